@@ -1,0 +1,83 @@
+"""Every exception, one tree.
+
+StowhandError
+├── ConfigurationError        a setting is missing, unknown or contradicts another     (exit code 2)
+├── InvalidJob                a job that may not be enqueued; says what, and the limit (a ValueError)
+├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
+├── DuplicateTask             two functions claim one task name
+├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
+├── StoreError
+│   ├── StoreUnreachable      the store does not answer                                (exit code 3)
+│   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
+│   └── SchemaError           the store's schema does not suit this version            (exit code 4)
+│       ├── SchemaMissing     nothing is installed
+│       ├── SchemaOutdated    an older schema: run ``stowhand migrate``
+│       └── SchemaTooNew      a newer, breaking schema: upgrade this program
+└── NonRetryable              raised by a handler: fail at once, whatever attempts are left
+    └── Poison                the same, and counted apart in the metrics
+"""
+
+from __future__ import annotations
+
+
+class StowhandError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ConfigurationError(StowhandError):
+    """A setting is missing, unknown, or contradicts another one. All problems are reported at once."""
+
+
+class InvalidJob(StowhandError, ValueError):
+    """A job that may not be enqueued. Nothing was written. The message names the field and the limit."""
+
+
+class UnknownTask(StowhandError, LookupError):
+    """No task of that name is registered here."""
+
+
+class DuplicateTask(StowhandError):
+    """Two functions were registered under one task name."""
+
+
+class UndecodablePayload(StowhandError):
+    """A stored payload that cannot be read as strict JSON, or not as the type that the task declares."""
+
+
+class StoreError(StowhandError):
+    """The store refused or failed."""
+
+
+class StoreUnreachable(StoreError):
+    """The store does not answer. The message never contains a password."""
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke while an enqueue was being committed: it may or may not be there.
+
+    Repeat it with the same ``key``: with a key a repeat yields one job.
+    """
+
+
+class SchemaError(StoreError):
+    """The store's schema does not suit this version of the package."""
+
+
+class SchemaMissing(SchemaError):
+    """No schema is installed. A worker installs it; ``stowhand migrate`` does too; enqueueing never does."""
+
+
+class SchemaOutdated(SchemaError):
+    """The schema is older than this package; a worker never upgrades one. Run ``stowhand migrate``."""
+
+
+class SchemaTooNew(SchemaError):
+    """The schema carries a newer, breaking change. Upgrade this package."""
+
+
+class NonRetryable(StowhandError):
+    """Raised by a handler, or found in a cause chain: the job fails at once."""
+
+
+class Poison(NonRetryable):
+    """A job that can never succeed (malformed payload, vanished row): failed at once, outcome ``poison``."""

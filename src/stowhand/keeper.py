@@ -1,0 +1,222 @@
+"""Keeps leases true while the loop works: one tick, called again and again by a thread of its own.
+
+    beat     renew what is held; hear what is lost, canceled, busy
+    return   give back what was claimed ahead and has not started, and what stopped unfinished
+    reset    take back the jobs of dead workers
+    watch    notice a handler that blocks the loop, and say where
+
+A failed call is tried again at the next tick; it cancels nothing. What a lease really is worth is its local deadline,
+which the worker's loop watches (``Worker._guard``).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError
+from stowhand.events import Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
+from stowhand.leases import Held, Leases, Pair, leases_of
+from stowhand.options import WorkerOptions
+from stowhand.resetter import Resetter
+from stowhand.store import Heart, Lease
+
+AHEAD_AT_MOST = 1.0
+"""Seconds a job may be held without having been started."""
+TICK = 0.5
+BLOCKED_AFTER = 1.0
+BUSY_RETRY = 0.5
+
+
+class Keeper:
+    """Used by one thread at a time; ``tick`` is the whole of its life. Answers go back through two callbacks."""
+
+    def __init__(
+        self,
+        heart: Heart,
+        leases: Leases,
+        options: WorkerOptions,
+        events: Events,
+        clock: Clock,
+        worker: str,
+        *,
+        tell_lost: Callable[[list[Held]], None],
+        tell_canceled: Callable[[list[Held]], None],
+    ) -> None:
+        self._heart, self._leases, self._options = heart, leases, options
+        self._events, self._clock, self._worker = events, clock, worker
+        self._tell_lost, self._tell_canceled = tell_lost, tell_canceled
+        self._resetter = Resetter(heart, events, clock, interval=options.sweep_interval, slack=options.every_beat)
+        self._lock = threading.Lock()
+        self._returns: list[tuple[list[Lease], str]] = []
+        self._dead_tokens: list[str] = []
+        self._crashed: list[Lease] = []
+        self._failures = 0
+        self._busy: frozenset[Pair] = frozenset()
+        self._beat_now = False
+        self.beats = 0
+        """Good beats so far: after a store's restart the worker waits for one before it claims again."""
+        self.watch = Watch(events, clock, worker, options)
+
+    # -- asked by the loop -----------------------------------------------------------------------
+
+    def give_back(self, held: list[Held], why: str) -> None:
+        """Hand these back unspent, at the next tick. They are already out of the book."""
+        if held:
+            with self._lock:
+                self._returns.append((leases_of(held), why))
+
+    def abandon(self, token: str) -> None:
+        """The reply to this token's claim was lost."""
+        with self._lock:
+            self._dead_tokens.append(token)
+
+    def crashed(self, lease: Lease) -> None:
+        """The child that ran this job died."""
+        with self._lock:
+            self._crashed.append(lease)
+
+    def beat_soon(self) -> None:
+        """Renew everything at the next tick, due or not."""
+        self._beat_now = True
+
+    def close(self) -> None:
+        """After the last tick: let the heart's connection go."""
+        self._heart.close()
+
+    @property
+    def owes(self) -> int:
+        """How many errands wait for the store."""
+        return len(self._returns) + len(self._dead_tokens) + len(self._crashed)
+
+    # -- the tick --------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """One round. Gives the seconds until the next."""
+        now = self._clock.monotonic()
+        self.watch.look(now)
+        try:
+            self._beat(now)
+            stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
+            self.give_back(stale, "claimed ahead and not started within a second")
+            self._run_errands()
+            self._resetter.tick(working=len(self._leases) > 0)
+        except StoreError as error:
+            self._failures += 1
+            pause = min(0.1 * 2**self._failures, self._options.every_beat / 2, 2.0)
+            if self._failures == 1 or self._failures % 10 == 0:
+                self._events.emit(StoreTrouble(self._worker, "beat", str(error), pause))
+            return float(pause)
+        if self._failures:
+            self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
+            self._failures = 0
+        return float(min(BUSY_RETRY if self._busy else TICK, self._options.every_beat / 2))
+
+    def _beat(self, now: float) -> None:
+        due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)
+        due = [held for held in due if self._worth_keeping(held, now)]
+        busy = [held for held in self._leases.find(self._busy) if held not in due]
+        for group in (due, *([held] for held in busy)):
+            if group:
+                self._renew(group)
+        if due or self._beat_now:
+            self._beat_now = False
+            self.beats += 1
+
+    def _renew(self, group: list[Held]) -> None:
+        sent = self._clock.monotonic()
+        pulse = self._heart.beat(leases_of(group), self._options.lease)
+        unwell = pulse.lost | pulse.busy
+        self._leases.renewed((held for held in group if held.pair not in unwell), sent)
+        self._busy = (self._busy - {held.pair for held in group}) | pulse.busy
+        for held in self._leases.find(pulse.busy):
+            self._leases.kept_busy(held, sent + self._options.every_beat)
+        if pulse.lost:
+            self._tell_lost(self._leases.find(pulse.lost))
+        if pulse.canceled:
+            self._tell_canceled(self._leases.find(pulse.canceled))
+
+    def _worth_keeping(self, held: Held, now: float) -> bool:
+        """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
+        if self.watch.hangs:
+            return False
+        return held.stopped_at is None or now - held.stopped_at < 3 * self._options.lease
+
+    def _run_errands(self) -> None:
+        """Each is forgotten only after the store has taken it; each is harmless when repeated."""
+        while self._crashed:
+            self._resetter.tell(self._heart.reset_lease(self._crashed[0]))
+            with self._lock:
+                self._crashed.pop(0)
+        while self._dead_tokens:
+            self._heart.abandon(self._dead_tokens[0])
+            with self._lock:
+                self._dead_tokens.pop(0)
+        while self._returns:
+            leases, why = self._returns[0]
+            self._heart.release(leases)
+            with self._lock:
+                self._returns.pop(0)
+            self._events.emit(JobsReturned(self._worker, tuple(lease.job_id for lease in leases), why))
+
+
+class Watch:
+    """Notices a blocked loop. The loop says ``seen()`` some times a second; here another thread looks when it last did."""
+
+    def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
+        self._events, self._clock, self._worker, self._options = events, clock, worker, options
+        self._thread = threading.get_ident()
+        self._last = clock.monotonic()
+        self._next_report = BLOCKED_AFTER
+        self._hang_reported = False
+        self.driving: Callable[[], Held | None] = lambda: None
+        self.timeout_of: Callable[[Any], float | None] = lambda claim: None
+        self.on_hang: Callable[[], None] = lambda: None
+        self.hangs = False
+
+    def here(self) -> None:
+        """Watch the thread that calls this."""
+        self._thread = threading.get_ident()
+        self.seen()
+
+    def seen(self) -> None:
+        """The loop runs."""
+        self._last = self._clock.monotonic()
+        self.hangs = False
+
+    def look(self, now: float) -> None:
+        """Report a blocked loop: after a second, then at each doubling."""
+        blocked = now - self._last
+        if blocked < self._next_report:
+            if blocked < BLOCKED_AFTER:
+                self._next_report, self._hang_reported = BLOCKED_AFTER, False
+            return
+        self._next_report = max(blocked, self._next_report) * 2
+        self._judge(blocked)
+
+    def _judge(self, blocked: float) -> None:
+        held = self.driving()
+        claim = held.claim if held is not None else None
+        patience = 3 * self._options.lease + ((self.timeout_of(claim) or 0.0) if claim is not None else 0.0)
+        self.hangs = blocked > patience
+        self._next_report = min(self._next_report, max(patience, blocked) + 0.01)
+        if self.hangs:
+            self._next_report = blocked * 2
+        stack = sys._current_frames().get(self._thread)
+        self._events.emit(
+            LoopBlocked(
+                worker=self._worker,
+                task=claim.task if claim is not None else None,
+                job_id=claim.lease.job_id if claim is not None else None,
+                seconds=blocked,
+                stack="".join(traceback.format_stack(stack)) if stack is not None else "",
+                beating=not self.hangs,
+            )
+        )
+        if self.hangs and not self._hang_reported:
+            self._hang_reported = True
+            self.on_hang()

@@ -1,0 +1,287 @@
+"""Where handlers run: as many long-lived tasks as may run at once, each taking one job after another.
+
+A handler runs *inside* its lane's task, so one that finishes without really waiting costs no task switch, no timer and
+no task of its own; ``asyncio.timeout`` and task groups inside it work as everywhere, because the lane's task is the
+current one. Only its context variables are its own. When a handler does wait, the next lane is woken for the next job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from enum import StrEnum
+from typing import Any, Protocol
+
+from stowhand.clock import Cancelable, Clock
+from stowhand.handler import Attempt, Handler, Policy
+from stowhand.leases import Held, Leases
+from stowhand.lifecycle import Cancel, Outcome, Retry
+from stowhand.outcomes import from_error, from_returned
+
+BREATH = 0.005
+"""Seconds of jobs that never wait, after which the loop gets a turn."""
+
+
+class Stop(StrEnum):
+    """Why a running handler is told to stop."""
+
+    TIMEOUT = "timeout"
+    CANCELED = "canceled"
+    """Somebody asked the job to cancel."""
+    LOST = "lost"
+    """Its lease is gone, or may be given away any moment."""
+    RETURNED = "returned"
+    """The worker stops: the job goes back unspent."""
+    CRASHED = "crashed"
+    """The child process that ran it died."""
+
+
+class ChildCrashed(Exception):
+    """Raised by an isolating handler: the child process died before it could say how the attempt ended."""
+
+
+Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
+"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed when it did."""
+
+
+class Ending(Protocol):
+    """Told how each attempt ended. ``None`` instead of an outcome: nothing is to be recorded, because of ``stop``."""
+
+    def started(self, held: Held) -> None:
+        """A handler begins."""
+
+    def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
+        """A handler ended."""
+
+
+class Lane:
+    """One slot: the task that runs in it, and what it runs."""
+
+    __slots__ = ("held", "stop", "task", "timer", "timer_seconds")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.held: Held | None = None
+        self.stop: Stop | None = None
+        self.timer: Cancelable | None = None
+        self.timer_seconds = 0.0
+
+
+class Lanes:
+    """All slots, and the jobs that wait for one."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        leases: Leases,
+        ending: Ending,
+        clock: Clock,
+        *,
+        concurrency: int,
+        default: Policy,
+        isolate: Isolate | None = None,
+    ) -> None:
+        self._handle = handler.handle
+        self._isolate = isolate
+        self._policy: Callable[[Any], Policy] | None = getattr(handler, "policy", None)
+        self._leases, self._ending, self._clock = leases, ending, clock
+        self._default = default
+        self._lanes = [Lane() for _ in range(concurrency)]
+        self._idle: list[asyncio.Future[None]] = []
+        self._unborn = list(reversed(self._lanes))
+        self._breath = 0.0
+        self.ready: deque[Held] = deque()
+        """Claimed, not started, in claim order."""
+        self.starved: Callable[[], None] = lambda: None
+        """Told when a slot is free, or when few are ready."""
+        self.low_water = 0
+        """When this few are ready, the taker is told."""
+        self.running = 0
+        self.ended = 0
+        """Attempts ended so far."""
+        self.driving: Held | None = None
+        """What the loop was last seen in; the watchdog names it when the loop is blocked."""
+        self._crashed: Callable[[BaseException], None] | None = None
+
+    def open(self, crashed: Callable[[BaseException], None]) -> None:
+        """Lanes become tasks as they are first needed; ``crashed`` is told if one ends by itself."""
+        self._crashed = crashed
+
+    def close(self) -> None:
+        """End every lane's task. A handler that ignores it is left behind: stopping is always bounded."""
+        self._crashed = None
+        for lane in self._lanes:
+            if lane.task is not None:
+                lane.task.cancel()
+
+    @property
+    def free(self) -> int:
+        """Slots in which nothing runs."""
+        return len(self._lanes) - self.running
+
+    def add(self, claimed: Iterable[Held]) -> None:
+        """Queue what was claimed and wake one lane; it wakes the next if its job waits."""
+        self.ready.extend(claimed)
+        self._wake()
+
+    def stop(self, held: Held, why: Stop) -> None:
+        """Tell a running handler to stop. The first reason stands, but a lost lease outdoes the others."""
+        for lane in self._lanes:
+            if lane.held is held:
+                if lane.stop is None or why is Stop.LOST:
+                    first, lane.stop = lane.stop is None, why
+                    held.stopped_at = self._clock.monotonic()
+                    if held.attempt is not None:
+                        held.attempt.lost = why is Stop.LOST
+                        held.attempt.cancel(why.value)
+                    if first and lane.task is not None:
+                        lane.task.cancel()
+                return
+
+    def stop_all(self, why: Stop) -> None:
+        """Tell every running handler to stop."""
+        for lane in self._lanes:
+            if lane.held is not None:
+                self.stop(lane.held, why)
+
+    # -- one lane --------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        while self._idle:
+            sleeper = self._idle.pop()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+        if self._unborn and self._crashed is not None:
+            lane = self._unborn.pop()
+            lane.task = asyncio.get_running_loop().create_task(self._run(lane), name="stowhand lane")
+            lane.task.add_done_callback(self._lane_ended)
+
+    def _lane_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and self._crashed is not None:
+            self._crashed(error)
+
+    async def _run(self, lane: Lane) -> None:
+        while True:
+            while self.ready:
+                held = self.ready.popleft()
+                if len(self.ready) == self.low_water:
+                    self.starved()
+                if self._leases.start(held):
+                    await self._work(lane, held)
+                if self._clock.monotonic() - self._breath > BREATH:
+                    await self._clock.sleep(0)
+                    self._breath = self._clock.monotonic()
+            sleeper = asyncio.get_running_loop().create_future()
+            self._idle.append(sleeper)
+            self.starved()
+            await sleeper
+            self._breath = self._clock.monotonic()
+
+    async def _work(self, lane: Lane, held: Held) -> None:
+        attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic())
+        held.attempt = attempt
+        lane.held, lane.stop = held, None
+        self.running += 1
+        self._ending.started(held)
+        try:
+            outcome = await self._attempt(lane, held, attempt)
+        finally:
+            if lane.timer is not None:
+                lane.timer.cancel()
+                lane.timer = None
+            lane.held = None
+            self.running -= 1
+            self.ended += 1
+        self._leases.end(held)
+        self._ending.ended(held, outcome, lane.stop)
+
+    async def _attempt(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Outcome | None:
+        """Run the handler. Whatever it returns or raises becomes an outcome; nothing escapes but our own end."""
+        try:
+            apart = self._isolate if held.suspect else None
+            coroutine = self._handle(attempt) if apart is None else apart(attempt)
+            returned = await _drive(coroutine, contextvars.copy_context(), self._step(lane, held, attempt))
+        except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
+            if held.suspect and isinstance(error, ChildCrashed):
+                lane.stop = Stop.CRASHED
+                return None
+            if lane.stop is None:
+                if isinstance(error, asyncio.CancelledError) and _cancelling():
+                    raise  # not ours: the worker's own tasks are being ended
+                return from_error(error)
+            _forgive()
+            return self._stopped(lane, attempt, error)
+        if lane.stop is None:
+            return from_returned(returned)
+        # It was told to stop and ended well all the same: its result counts, unless the lease is gone.
+        _forgive()
+        return None if lane.stop is Stop.LOST else from_returned(returned)
+
+    def _stopped(self, lane: Lane, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
+        match lane.stop:
+            case Stop.TIMEOUT:
+                thread = "; its thread cannot be stopped and its result will be ignored" if attempt.detached else ""
+                return Retry(f"timed out: the attempt took longer than {lane.timer_seconds:g} s{thread}")
+            case Stop.CANCELED:
+                return Cancel("canceled while running")
+            case _:
+                return None
+
+    def _step(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Callable[[bool], None]:
+        """Called before each step of the handler, and once (``True``) when it first waits."""
+
+        def step(waits: bool) -> None:
+            if not waits:
+                self.driving = held
+                return
+            if self.ready:
+                self._wake()
+            policy = self._policy(held.claim) if self._policy is not None else self._default
+            timeout = policy.timeout if policy.timeout is not None else self._default.timeout
+            if timeout is not None:
+                spent = self._clock.monotonic() - attempt.started
+                lane.timer_seconds = timeout
+                lane.timer = self._clock.call_later(max(timeout - spent, 0), lambda: self.stop(held, Stop.TIMEOUT))
+
+        return step
+
+
+@types.coroutine
+def _drive(
+    coroutine: Coroutine[Any, Any, object], context: contextvars.Context, step: Callable[[bool], None]
+) -> Generator[Any, Any, object]:
+    """Await ``coroutine`` in the current task, under a context of its own."""
+    step(False)
+    try:
+        waits_for = context.run(coroutine.send, None)
+    except StopIteration as end:
+        return end.value
+    step(True)
+    while True:
+        advance: Callable[[Any], Any] = coroutine.send
+        given: Any = None
+        try:
+            given = yield waits_for
+        except BaseException as error:
+            advance, given = coroutine.throw, error
+        step(False)
+        try:
+            waits_for = context.run(advance, given)
+        except StopIteration as end:
+            return end.value
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _forgive() -> None:
+    """The cancellation was meant for the job, not for the lane."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling() > 0:
+        task.uncancel()

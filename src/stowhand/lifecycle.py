@@ -1,0 +1,147 @@
+"""The law of a job's life: which outcome leads to which state. Pure, and the only place that decides.
+
+                enqueue
+                   │
+                   ▼         claim (lease)
+      ┌─────── queued ───────────────────────────▶ processing ──Complete──────────────▶ completed
+      │            │                                 │ │ │ │
+      │            ├──────Snooze / released──────────┘ │ │ ├──Retry, attempts left──▶ errored ──due──▶ (claim)
+      │            └──────reset (its worker died)──────┘ │ ├──Retry, none left──────▶ failed
+      │                                                  │ ├──Fail, Poison──────────▶ failed
+      └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
+
+A store records what is decided here. One thing only it can know, so one rule it applies by itself, in the statement
+that writes: a job that was asked to cancel goes to ``canceled`` instead of back to ``queued`` or ``errored``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+
+import msgspec
+
+from stowhand.job import NewJob, State
+
+Backoff = Callable[[int], float]
+"""Seconds to wait after attempt n (1, 2, …) has failed."""
+
+DEFAULT_MAX_RESETS = 5
+QUARANTINE_AFTER = 2
+"""A job reset this often runs alone, so that the innocent do not pay for a killer."""
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """It worked. ``result`` is kept in the history if it can be written as JSON."""
+
+    result: object = None
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """It failed and may be tried again: after ``after``, else after the task's backoff."""
+
+    error: str = "asked for a retry"
+    after: timedelta | float | None = None
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """It failed for good, whatever attempts are left."""
+
+    error: str = "failed"
+    poison: bool = False
+
+
+class Snooze(msgspec.Struct, frozen=True):
+    """Not now: run it again after ``delay``; the attempt is not spent."""
+
+    delay: timedelta | float
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Stop wanting it."""
+
+    reason: str = "canceled"
+
+
+Outcome = Complete | Retry | Fail | Snooze | Cancel
+
+
+class Ended(StrEnum):
+    """How an attempt ended, in the words of the metrics."""
+
+    OK = "ok"
+    RETRY = "retry"
+    FAILED = "failed"
+    POISON = "poison"
+    SNOOZED = "snoozed"
+    CANCELED = "canceled"
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What a store writes when a job leaves ``processing``. Stores never decide; they record."""
+
+    state: State
+    ended: Ended
+    delay: float = 0.0
+    """Seconds from now, by the store's clock, until it is due again (``errored``, ``queued``)."""
+    error: str | None = None
+    """Already sanitised and cut to its limit."""
+    result: str | None = None
+    """JSON text, for ``completed``."""
+    refund: bool = False
+    """Give the attempt back."""
+    then: tuple[NewJob, ...] = ()
+    """Jobs enqueued in the same transaction, if and only if the settlement is accepted."""
+
+
+COMPLETED = Settlement(State.COMPLETED, Ended.OK)
+"""The settlement of a job that completed with nothing to add; by far the commonest, so it is made once."""
+
+
+def settle(
+    outcome: Outcome,
+    *,
+    attempts: int,
+    max_attempts: int,
+    backoff: Backoff,
+    result: str | None = None,
+    then: tuple[NewJob, ...] = (),
+) -> Settlement:
+    """Judge one attempt. ``result`` is the completed outcome's result as JSON text."""
+    match outcome:
+        case Complete():
+            if result is None and not then:
+                return COMPLETED
+            return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
+        case Retry(error, after) if attempts < max_attempts:
+            delay = backoff(attempts) if after is None else seconds(after)
+            return Settlement(State.ERRORED, Ended.RETRY, delay=max(delay, 0.0), error=error)
+        case Retry(error):
+            return Settlement(State.FAILED, Ended.FAILED, error=error)
+        case Fail(error, poison):
+            return Settlement(State.FAILED, Ended.POISON if poison else Ended.FAILED, error=error)
+        case Snooze(delay):
+            return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
+        case Cancel(reason):
+            return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
+
+
+def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:
+    """Judge a job whose worker died while running it. ``resets`` is the count before this one."""
+    if resets < allowed_resets(max_resets, max_attempts):
+        return Settlement(State.QUEUED, Ended.RETRY, refund=True)
+    times = f"{resets + 1} time" if resets == 0 else f"{resets + 1} times"
+    return Settlement(State.FAILED, Ended.FAILED, error=f"its worker died {times} while running it")
+
+
+def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
+    """How often the worker of a job may die under it before the job is held to blame."""
+    if max_resets is not None:
+        return max_resets
+    return 0 if max_attempts == 1 else DEFAULT_MAX_RESETS
+
+
+def seconds(duration: timedelta | float) -> float:
+    """A duration in seconds, however it was given."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

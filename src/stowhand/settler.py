@@ -1,0 +1,158 @@
+"""Records how attempts ended: everything that has piled up, in one call.
+
+No timer: while one call is on its way, finished jobs pile up, and the next call takes them all. Alone on an idle queue
+a job is settled at once; under load the batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError
+from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
+from stowhand.leases import Held, Leases
+from stowhand.lifecycle import Settlement
+from stowhand.store import Store, Verdict
+
+BATCH = 250
+BUSY_PAUSE = 0.25
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+
+
+class Ended:
+    """An ended attempt on its way to the store."""
+
+    __slots__ = ("held", "repeat", "seconds", "settlement")
+
+    def __init__(self, held: Held, settlement: Settlement, seconds: float) -> None:
+        self.held, self.settlement, self.seconds = held, settlement, seconds
+        self.repeat = False
+        """An earlier call that carried it had no reply."""
+
+
+class Settler:
+    """One call at a time, on the store's own settling connection."""
+
+    def __init__(
+        self,
+        store: Store[Any],
+        leases: Leases,
+        events: Events,
+        clock: Clock,
+        worker: str,
+    ) -> None:
+        self._store, self._leases, self._events, self._clock, self._worker = store, leases, events, clock, worker
+        self.freed: Callable[[], None] = lambda: None
+        """Told when something may have become claimable."""
+        self.quiet: Callable[[], None] = lambda: None
+        """Told when nothing is left to record."""
+        self._pile: list[Ended] = []
+        self._flying = 0
+        self._busy = 0
+        self._arrived = asyncio.Event()
+        self._failures = 0
+        self.settled = 0
+
+    def add(self, ended: Ended) -> None:
+        """Put one on the pile."""
+        self._pile.append(ended)
+        self._arrived.set()
+
+    @property
+    def backlog(self) -> int:
+        """Ended and not yet recorded."""
+        return len(self._pile) + self._flying + self._busy
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._pile:
+                batch, self._pile = self._pile[:BATCH], self._pile[BATCH:]
+                self._flying = len(batch)
+                await self._record(batch)
+                self._flying = 0
+            if not self._busy:
+                self.quiet()
+
+    async def _record(self, batch: list[Ended]) -> None:
+        """Until the store has answered: a lost reply is repeated as it is, the fence makes that harmless."""
+        pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
+        while True:
+            try:
+                verdicts = await self._store.settle(pairs, repeat=any(ended.repeat for ended in batch))
+            except StoreError as error:
+                for ended in batch:
+                    ended.repeat = True
+                await self._pause(error)
+                continue
+            if self._failures:
+                self._events.emit(StoreRecovered(self._worker, "settle", self._failures))
+                self._failures = 0
+            self._answer(batch, verdicts)
+            return
+
+    async def _pause(self, error: StoreError) -> None:
+        pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
+        self._failures += 1
+        self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
+        await self._clock.sleep(pause)
+
+    def _answer(self, batch: list[Ended], verdicts: Any) -> None:
+        gone: list[Held] = []
+        busy: list[Ended] = []
+        freed = False
+        tell = self._events.wants(JobEnded)
+        for ended, verdict in zip(batch, verdicts, strict=True):
+            if verdict is Verdict.BUSY:
+                busy.append(ended)
+                continue
+            gone.append(ended.held)
+            if verdict is Verdict.SETTLED or verdict is Verdict.ALREADY_SETTLED:
+                self.settled += 1
+                freed = freed or ended.held.claim.queue is not None or not ended.settlement.state.terminal
+                if tell:
+                    self._events.emit(self._ended(ended))
+            else:
+                self._unsettled(ended, verdict)
+        self._leases.drop(gone)
+        if busy:
+            self._later(busy)
+        if freed:
+            self.freed()
+
+    def _later(self, busy: list[Ended]) -> None:
+        """Somebody's transaction holds these rows: try them again, apart from the others, their leases kept alive."""
+        self._busy += len(busy)
+
+        def again() -> None:
+            self._busy -= len(busy)
+            for ended in busy:
+                self.add(ended)
+
+        self._clock.call_later(BUSY_PAUSE, again)
+
+    def _unsettled(self, ended: Ended, verdict: Verdict) -> None:
+        claim = ended.held.claim
+        if verdict is Verdict.UNKNOWN:
+            self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task))
+        else:
+            why = "its lease was given to somebody else before the outcome could be recorded"
+            self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
+
+    def _ended(self, ended: Ended) -> JobEnded:
+        claim, settlement = ended.held.claim, ended.settlement
+        return JobEnded(
+            worker=self._worker,
+            job_id=claim.lease.job_id,
+            task=claim.task,
+            attempt=claim.attempts,
+            max_attempts=claim.max_attempts,
+            ended=settlement.ended,
+            seconds=ended.seconds,
+            error=settlement.error,
+        )

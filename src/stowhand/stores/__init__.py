@@ -1,0 +1,33 @@
+"""Open a store by its URL. Each store is imported only when it is asked for; none imports another.
+
+| URL | store |
+|---|---|
+| ``postgresql://…``, ``postgres://…`` | ``stores.postgres.PostgresStore`` |
+| ``sqlite:///relative``, ``sqlite:////absolute`` | ``stores.sqlite.SqliteStore`` |
+"""
+
+from __future__ import annotations
+
+from stowhand.errors import ConfigurationError
+from stowhand.store import QueueStore, StoreOptions
+
+SCHEMES = ("postgresql://", "postgres://", "sqlite:///")
+
+
+def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
+    """The store at ``url``, not connected yet: ``await store.open()`` does that. Raises ConfigurationError."""
+    options = options or StoreOptions()
+    if url.startswith(("postgresql://", "postgres://")):
+        try:
+            from stowhand.stores.postgres import PostgresStore
+        except ImportError as error:
+            raise ConfigurationError(
+                f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})"
+            ) from error
+        return PostgresStore(url, options)
+    if url.startswith("sqlite:///"):
+        from stowhand.stores.sqlite import SqliteStore
+
+        return SqliteStore(url.removeprefix("sqlite:///").partition("?")[0], options)
+    scheme = url.partition(":")[0]
+    raise ConfigurationError(f"no store for {scheme!r}; a store's URL begins with one of: {', '.join(SCHEMES)}")

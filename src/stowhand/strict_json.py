@@ -1,0 +1,151 @@
+"""Strict JSON: what one side accepts, every other side can read.
+
+RFC 8259 allows texts that some reader of ours chokes on: PostgreSQL refuses ``\\u0000``, Python turns ``1e5000`` into
+infinity, msgspec writes NaN as ``null``, a thousand brackets exhaust a stack. So there is one subset, checked in both
+directions: no NUL, no lone surrogates, no NaN or infinity, bounded size, depth, digits and exponents.
+
+The common small text pays for a few substring searches; only what looks suspicious is examined exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import InvalidJob, UndecodablePayload
+
+SIZE_LIMIT = 1024 * 1024
+"""Bytes of UTF-8 in a text that we write."""
+READ_LIMIT = 2 * SIZE_LIMIT
+"""Bytes in a text that we read: a store that normalises JSON adds a space after each comma and colon."""
+DEPTH_LIMIT = 64
+DIGITS_LIMIT = 300
+EXPONENT_LIMIT = 308
+
+# Possessive quantifiers: every string is matched once and never given back, so hostile text costs linear time.
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NUMBER = re.compile(r"-?(\d++)(?:\.\d++)?(?:[eE][+-]?0*+(\d++))?")
+_LONG_NUMBER = re.compile(r"(?<!\d)\d{%d}" % (DIGITS_LIMIT + 1))
+# Two patterns that begin with a letter are three times as fast as one that begins with a choice.
+_LONG_EXPONENT = re.compile(r"e[+-]?\d{3}")
+_LONG_EXPONENT_UPPER = re.compile(r"E[+-]?\d{3}")
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*+\\u0000")
+
+_decoder = msgspec.json.Decoder()
+_validator = msgspec.json.Decoder(msgspec.Raw)
+
+
+def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> str:
+    """``value`` as strict JSON text. Raises InvalidJob that names ``what``, the trouble and the limit.
+
+    Dataclasses, attrs, msgspec and pydantic models, datetimes, UUIDs, decimals, enums, bytes (base64) and sets are
+    written as msgspec writes them. Keys that are numbers, dates or enums become their text.
+    """
+    try:
+        raw = _encoder.encode(value)
+        if b"null" in raw:  # None, or a NaN that msgspec has silently replaced
+            _refuse_nan(value)
+        _validator.decode(raw)  # a msgspec.Raw is copied unseen; everything else passes
+        text = raw.decode()
+        trouble = find_trouble(text, limit)
+    except RecursionError:
+        trouble = f"nested deeper than the limit of {DEPTH_LIMIT}, or it contains itself"
+    except UnicodeError:
+        trouble = "a string contains a lone surrogate, which is not valid Unicode"
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        trouble = f"cannot be written as JSON: {error}"
+    else:
+        if trouble is None:
+            return text
+    raise InvalidJob(f"{what}: {trouble}")
+
+
+def decode(text: str, *, limit: int = READ_LIMIT) -> Any:
+    """The value of a strict JSON text. Raises nothing but UndecodablePayload."""
+    return decode_with(_decoder, text, limit=limit)
+
+
+def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = READ_LIMIT) -> Any:
+    """As ``decode``, into the decoder's own type.
+
+    Raises UndecodablePayload; from a ``msgspec.ValidationError`` when the text is sound but not of that type.
+    """
+    check(text, limit=limit)
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise UndecodablePayload(_plain(str(error))) from error
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+        raise UndecodablePayload(_plain(str(error) or type(error).__name__)) from error
+
+
+def check(text: str, *, limit: int = READ_LIMIT) -> None:
+    """Raise UndecodablePayload unless ``text`` is within the limits. Its grammar is checked by decoding it."""
+    trouble = find_trouble(text, limit)
+    if trouble is not None:
+        raise UndecodablePayload(trouble)
+
+
+def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:
+    """Raise UndecodablePayload unless ``text`` is strict JSON as a whole."""
+    decode_with(_decoder, text, limit=limit)
+
+
+def find_trouble(text: str, limit: int) -> str | None:
+    """What makes a text unfit, or ``None``. Exact for text whose grammar is sound."""
+    if len(text) * 4 > limit:
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if size > limit:
+            return f"{size} bytes, the limit is {limit}"
+    if "\\u0000" in text and _NUL.search(text):
+        return "a string contains NUL (\\u0000), which PostgreSQL cannot store"
+    if (
+        text.count("[") + text.count("{") > DEPTH_LIMIT
+        or (len(text) > DIGITS_LIMIT and _LONG_NUMBER.search(text))
+        or _LONG_EXPONENT.search(text)
+        or _LONG_EXPONENT_UPPER.search(text)
+    ):
+        return _examine(_STRING.sub('""', text))
+    return None
+
+
+def _examine(bare: str) -> str | None:
+    """Depth, digits and exponents of a text whose strings have been emptied."""
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", bare):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEPTH_LIMIT:
+            return f"nested deeper than the limit of {DEPTH_LIMIT}"
+    for number in _NUMBER.finditer(bare):
+        digits, exponent = number.groups()
+        if len(digits) > DIGITS_LIMIT:
+            return f"a number of {len(digits)} digits, the limit is {DIGITS_LIMIT}"
+        # The length first: int() of a million digits is refused by Python itself.
+        if exponent and (len(exponent) > 3 or int(exponent) > EXPONENT_LIMIT):
+            return f"a number with exponent {exponent[:12]}, the limit is {EXPONENT_LIMIT} either way"
+    return None
+
+
+def _refuse_nan(value: object) -> None:
+    try:
+        json.dumps(msgspec.to_builtins(value, enc_hook=_write_other, str_keys=True), allow_nan=False)
+    except ValueError:
+        raise ValueError("NaN and infinity are no JSON numbers; use null or a string") from None
+
+
+def _plain(message: str) -> str:
+    return message.replace("`", "'")
+
+
+def _write_other(value: Any) -> object:
+    """What msgspec cannot write by itself. Pydantic is used if the value comes from it, and never imported."""
+    if hasattr(type(value), "__pydantic_validator__"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_write_other)
+

@@ -1,0 +1,198 @@
+"""Takes jobs: how many, when, and how long to sleep when there are none.
+
+    limit    the free slots, and a little ahead in proportion to the measured rate: a slow handler hoards nothing,
+             a fast one never waits for a round trip
+    claim    one call, under a token made before it
+    pause    until a slot falls free, a wake-up comes, something falls due, or the poll interval has passed
+
+Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError
+from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.keeper import Keeper
+from stowhand.lanes import Lanes
+from stowhand.leases import Held, Leases
+from stowhand.options import LOOK_AHEAD_SECONDS, WorkerOptions
+from stowhand.settler import Settler
+from stowhand.store import ClaimRequest, Store
+
+BACKLOG = 1000
+"""Ended jobs not yet recorded, above which nothing new is claimed."""
+
+
+class Taker:
+    """The first of the worker's verbs."""
+
+    def __init__(
+        self,
+        store: Store[Any],
+        lanes: Lanes,
+        leases: Leases,
+        settler: Settler,
+        keeper: Keeper,
+        options: WorkerOptions,
+        events: Events,
+        clock: Clock,
+        worker: str,
+        *,
+        can_isolate: bool,
+    ) -> None:
+        self._store, self._lanes, self._leases = store, lanes, leases
+        self._settler, self._keeper, self._options = settler, keeper, options
+        self._events, self._clock, self._worker = events, clock, worker
+        self._can_isolate = can_isolate
+        self._stir = asyncio.Event()
+        self._stopping = False
+        self._wakes = 0
+        self._dry = False
+        """The last claim brought nothing, and nothing has woken us since."""
+        self._rate = 0.0
+        self._counted = 0
+        self._mark = clock.monotonic()
+        self._failures = 0
+        self.suspect: Held | None = None
+        """A job in quarantine that runs now."""
+
+    async def run(self) -> None:
+        """Claim and start until stopped, or, with ``once``, until nothing is due and nothing runs."""
+        while not self._stopping:
+            self._stir.clear()
+            seen = self._wakes
+            limit = 0 if self._dry else self._limit()
+            if limit:
+                if await self._claim(limit) or await self._claim_suspect() or self._wakes != seen:
+                    continue
+                self._dry = True
+                if self._options.once and self.is_idle:
+                    return
+            await self._pause()
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self._stopping = True
+        self._stir.set()
+
+    def wake(self) -> None:
+        """There may be new work."""
+        self._wakes += 1
+        self._dry = False
+        self._stir.set()
+
+    def stir(self) -> None:
+        """A slot fell free, or everything is settled. Not a reason to ask a store again that had nothing."""
+        if self._options.once and self._dry and self.is_idle:
+            self._dry = False  # look once more before leaving
+        self._stir.set()
+
+    def suspect_ended(self) -> None:
+        """The job in quarantine is done; ordinary ones may run again."""
+        self.suspect = None
+        self.wake()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, waits for a slot, or is on its way to the store."""
+        return not self._lanes.running and not self._lanes.ready and not self._settler.backlog
+
+    # -- how many --------------------------------------------------------------------------------
+
+    def _limit(self) -> int:
+        if self.suspect is not None and not self._can_isolate:
+            return 0  # it runs alone
+        if self._settler.backlog > BACKLOG:
+            return 0
+        ahead = min(self._options.look_ahead, int(self._rate * LOOK_AHEAD_SECONDS))
+        self._lanes.low_water = ahead // 2
+        waiting = len(self._lanes.ready)
+        if waiting > ahead // 2:
+            return 0
+        return max(self._lanes.free + ahead - waiting, 0)
+
+    def _measure(self) -> None:
+        """Jobs per second since the last claim that brought some, half old and half new; what runs ahead follows it."""
+        now, ended = self._clock.monotonic(), self._lanes.ended
+        done, took = ended - self._counted, max(now - self._mark, 0.001)
+        if done or took > 1.0:
+            self._rate = (self._rate + done / took) / 2
+            self._mark, self._counted = now, ended
+
+    # -- claim -----------------------------------------------------------------------------------
+
+    async def _claim(self, limit: int, *, suspects: bool = False) -> int:
+        request = ClaimRequest(
+            worker=self._worker,
+            token=str(uuid.uuid4()),
+            limit=limit,
+            lease=self._options.lease,
+            tasks=self._options.tasks,
+            forbidden_flags=self._options.forbidden_flags,
+            suspects=suspects,
+        )
+        sent = self._clock.monotonic()
+        try:
+            claims = await self._store.claim(request)
+        except StoreError as error:
+            await self._give_up(request.token, error)
+            return 0
+        if self._failures:
+            self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
+            self._failures = 0
+        if claims:
+            self._measure()
+            held = self._leases.take(claims, sent, suspects=suspects)
+            if suspects:
+                self.suspect = held[0]
+            self._lanes.add(held)
+        return len(claims)
+
+    async def _claim_suspect(self) -> int:
+        """A job that workers died under runs apart: in a child where there is one, else when nothing else runs."""
+        if self.suspect is not None or (not self._can_isolate and not self.is_idle) or not self._lanes.free:
+            return 0
+        return await self._claim(1, suspects=True)
+
+    async def _give_up(self, token: str, error: StoreError) -> None:
+        """The reply is lost: abandon the token, wait, and beat before going on, for the store may have forgotten us."""
+        self._keeper.abandon(token)
+        pause = min(0.1 * 2**self._failures, 5.0)
+        self._failures += 1
+        self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
+        beats = self._keeper.beats
+        self._keeper.beat_soon()
+        await self._clock.sleep(pause)
+        while len(self._leases) and self._keeper.beats == beats and not self._stopping:
+            await self._clock.sleep(0.05)
+        self._wakes += 1  # whatever woke us meanwhile, ask again
+
+    # -- pause -----------------------------------------------------------------------------------
+
+    async def _pause(self) -> None:
+        timer = None
+        if self._dry:
+            seen = self._wakes
+            nap = await self._nap()
+            if self._wakes != seen:
+                return  # woken while we asked
+            timer = self._clock.call_later(nap, self.wake)
+            self._mark = self._clock.monotonic()
+        await self._stir.wait()
+        if timer is not None:
+            timer.cancel()
+
+    async def _nap(self) -> float:
+        """Seconds an idle worker may sleep: a poll interval, or less when something falls due before."""
+        poll = self._options.poll(hears=self._store.hears)
+        try:
+            due = await self._store.next_due(self._options.tasks)
+        except StoreError:
+            return poll  # the next claim will say what is wrong
+        # What is due and was not claimed (locked by somebody, behind a busy queue) must not hurry us.
+        return poll if due is None or due <= 0 else min(poll, due + 0.001)

@@ -1,0 +1,21 @@
+"""Text that is safe to store: the failure path must not fail because of the characters in an error message."""
+
+from __future__ import annotations
+
+ERROR_LIMIT = 16 * 1024
+"""Bytes of an error text, its traceback included."""
+
+
+def clean(text: str, limit: int = ERROR_LIMIT) -> str:
+    """``text`` without NUL and lone surrogates, cut to ``limit`` bytes of UTF-8.
+
+    A cut keeps both ends, because a traceback's last line says the most and its first lines say where it began.
+    """
+    safe = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    raw = safe.encode("utf-8", "replace")
+    if len(raw) <= limit:
+        return raw.decode("utf-8")
+    mark = b"\n[...]\n"
+    head = raw[: limit // 4].decode("utf-8", "ignore")
+    tail = raw[len(raw) - (limit - limit // 4 - len(mark)) :].decode("utf-8", "ignore")
+    return head + mark.decode() + tail
