@@ -1,0 +1,113 @@
+"""What every test may ask for: a real PostgreSQL, a fresh database, and a way to run a coroutine.
+
+A folder that wants its databases prepared (migrated, filled) overrides `postgres_setup`; see there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from tests.support.binaries import older_than
+from tests.support.databases import Databases, Setup
+from tests.support.servers import PostgresServer, main_server
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs one coroutine to its end in a new event loop, at most `timeout` seconds."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], timeout: float = 30) -> T: ...
+
+
+@pytest.fixture
+def run() -> Run:
+    """`result = run(coroutine)`: the only way in which a test enters an event loop."""
+    return _run
+
+
+def _run(coroutine: Coroutine[Any, Any, T], timeout: float = 30) -> T:
+    async def within_the_deadline() -> T:
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                return await coroutine
+        except TimeoutError as error:
+            # A TimeoutError of the code under test is its own business.
+            if scope.expired():
+                raise AssertionError(f"the test's coroutine did not end in {timeout} s") from error
+            raise
+
+    return asyncio.run(within_the_deadline())
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Databases]:
+    """The main server, one per process of the test run: PostgreSQL 18, or the one at DATABASE_URL."""
+    server = main_server()
+    yield server
+    server.drop_templates()
+    if isinstance(server, PostgresServer):
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def older_postgres_server(postgres_server: Databases) -> Iterator[PostgresServer]:
+    """The oldest server of this machine that is older than the main one; without one the test is skipped."""
+    binaries = older_than(postgres_server.version)
+    if binaries is None:
+        pytest.skip(f"no PostgreSQL older than {postgres_server.version} on this machine")
+    with PostgresServer(binaries) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_setup() -> Setup | None:
+    """THE SEAM. Override it in a folder's conftest.py to return a function that takes the URL of an empty
+    database and prepares it. It runs once per server; each test's database is a copy.
+
+        @pytest.fixture(scope="session")
+        def postgres_setup() -> Setup:
+            return install_the_schema
+    """
+    return None
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Databases, postgres_setup: Setup | None) -> Iterator[str]:
+    """The URL of a database of the test's own, prepared by `postgres_setup`."""
+    yield from _fresh_database(postgres_server, postgres_setup)
+
+
+@pytest.fixture
+def older_postgres_url(older_postgres_server: PostgresServer, postgres_setup: Setup | None) -> Iterator[str]:
+    """The same on the older server."""
+    yield from _fresh_database(older_postgres_server, postgres_setup)
+
+
+def _fresh_database(server: Databases, setup: Setup | None) -> Iterator[str]:
+    url = server.create_database(template=server.template(setup))
+    yield url
+    server.drop_database(url)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What did not run, counted by reason; and the steps of scripts/test that failed before pytest began."""
+    skipped = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in sorted(skipped.items()):
+        terminalreporter.write_line(f"SKIPPED {count}: {reason}", yellow=True)
+    failed_steps = os.environ.get("STOWHAND_FAILED_STEPS")
+    if failed_steps:
+        terminalreporter.write_line(f"FAILED before pytest: {failed_steps} (see above)", red=True)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    place_and_reason = report.longrepr
+    text = place_and_reason[2] if isinstance(place_and_reason, tuple) else str(place_and_reason)
+    return text.removeprefix("Skipped: ")

@@ -1,0 +1,124 @@
+"""The test servers themselves: real, private, unprivileged, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from tests.support.accounts import existing_account
+from tests.support.binaries import PREFERRED_MAJOR, find_postgres, older_than
+from tests.support.databases import Databases
+from tests.support.servers import PostgresServer
+
+
+def test_the_main_server_answers(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_the_main_server_is_version_18(postgres_server: Databases) -> None:
+    if "DATABASE_URL" in os.environ:
+        pytest.skip("DATABASE_URL names the main server")
+    assert postgres_server.version == PREFERRED_MAJOR
+
+
+def test_the_older_server_answers_and_is_older(postgres_server: Databases, older_postgres_url: str) -> None:
+    with psycopg.connect(older_postgres_url) as connection:
+        assert connection.info.server_version // 10_000 < postgres_server.version
+
+
+def test_a_server_does_not_run_as_root(postgres_server: Databases) -> None:
+    if not isinstance(postgres_server, PostgresServer):
+        pytest.skip("DATABASE_URL names the main server")
+    assert not _is_root(postgres_server.pid)
+
+
+def test_a_database_starts_as_its_template(postgres_server: Databases) -> None:
+    calls = []
+
+    def setup(url: str) -> None:
+        calls.append(url)
+        with psycopg.connect(url) as connection:
+            connection.execute("create table prepared (id int)")
+
+    for _ in range(2):
+        url = postgres_server.create_database(template=postgres_server.template(setup))
+        with psycopg.connect(url) as connection:
+            assert connection.execute("select count(*) from prepared").fetchone() == (0,)
+        postgres_server.drop_database(url)
+    assert len(calls) == 1
+
+
+def test_data_and_url_survive_a_crash_and_a_restart() -> None:
+    with PostgresServer(find_postgres()[0], durable=True) as server:
+        url = server.create_database()
+        with psycopg.connect(url) as connection:
+            connection.execute("create table kept (id int)")
+            assert connection.execute("show fsync").fetchone() == ("on",)
+        server.restart("kill")
+        with psycopg.connect(url) as connection:
+            assert connection.execute("select count(*) from kept").fetchone() == (0,)
+
+
+def test_a_closed_server_leaves_nothing() -> None:
+    with PostgresServer(find_postgres()[-1]) as server:
+        pid = server.pid
+        folders = [server._place.home, server._place.sockets]
+        assert all(folder.exists() for folder in folders)
+    assert not any(folder.exists() for folder in folders)
+    assert not _alive(pid)
+
+
+def test_the_server_of_a_killed_test_run_is_swept_away() -> None:
+    program = (
+        "import os, signal; from tests.support.servers import main_server; s = main_server();"
+        "print(s.pid, s._place.home, s._place.sockets, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    root = Path(__file__).parents[2]
+    killed = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    pid, home, sockets = killed.stdout.split()
+    assert _alive(int(pid))
+    with PostgresServer(find_postgres()[0]):
+        assert not _alive(int(pid))
+        assert not Path(home).exists()
+        assert not Path(sockets).exists()
+
+
+def test_where_namespaces_are_forbidden_root_uses_an_existing_account() -> None:
+    account = existing_account()
+    if os.geteuid() != 0 or account is None:
+        pytest.skip("only root can start a server as another account")
+    for binaries in {find_postgres()[0], older_than(PREFERRED_MAJOR) or find_postgres()[0]}:
+        with PostgresServer(binaries, account=account) as server:
+            assert not _is_root(server.pid)
+            server.drop_database(server.create_database())
+
+
+def _alive(pid: int) -> bool:
+    """Running, not merely waiting to be collected by its parent."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_root(pid: int) -> bool:
+    """Root of this machine: inside a user namespace the number may be 0 seen from here, without any power."""
+    own, its = Path("/proc/self/ns/user"), Path(f"/proc/{pid}/ns/user")
+    if own.exists() and own.readlink() != its.readlink():
+        return False
+    return psutil.Process(pid).uids().effective == 0

@@ -1,0 +1,54 @@
+"""House rule: small files, small functions, and every module says what it is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.support.sources import ROOT, Source, package_sources, sources_of_tests
+
+FILE_LINES = 300
+FUNCTION_LINES = 45
+
+# File inside the package -> why it may be longer. An entry that is no longer needed fails too.
+LONG_FILES: dict[str, str] = {}
+
+
+def test_files_are_small() -> None:
+    long = {source.name: _lines(source) for source in package_sources() if _lines(source) > FILE_LINES}
+    unlisted = {name: lines for name, lines in long.items() if name not in LONG_FILES}
+    assert not unlisted, f"look for the second idea inside, or list a reason in LONG_FILES: {unlisted}"
+    assert not LONG_FILES.keys() - long.keys(), "these are short (or gone): remove them from LONG_FILES"
+
+
+def test_functions_are_small() -> None:
+    long = [
+        f"{source.name}:{function.lineno} {function.name} has {lines} lines"
+        for source in package_sources()
+        for function, lines in _functions(source)
+        if lines > FUNCTION_LINES
+    ]
+    assert not long, f"more than {FUNCTION_LINES} lines without the docstring:\n" + "\n".join(long)
+
+
+def test_every_module_has_a_docstring() -> None:
+    silent = [
+        source.path.relative_to(ROOT).as_posix()
+        for source in (*package_sources(), *sources_of_tests())
+        if source.text.strip() and ast.get_docstring(source.tree) is None
+    ]
+    assert not silent, f"say at the top what the module is: {silent}"
+
+
+def _lines(source: Source) -> int:
+    return source.text.count("\n")
+
+
+def _functions(source: Source) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int]]:
+    """Every function with its length, signature included, docstring not."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            told = ast.get_docstring(node, clean=False) is not None
+            docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if told else 0
+            yield node, (node.end_lineno or node.lineno) - node.lineno + 1 - docstring

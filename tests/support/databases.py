@@ -1,0 +1,78 @@
+"""Databases on a running PostgreSQL: made for one test, dropped after it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from functools import cached_property
+
+import psycopg
+from psycopg import sql
+
+# What a test's database looks like before the test: given the URL of an empty database, fills it.
+Setup = Callable[[str], None]
+
+
+class Databases:
+    """A server reached by URL, as a place to make databases. The database in the URL is only connected to."""
+
+    def __init__(self, admin_url: str) -> None:
+        if not admin_url.startswith(("postgresql://", "postgres://")):
+            raise ValueError(f"DATABASE_URL must start with postgresql://, not {admin_url.split(':')[0]!r}")
+        self._admin_url = admin_url
+        self._templates: dict[Setup, str] = {}
+
+    @cached_property
+    def version(self) -> int:
+        """The server's major version."""
+        with psycopg.connect(self.admin_url) as connection:
+            return connection.info.server_version // 10_000
+
+    @property
+    def admin_url(self) -> str:
+        """The URL of a database that always exists."""
+        return self._admin_url
+
+    def url(self, database: str) -> str:
+        """The same server, another database."""
+        return re.sub(r"^(\w+://[^/?]*)(/[^?]*)?", rf"\g<1>/{database}", self.admin_url)
+
+    def create_database(self, template: str | None = None) -> str:
+        """Make a database with a name of its own, a copy of `template` if given. Returns its URL."""
+        name = f"stowhand_test_{uuid.uuid4().hex[:12]}"
+        # template0: nobody's leftovers, and no waiting for somebody connected to template1.
+        self._execute("CREATE DATABASE {} TEMPLATE {}", name, template or "template0")
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Drop it, whoever is still connected."""
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", _name(url))
+
+    def template(self, setup: Setup | None) -> str | None:
+        """The name of a database prepared by `setup`, made once per server: migrations are paid once."""
+        if setup is None:
+            return None
+        if setup not in self._templates:
+            url = self.create_database()
+            setup(url)
+            self._templates[setup] = _name(url)
+        return self._templates[setup]
+
+    def drop_templates(self) -> None:
+        """For a server that outlives the test run."""
+        for name in self._templates.values():
+            self.drop_database(self.url(name))
+        self._templates.clear()
+
+    def _execute(self, statement: str, *names: str) -> None:
+        identifiers = [sql.Identifier(name) for name in names]
+        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(*identifiers))
+
+
+def _name(url: str) -> str:
+    match = re.match(r"\w+://[^/?]*/([^?]+)", url)
+    if match is None:
+        raise ValueError(f"no database is named in {url!r}")
+    return match[1]
