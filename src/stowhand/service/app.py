@@ -1,0 +1,270 @@
+"""The front of it all for an application: declare tasks, enqueue jobs, embed a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from stowhand import limits
+from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.events import Events
+from stowhand.handler import Policy
+from stowhand.job import Job, NewJob
+from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_options, worker_options
+from stowhand.service.sync import Sync
+from stowhand.store import QueueStore, StoreOptions
+from stowhand.stores import open_store
+from stowhand.tasks.context import Context, LoggerFactory
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.options import EnqueueOptions, make_job
+from stowhand.tasks.registry import Registry, TaskOptions, define
+from stowhand.tasks.task import ContextTask, Task
+from stowhand.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Tasks, and the store where their jobs are kept. Connects when first needed, once per event loop.
+
+        app = App("postgresql:///shop")
+
+        @app.task(queue="mail")
+        async def send(to: str, subject: str = "Hello") -> None: ...
+
+        await send.enqueue("someone@example.com")
+        app.sync.enqueue(send, "someone@example.com")  # from a script
+
+    Without a URL: ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``, ``PGDATABASE``, else the file
+    ``stowhand.db``, as on the command line. A ``store`` that is given is used as it is, on whatever loop.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        store: QueueStore | None = None,
+        logger_factory: LoggerFactory | None = None,
+        **options: Unpack[StoreKeywords],
+    ) -> None:
+        if store is not None and (url is not None or options):
+            raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
+        self.registry = Registry()
+        self.sync = Sync(self)
+        """For code without an event loop."""
+        self._url, self._options = url, store_options(options)
+        self._given = store
+        self._new_logger = logger_factory or _log_in_the_name_of
+        self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
+        self._unconnected: QueueStore | None = store
+        self._handlers: list[TaskHandler] = []
+
+    # -- declaring -------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Declaring: ...
+    def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Any:
+        """Declare a function as a task; its name is the function's unless given.
+
+        The function stays what it was: calling it calls it. Options are defaults for its jobs (``queue``, ``priority``,
+        ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``).
+        Raises ConfigurationError, DuplicateTask.
+        """
+
+        def declare(function: Callable[..., Any]) -> Task[..., Any] | ContextTask[..., Any]:
+            definition = define(function, name, options)
+            self.registry.add(definition)
+            kind = ContextTask if definition.shape.injected.context is not None else Task
+            return kind(definition, self)
+
+        return declare if function is None else declare(function)
+
+    # -- enqueueing ------------------------------------------------------------------------------
+
+    async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job. Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable."""
+        checked = limits.check(job)
+        return await (await self.open()).enqueue(checked)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
+        store = await self.open()
+        if isinstance(jobs, AsyncIterable):
+            return await store.enqueue_many(_check_each_async(jobs))
+        return await store.enqueue_many(_check_each(jobs))
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
+        checked = limits.check(job)
+        return cast("Job | Awaitable[Job]", self._any_store().enqueue_in(connection, checked))
+
+    async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
+        """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
+        return await self.enqueue(self.make_job(task, payload, **options))
+
+    def make_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
+        """The job that ``add_job`` would enqueue. A task that is declared here has its say. Raises InvalidJob."""
+        return make_job(self.registry.find(task), task, payload, options)
+
+    # -- connecting ------------------------------------------------------------------------------
+
+    async def open(self, *, install: bool = False) -> QueueStore:
+        """Connect on this event loop, if not yet; ``install`` an absent schema. Raises StoreUnreachable, SchemaError."""
+        loop = asyncio.get_running_loop()
+        opening = self._stores.get(loop)
+        if opening is None:
+            self._forget_ended_loops()
+            opening = self._stores[loop] = loop.create_task(self._connect(install=install))
+        elif opening.done() and not opening.cancelled() and opening.exception() is None:
+            return opening.result()
+        try:
+            # Shielded: others may wait for the same connection.
+            return await asyncio.shield(opening)
+        finally:
+            if opening.done() and (opening.cancelled() or opening.exception() is not None):
+                self._stores.pop(loop, None)
+
+    async def close(self) -> None:
+        """Let the connections of this event loop go. Harmless when repeated; the next use connects anew."""
+        for handler in self._handlers:
+            handler.close()
+        self._handlers.clear()
+        opening = self._stores.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            await (await opening).close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def adopt(self, url: str, options: StoreOptions) -> None:
+        """Use a worker's own store where this app names none. Called by a worker before it starts."""
+        if self._url is None and self._given is None:
+            self._url, self._options, self._unconnected = url, options, None
+
+    async def _connect(self, *, install: bool) -> QueueStore:
+        from stowhand.service.process import open_installed
+
+        store = self._given or self._new_store()
+        await (open_installed(store) if install else store.open())
+        return store
+
+    def _new_store(self) -> QueueStore:
+        from stowhand.service.settings import resolve_store_url
+
+        return open_store(resolve_store_url(self._url).url, self._options)
+
+    def _any_store(self) -> QueueStore:
+        """For what needs no connection of ours."""
+        if self._unconnected is None:
+            self._unconnected = self._new_store()
+        return self._unconnected
+
+    def _forget_ended_loops(self) -> None:
+        for loop in [loop for loop in self._stores if loop.is_closed()]:
+            del self._stores[loop]
+
+    # -- working ---------------------------------------------------------------------------------
+
+    def handler(self, default: Policy | None = None) -> TaskHandler:
+        """What a worker needs to run the tasks. Close it when the worker has ended."""
+        return TaskHandler(self.registry, producer=self, logger_factory=self._new_logger, default=default)
+
+    def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
+        """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
+
+        Takes the fields of ``WorkerOptions``; durations may be timedeltas. ``tasks`` are all that are declared here,
+        unless given.
+        """
+        opening = self._stores.get(asyncio.get_running_loop())
+        if opening is None or not opening.done():
+            raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
+        if not self.registry:
+            raise ConfigurationError("App.worker: no task is declared; import the modules that declare them first")
+        chosen = worker_options(options, self.registry)
+        handler = self.handler(Policy(timeout=chosen.timeout, backoff=chosen.backoff))
+        self._handlers.append(handler)
+        return Worker(opening.result(), handler, chosen, events=events or _events_that_log())
+
+    @asynccontextmanager
+    async def run_in_background(
+        self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]
+    ) -> AsyncIterator[Worker]:
+        """A worker for as long as the block lasts, in this event loop, leaving signals alone: for an ASGI lifespan.
+
+        An absent schema is installed. At the end running jobs have their grace. A worker that ends by itself is
+        reported to the loop's exception handler at once, and its error is raised at the end of the block.
+        """
+        await self.open(install=True)
+        worker = self.worker(events=events, **options)
+        running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
+        running.add_done_callback(_report)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await running
+
+
+class Declaring(Protocol):
+    """What ``app.task(…)`` with options gives: a decorator."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def _check_each(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
+    number = 0
+    try:
+        for number, job in enumerate(jobs, 1):  # noqa: B007
+            yield limits.check(job)
+    except InvalidJob as error:
+        raise InvalidJob(f"job {number} of the batch: {error}") from None
+
+
+async def _check_each_async(jobs: AsyncIterable[NewJob]) -> AsyncIterator[NewJob]:
+    number = 0
+    try:
+        async for job in jobs:
+            number += 1
+            yield limits.check(job)
+    except InvalidJob as error:
+        raise InvalidJob(f"job {number} of the batch: {error}") from None
+
+
+def _report(running: asyncio.Task[None]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        running.get_loop().call_exception_handler(
+            {"message": "stowhand: the embedded worker ended by itself", "exception": error, "task": running}
+        )
+
+
+def _log_in_the_name_of(job: Job) -> Any:
+    from stowhand.observe.job_logger import job_logger
+
+    return job_logger(job.worker or "worker", job.task, job.id)
+
+
+def _events_that_log() -> Events:
+    from stowhand.observe.listener import LogListener
+
+    events = Events()
+    LogListener(events)
+    return events

@@ -1,0 +1,69 @@
+"""What can be said to an ``App`` and its workers by keyword, with every duration as a timedelta or in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypedDict
+
+from stowhand.errors import ConfigurationError
+from stowhand.lifecycle import Backoff, seconds
+from stowhand.options import WorkerOptions
+from stowhand.retry import named
+from stowhand.store import StoreOptions
+from stowhand.tasks.options import suggest
+from stowhand.tasks.registry import Registry
+
+Duration = timedelta | float
+
+
+class StoreKeywords(TypedDict, total=False):
+    """The fields of ``StoreOptions``."""
+
+    schema: str
+    history: Duration | None
+    pool_size: int
+    prepared_statements: bool
+    listen_url: str | None
+    synchronous: Literal["FULL", "NORMAL"]
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The fields of ``WorkerOptions``."""
+
+    name: str | None
+    concurrency: int
+    tasks: Iterable[str] | None
+    poll_interval: Duration | None
+    lease: Duration
+    beat: Duration | None
+    grace: Duration
+    timeout: Duration | None
+    backoff: Backoff | str
+    forbidden_flags: Iterable[str]
+    look_ahead: int
+    once: bool
+    sweep_interval: Duration
+
+
+def store_options(given: StoreKeywords) -> StoreOptions:
+    """Raises ConfigurationError for an unknown option."""
+    return StoreOptions(**_plain("App", given, StoreKeywords.__annotations__))
+
+
+def worker_options(given: WorkerKeywords, registry: Registry) -> WorkerOptions:
+    """Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses."""
+    values = _plain("worker", given, WorkerKeywords.__annotations__)
+    if "backoff" in values:
+        values["backoff"] = named(values["backoff"])
+    values["forbidden_flags"] = tuple(values.get("forbidden_flags", ()))
+    wanted = values.get("tasks")
+    values["tasks"] = registry.names if wanted is None else tuple(registry.get(name).name for name in wanted)
+    return WorkerOptions(**values)
+
+
+def _plain(whose: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(f"{whose}: no option {name!r}; {suggest(name, known)}")
+    return {name: seconds(value) if isinstance(value, timedelta) else value for name, value in given.items()}

@@ -1,0 +1,54 @@
+"""A worker process under a supervisor: ``python -m stowhand.service.child``.
+
+Its standard input brings first an Order, then wishes, a word a line. When it ends, the supervisor is gone: everything is
+handed back and the process ends, for nobody would replace it or take its jobs back.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from stowhand.errors import StowhandError
+from stowhand.observe.logs import configure_logging
+from stowhand.service.exit_codes import exit_code
+from stowhand.service.process import Stopper, hard_exit, run_process
+from stowhand.service.supervisor import Order
+
+
+def main() -> None:
+    """Work as ordered, and leave without waiting for threads that may never end."""
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    configure_logging(order.settings.log_level, order.settings.log_format)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the supervisor decides; TERM sent to this process alone still ends it
+    try:
+        code = run_process(order.settings, name=order.name, control=_listen)
+    except StowhandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = exit_code(error)
+    hard_exit(code)
+
+
+def _listen(stopper: Stopper) -> None:
+    stopper.loop.add_signal_handler(signal.SIGTERM, stopper.wish)
+    threading.Thread(target=_read_wishes, args=(stopper,), name="stowhand wishes", daemon=True).start()
+
+
+def _read_wishes(stopper: Stopper) -> None:
+    for line in sys.stdin.buffer:
+        _tell(stopper, stopper.wish if line.strip() == b"drain" else stopper.now)
+    _tell(stopper, stopper.now)
+
+
+def _tell(stopper: Stopper, call: Callable[[], None]) -> None:
+    if not stopper.loop.is_closed():
+        stopper.loop.call_soon_threadsafe(call)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Durations as people type them: ``30s``, ``5m``, ``1.5h``, ``250ms``, ``1h30m``. A plain number has its own unit."""
+
+from __future__ import annotations
+
+import math
+import re
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+LONGEST = 100 * 365 * UNITS["d"]
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
+
+
+def parse_duration(text: str, unit: str = "s") -> float:
+    """Seconds. ``unit`` is that of a plain number. Raises ValueError with a sentence."""
+    phrase = text.strip().lower()
+    if _NUMBER.fullmatch(phrase):
+        return _bounded(float(phrase) * UNITS[unit], text)
+    total, end = 0.0, 0
+    while part := _PART.match(phrase, end):
+        if part[2] not in UNITS:
+            raise ValueError(f"{part[2]!r} is no unit of time; there are: {', '.join(UNITS)}")
+        total, end = total + float(part[1]) * UNITS[part[2]], part.end()
+    if not phrase or end < len(phrase):
+        raise ValueError(f"{text!r} is no duration; write for example 250ms, 30s, 5m, 1.5h or 2d")
+    return _bounded(total, text)
+
+
+def say_duration(seconds: float) -> str:
+    """The shortest phrase that ``parse_duration`` reads back as the same duration."""
+    for unit in ("w", "d", "h", "m", "s"):
+        if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0:
+            return f"{seconds / UNITS[unit]:.0f}{unit}"
+    return f"{seconds:g}s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:g}ms"
+
+
+def _bounded(seconds: float, text: str) -> float:
+    if not math.isfinite(seconds) or seconds > LONGEST:
+        raise ValueError(f"{text!r} is longer than a hundred years")
+    return seconds

@@ -1,0 +1,57 @@
+"""The tasks that a worker process runs: those of a folder, or those of an App."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stowhand.handler import Policy
+from stowhand.job import Job
+from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
+from stowhand.service.app import App
+from stowhand.service.settings import WorkerSettings
+from stowhand.store import Producer
+from stowhand.tasks.discovery import load_folder
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.loading import load_object
+from stowhand.tasks.registry import Registry
+
+DEFAULT_FOLDER = "tasks"
+
+
+class LoadedTasks(msgspec.Struct, frozen=True):
+    """What was found, by name."""
+
+    registry: Registry
+    problems: tuple[str, ...] = ()
+    """Files that were passed over, and why."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A worker claims these and no others."""
+        return self.registry.names
+
+
+def load_tasks(settings: WorkerSettings) -> LoadedTasks:
+    """Import them. Raises ConfigurationError with what is wrong and where."""
+    if settings.app is not None:
+        return LoadedTasks(load_object(settings.app, App).registry)
+    registry = Registry()
+    folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry)
+    return LoadedTasks(registry, folder.passed_over)
+
+
+def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: Producer, worker: str) -> TaskHandler:
+    """The handler that runs them, with loggers that know their job."""
+
+    def logger_of(job: Job) -> ScopedLogger:
+        return job_logger(worker, job.task, job.id)
+
+    options = settings.worker_options()
+    default = Policy(timeout=options.timeout, backoff=options.backoff)
+    return TaskHandler(loaded.registry, producer=store, logger_factory=logger_of, default=default)
+
+
+def report_problems(loaded: LoadedTasks) -> None:
+    """Say which files were passed over."""
+    for problem in loaded.problems:
+        core_logger().warning(problem)

@@ -1,0 +1,123 @@
+"""From synchronous code into asynchronous code: one thread with one loop, and one way through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from itertools import islice
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+CHUNK = 500
+"""Items that cross from the calling thread at a time."""
+
+
+class Portal:
+    """Runs coroutines on a loop of its own, from any number of threads. The loop starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make the coroutine on the portal's loop and wait for what it returns or raises."""
+        return _wait(self._start(start))
+
+    def run_with(self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S]) -> T:
+        """The same for a coroutine that consumes items, which are produced here, in the calling thread.
+
+        A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
+        """
+        requests: SimpleQueue[asyncio.Future[list[S]] | None] = SimpleQueue()
+        running = self._start(lambda: start(_arriving(requests)))
+        running.add_done_callback(lambda _: requests.put(None))
+        remaining = iter(items)
+        try:
+            while (request := requests.get()) is not None:
+                _answer(request, remaining)
+        except BaseException:
+            running.cancel()
+            raise
+        return _wait(running)
+
+    def close(self) -> None:
+        """Stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None and self._pid == os.getpid():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    @property
+    def started(self) -> bool:
+        """Is there a loop, in this process?"""
+        return self._loop is not None and self._pid == os.getpid()
+
+    def _start(self, start: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        loop = self._running()
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("app.sync was called from its own loop and would wait for itself; await instead")
+        return asyncio.run_coroutine_threadsafe(_await(start), loop)
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            # After a fork the loop is here and its thread is not (a preforking web server).
+            if self._loop is None or self._pid != os.getpid():
+                self._loop = asyncio.new_event_loop()
+                self._pid = os.getpid()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="stowhand sync", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+def _wait(running: Future[T]) -> T:
+    try:
+        return running.result()
+    except BaseException:
+        # Ctrl-C in the waiting thread: what it waited for must not go on unseen. Harmless when it has ended.
+        running.cancel()
+        raise
+
+
+def _answer(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
+    """Send the next items, or the error that producing them raised: it ends the coroutine, and so comes back here."""
+    try:
+        chunk = list(islice(remaining, CHUNK))
+    except Exception as error:  # boundary: raised again where the items are consumed
+        trouble = error
+        request.get_loop().call_soon_threadsafe(lambda: request.done() or request.set_exception(trouble))
+    else:
+        request.get_loop().call_soon_threadsafe(lambda: request.done() or request.set_result(chunk))
+
+
+async def _arriving(requests: SimpleQueue[asyncio.Future[list[S]] | None]) -> AsyncIterator[S]:
+    while True:
+        request: asyncio.Future[list[S]] = asyncio.get_running_loop().create_future()
+        requests.put(request)
+        chunk = await request
+        if not chunk:
+            return
+        for item in chunk:
+            yield item
+
+
+async def _await(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await start()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

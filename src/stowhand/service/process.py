@@ -1,0 +1,184 @@
+"""One worker process: open the store, load the tasks, work, and end well whatever comes.
+
+    first TERM or INT    take nothing new; running jobs have the grace to end
+    second               hand the rest back unspent, at once
+    third                leave, after at most two seconds of trying to give leases back
+
+``run_process`` never raises for what an operator can cause: it says it on the log and gives an exit code. When handlers
+could not be ended it does not return at all: their leases go back as the very last write before the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from stowhand.clock import sleep_blocking, stopwatch
+from stowhand.errors import SchemaMissing, StoreError
+from stowhand.events import Events
+from stowhand.observe.listener import LogListener
+from stowhand.service import exit_codes
+from stowhand.service.loading import load_tasks, make_handler, report_problems
+from stowhand.service.quarantine import Quarantine
+from stowhand.service.settings import WorkerSettings
+from stowhand.store import Lease, QueueStore
+from stowhand.stores import open_store
+from stowhand.worker import Worker, new_identity
+
+SAME_SIGNAL = 0.5
+"""Signals within so many seconds count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
+LAST_WRITE = 2.0
+
+
+def run_process(
+    settings: WorkerSettings,
+    *,
+    name: str | None = None,
+    control: Callable[[Stopper], None] | None = None,
+    events: Events | None = None,
+) -> int:
+    """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
+    return asyncio.run(_work(settings, name or new_identity(), control, events or Events()))
+
+
+class Stopper:
+    """Counts the wishes to stop. Used on the worker's loop."""
+
+    def __init__(self, worker: Worker, leave: Callable[[], None]) -> None:
+        self._worker, self._leave = worker, leave
+        self._wishes = 0
+        self._last = float("-inf")
+        self.loop = asyncio.get_running_loop()
+
+    def wish(self) -> None:
+        """Once: drain. Again: hand back at once. A third time: leave."""
+        now = stopwatch()
+        if now - self._last < SAME_SIGNAL:
+            return
+        self._last = now
+        self._wishes += 1
+        if self._wishes <= 2:
+            self._worker.stop(now=self._wishes == 2)
+        else:
+            self._leave()
+
+    def now(self) -> None:
+        """Hand everything back at once (the supervisor is gone, or was asked twice)."""
+        self._wishes = max(self._wishes, 2)
+        self._worker.stop(now=True)
+
+
+async def open_installed(store: QueueStore) -> None:
+    """Open the store; install an absent schema first. An older one is refused: upgrading is ``stowhand migrate``."""
+    try:
+        await store.open()
+    except SchemaMissing:
+        await store.install()
+        await store.open()
+
+
+async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper], None] | None, events: Events) -> int:
+    loaded = load_tasks(settings)
+    report_problems(loaded)
+    store = open_store(settings.store.url, settings.store.options())
+    handler = make_handler(loaded, settings, store, name)
+    LogListener(events)
+    try:
+        await open_installed(store)
+        worker = Worker(
+            store,
+            handler,
+            settings.worker_options(loaded.names, name),
+            events=events,
+            isolate=Quarantine(settings, name).run,
+            on_hang=_leave_when_hung(settings.grace),
+        )
+        stopper = Stopper(worker, lambda: _leave(store, name))
+        if control is not None:
+            control(stopper)
+        else:
+            handle_signals(stopper.wish)
+        await worker.run()
+        if worker.unfinished:
+            _last_write(store, worker.unfinished)
+            hard_exit(exit_codes.FAILURE)
+        return exit_codes.OK
+    finally:
+        handler.close()
+        await store.close()
+
+
+def handle_signals(wish: Callable[[], None]) -> None:
+    """TERM and INT are wishes to stop; so is HUP when a terminal went away."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, wish)
+    loop.add_signal_handler(signal.SIGHUP, wish if _has_terminal() else lambda: None)
+
+
+def hard_exit(code: int) -> None:
+    """End the process now: no exit handlers, no joining of threads that will never end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _has_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
+
+
+def _last_write(store: QueueStore, leases: list[Lease]) -> None:
+    """Give back what still runs: allowed only because nothing will run a moment later."""
+
+    def release() -> None:
+        heart = store.heart()
+        try:
+            heart.release(sorted(leases, key=lambda lease: lease.job_id))
+        except StoreError:
+            return  # they come back when their leases end
+        finally:
+            heart.close()
+
+    _within(release, LAST_WRITE)
+
+
+def _leave(store: QueueStore, name: str) -> None:
+    """The third wish: everything this worker holds is taken back as after a crash, and the process ends."""
+    _within(lambda: _reset_own(store, name), LAST_WRITE)
+    hard_exit(exit_codes.FAILURE)
+
+
+def _reset_own(store: QueueStore, name: str) -> None:
+    heart = store.heart()
+    try:
+        heart.reset_worker(name)
+    except StoreError:
+        return  # they come back when their leases end
+    finally:
+        heart.close()
+
+
+def _within(call: Callable[[], None], seconds: float) -> None:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _leave_when_hung(grace: float) -> Callable[[], None]:
+    """A process whose loop hangs beyond all patience ends itself after the grace; a supervisor replaces it."""
+
+    def on_hang() -> None:
+        def wait() -> None:
+            sleep_blocking(grace)
+            hard_exit(exit_codes.FAILURE)
+
+        threading.Thread(target=wait, name="stowhand hang", daemon=True).start()
+
+    return on_hang

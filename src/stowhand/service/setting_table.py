@@ -1,0 +1,273 @@
+"""The table of settings: name, spelling, parser, default and one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stowhand.retry import PRESETS as BACKOFFS
+from stowhand.service.durations import parse_duration
+
+DEFAULT_STORE = "sqlite:///stowhand.db"
+RESERVED_CONNECTIONS = 4
+"""PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats."""
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+LOG_FORMATS = ("text", "json")
+
+PRESETS: dict[str, dict[str, str]] = {
+    "default": {},
+    "service": {
+        "jobs": "4",
+        "poll_interval": "5s",
+        "timeout": "300s",
+        "max_attempts": "5",
+        "backoff": "service",
+    },
+}
+"""Defaults under one name."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that can be set. Its option, variable and file key all follow from its name."""
+
+    name: str
+    doc: str
+    parse: Callable[[str], object] = str
+    """From text; raises ValueError with half a sentence that says what would be right."""
+    default: str | None = None
+    short: tuple[str, ...] = ()
+    """Further spellings of the option."""
+    metavar: str = "TEXT"
+    switch: bool = False
+    everywhere: bool = False
+    """An option of every command that opens a store; the others are the worker's."""
+
+    @property
+    def option(self) -> str:
+        """``--poll-interval``"""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def env(self) -> str:
+        """``STOWHAND_POLL_INTERVAL``"""
+        return "STOWHAND_" + self.name.upper()
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A whole number within limits."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if not least <= number <= most:
+            raise ValueError(f"{number} given, must be from {least} to {most}")
+        return number
+
+    return parse
+
+
+def duration(least: float, unit: str = "s") -> Callable[[str], float]:
+    """A duration in seconds; ``unit`` is that of a plain number."""
+
+    def parse(text: str) -> float:
+        seconds = parse_duration(text, unit)
+        if seconds < least:
+            raise ValueError(f"{text} given, must be at least {least:g} s")
+        return seconds
+
+    return parse
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """One of a few words, in any case."""
+
+    def parse(text: str) -> str:
+        for word in words:
+            if word.lower() == text.strip().lower():
+                return word
+        raise ValueError(f"{text!r} given, must be one of {', '.join(words)}")
+
+    return parse
+
+
+def yes_or_no(text: str) -> bool:
+    """A switch in the environment or a file."""
+    word = text.strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} given, must be true or false")
+
+
+def schema_name(text: str) -> str:
+    """A name that PostgreSQL keeps whole: it cuts names at 63 bytes without a word."""
+    if not text or "\x00" in text or len(text.encode()) > 63:
+        raise ValueError(f"{text!r} is no schema name; 1 to 63 bytes")
+    return text
+
+
+def kept_for(text: str) -> float | None:
+    """How long completed jobs are kept."""
+    return None if text.strip().lower() == "none" else duration(1)(text)
+
+
+def app_path(text: str) -> str:
+    """``module:name``"""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise ValueError(f"{text!r} given, must be module:name, for example shop.jobs:app")
+    return text
+
+
+_TABLE = (
+    Setting(
+        name="connection",
+        short=("-c",),
+        metavar="STORE",
+        everywhere=True,
+        doc="The store: a URL (postgresql://…, sqlite:///file), a libpq string, or the bare name of a PostgreSQL"
+        " database. Without it DATABASE_URL, PGDATABASE, and at last sqlite:///stowhand.db.",
+    ),
+    Setting(
+        name="schema",
+        short=("-s",),
+        metavar="NAME",
+        default="stowhand",
+        parse=schema_name,
+        everywhere=True,
+        doc="PostgreSQL: the schema that holds the queue.",
+    ),
+    Setting(
+        name="no_prepared_statements",
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        everywhere=True,
+        doc="PostgreSQL: for poolers that do not know prepared statements.",
+    ),
+    Setting(
+        name="log_level",
+        metavar="LEVEL",
+        default="info",
+        parse=one_of(*LOG_LEVELS),
+        everywhere=True,
+        doc=f"How much to log on stderr: {', '.join(LOG_LEVELS)}.",
+    ),
+    Setting(
+        name="log_format",
+        metavar="FORMAT",
+        default="text",
+        parse=one_of(*LOG_FORMATS),
+        everywhere=True,
+        doc="How to log: text, or json (one object per line).",
+    ),
+    Setting(
+        name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
+    ),
+    Setting(name="app", metavar="MODULE:NAME", parse=app_path, doc="The App whose tasks to run, e.g. shop.jobs:app."),
+    Setting(
+        name="jobs",
+        short=("-j", "--workers"),
+        metavar="N",
+        default="4",
+        parse=whole(1, 10_000),
+        doc="How many jobs to run at once, in each process.",
+    ),
+    Setting(name="processes", metavar="N", default="1", parse=whole(1, 256), doc="How many worker processes."),
+    Setting(
+        name="max_pool_size",
+        short=("-m",),
+        metavar="N",
+        default="10",
+        parse=whole(1, 1000),
+        doc="PostgreSQL: connections of one process at most,"
+        f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included.",
+    ),
+    Setting(
+        name="poll_interval",
+        metavar="MS",
+        parse=duration(0.001, unit="ms"),
+        doc="How often to look for jobs without being woken, in milliseconds or as a phrase (2s)."
+        "  [default: 2000, stretched to 10000 while wake-ups are heard]",
+    ),
+    Setting(
+        name="lease",
+        metavar="SECONDS",
+        default="30s",
+        parse=duration(1),
+        doc="After how long without a heartbeat a worker counts as dead and its jobs come back.",
+    ),
+    Setting(
+        name="grace",
+        metavar="SECONDS",
+        default="25s",
+        parse=duration(0),
+        doc="How long running jobs may take to end when the worker is asked to stop.",
+    ),
+    Setting(
+        name="timeout",
+        metavar="SECONDS",
+        parse=duration(0.001),
+        doc="How long one attempt may take, where its task does not say.  [default: no limit]",
+    ),
+    Setting(
+        name="max_attempts",
+        metavar="N",
+        default="25",
+        parse=whole(1, 32_767),
+        doc="How often a job is tried, where its enqueuer does not say.",
+    ),
+    Setting(
+        name="backoff",
+        metavar="NAME",
+        default="natural",
+        parse=one_of(*BACKOFFS),
+        doc=f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.",
+    ),
+    Setting(
+        name="history",
+        metavar="DURATION",
+        default="1d",
+        parse=kept_for,
+        doc="How long completed and canceled jobs are kept; none: not at all.",
+    ),
+    Setting(
+        name="listen_url",
+        metavar="URL",
+        doc="PostgreSQL: a direct connection for LISTEN, when the other goes through a transaction pooler.",
+    ),
+    Setting(
+        name="synchronous",
+        metavar="WORD",
+        default="FULL",
+        parse=one_of("FULL", "NORMAL"),
+        doc="SQLite: FULL, or NORMAL (a power failure may lose the last commits).",
+    ),
+    Setting(
+        name="preset",
+        metavar="NAME",
+        default="default",
+        parse=one_of(*PRESETS),
+        doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h.",
+    ),
+    Setting(
+        name="once",
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        doc="Run until nothing is due, then end.",
+    ),
+    Setting(
+        name="schema_only",
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        doc="Install the schema, then end.",
+    ),
+)
+
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}

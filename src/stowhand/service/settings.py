@@ -1,0 +1,246 @@
+"""What a person can set, in one table. Options, environment variables and file keys are derived from it.
+
+The first that says something wins: a flag, ``STOWHAND_<NAME>``, ``stowhand.toml`` (or ``[tool.stowhand]`` in
+``pyproject.toml``) in the current folder, the preset, the default. Where no connection is set at all: ``DATABASE_URL``
+if it names PostgreSQL, then ``PGDATABASE``, then the file ``stowhand.db``. Problems are reported all at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.options import WorkerOptions
+from stowhand.retry import named
+from stowhand.service.setting_table import DEFAULT_STORE, PRESETS, RESERVED_CONNECTIONS, SETTINGS, Setting
+from stowhand.service.settings_file import SettingsFile, read_settings_file
+from stowhand.service.store_url import scheme_of, store_url
+from stowhand.store import StoreOptions
+
+
+class ResolvedStore(msgspec.Struct, frozen=True):
+    """Which store, and who said so."""
+
+    url: str
+    """May hold a password: for opening, never for printing."""
+    source: str
+    note: str = ""
+    """What a person may be surprised by."""
+
+    @property
+    def scheme(self) -> str:
+        """``postgresql`` or ``sqlite``."""
+        return scheme_of(self.url)
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the store: the same for every command."""
+
+    connection: ResolvedStore
+    schema: str = "stowhand"
+    history: float | None = 86_400.0
+    max_pool_size: int = 10
+    no_prepared_statements: bool = False
+    listen_url: str | None = None
+    synchronous: str = "FULL"
+
+    @property
+    def url(self) -> str:
+        """May hold a password."""
+        return self.connection.url
+
+    def options(self) -> StoreOptions:
+        """The same, as a store wants it."""
+        return StoreOptions(
+            schema=self.schema,
+            history=self.history,
+            pool_size=self.max_pool_size,
+            prepared_statements=not self.no_prepared_statements,
+            listen_url=self.listen_url,
+            synchronous=self.synchronous,
+        )
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a worker process needs to know. Plain values: it can be handed to another process."""
+
+    store: StoreSettings
+    tasks: str | None = None
+    """A folder of tasks; ``None`` with no ``app``: ``tasks/`` in the current folder."""
+    app: str | None = None
+    """``module:name`` of an App. At most one of ``tasks`` and ``app`` is set."""
+    once: bool = False
+    schema_only: bool = False
+    jobs: int = 4
+    processes: int = 1
+    lease: float = 30.0
+    poll_interval: float | None = None
+    """Seconds. ``None``: 2 s, stretched to 10 s while wake-ups are heard."""
+    grace: float = 25.0
+    timeout: float | None = None
+    max_attempts: int = 25
+    backoff: str = "natural"
+    preset: str = "default"
+    log_level: str = "info"
+    log_format: str = "text"
+
+    def worker_options(self, tasks: tuple[str, ...] | None = None, name: str | None = None) -> WorkerOptions:
+        """The options of one worker of this process."""
+        return WorkerOptions(
+            name=name,
+            concurrency=self.jobs,
+            tasks=tasks,
+            poll_interval=self.poll_interval,
+            lease=self.lease,
+            grace=self.grace,
+            timeout=self.timeout,
+            backoff=named(self.backoff),
+            once=self.once,
+        )
+
+
+def read_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> WorkerSettings:
+    """Put all sources together. ``flags``: what was typed, as text, by setting name; ``None`` means not typed.
+
+    Raises one ConfigurationError for everything that is wrong.
+    """
+    reading = _Reading(flags or {}, os.environ if environ is None else environ, folder or Path())
+    values = reading.values()
+    connection = reading.connection()
+    reading.check(values, connection)
+    if connection is None or reading.problems:
+        raise ConfigurationError("\n".join(reading.problems))
+    store_names = {field for field in StoreSettings.__struct_fields__ if field != "connection"}
+    store = StoreSettings(connection=connection, **{name: values.pop(name) for name in store_names})
+    return WorkerSettings(store=store, **values)
+
+
+def resolve_store_url(
+    explicit: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> ResolvedStore:
+    """Which store is meant when ``explicit`` (a flag, an argument) is given or not. Raises ConfigurationError."""
+    reading = _Reading({"connection": explicit}, os.environ if environ is None else environ, folder or Path())
+    connection = reading.connection()
+    if connection is None:
+        raise ConfigurationError("\n".join(reading.problems))
+    return connection
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """One value, and where it came from. ``rank``: smaller wins."""
+
+    text: str
+    source: str
+    rank: int
+
+
+class _Reading:
+    """One pass over all sources; collects problems instead of stopping at the first."""
+
+    def __init__(self, flags: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> None:
+        self._flags = flags
+        self._environ = environ
+        self._file: SettingsFile = read_settings_file(folder)
+        self.problems: list[str] = [*self._file.problems]
+
+    def values(self) -> dict[str, Any]:
+        """Every setting but the connection, parsed."""
+        preset = self._parsed(SETTINGS["preset"], {}) or "default"
+        values = {
+            name: self._parsed(setting, PRESETS[preset])
+            for name, setting in SETTINGS.items()
+            if name not in ("connection", "preset")
+        }
+        return {**values, "preset": preset, **self._tasks_or_app(values)}
+
+    def connection(self) -> ResolvedStore | None:
+        """The store; ``None`` when what was said cannot be one, which is then among the problems."""
+        try:
+            return self._connection()
+        except ConfigurationError as error:
+            self.problems.append(str(error))
+            return None
+
+    def check(self, values: Mapping[str, Any], connection: ResolvedStore | None) -> None:
+        """What only several settings together can get wrong."""
+        pool = values["max_pool_size"]
+        if connection is not None and connection.scheme == "postgresql" and pool is not None:
+            least = RESERVED_CONNECTIONS + 1
+            if pool < least:
+                self.problems.append(
+                    f"--max-pool-size {pool}: a worker keeps {RESERVED_CONNECTIONS} connections for claiming,"
+                    f" settling, listening and heartbeats, and tasks need at least 1:"
+                    f" {RESERVED_CONNECTIONS} + 1 = {least}; give -m {least} or more"
+                )
+
+    def _connection(self) -> ResolvedStore:
+        said = next(self._sayings(SETTINGS["connection"]), None)
+        if said is not None:
+            try:
+                return ResolvedStore(store_url(said.text), said.source)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{said.source}: {error}") from None
+        database_url = self._environ.get("DATABASE_URL", "")
+        if database_url.startswith(("postgres://", "postgresql://")):
+            return ResolvedStore(store_url(database_url), "DATABASE_URL")
+        note = "DATABASE_URL does not name a PostgreSQL database and was left alone" if database_url else ""
+        if self._environ.get("PGDATABASE"):
+            return ResolvedStore("postgresql://", "PGDATABASE and its companions", note)
+        return ResolvedStore(DEFAULT_STORE, "the default; -c or DATABASE_URL names another", note)
+
+    def _parsed(self, setting: Setting, preset: Mapping[str, str]) -> Any:
+        said = next(self._sayings(setting), None)
+        text = said.text if said is not None else preset.get(setting.name, setting.default)
+        if text is None:
+            return None
+        try:
+            return setting.parse(text)
+        except ValueError as error:
+            self.problems.append(f"{said.source if said else setting.name}: {error}")
+            return setting.parse(setting.default) if setting.default is not None else None
+
+    def _sayings(self, setting: Setting) -> Iterator[_Said]:
+        """Who says something about a setting, strongest first. An empty environment variable says nothing."""
+        flag = self._flags.get(setting.name)
+        if flag is not None:
+            yield _Said(_as_text(flag), setting.option, 0)
+        variable = self._environ.get(setting.env)
+        if variable:
+            yield _Said(variable, setting.env, 1)
+        if setting.name in self._file.values:
+            yield _Said(self._file.values[setting.name], f"{self._file.name}: {setting.name}", 2)
+
+    def _tasks_or_app(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """One of the two: a stronger source silences the other; the same source may not name both."""
+        tasks, app = (next(self._sayings(SETTINGS[name]), None) for name in ("tasks", "app"))
+        if tasks is None or app is None:
+            return {}
+        if tasks.rank == app.rank:
+            self.problems.append(f"{tasks.source} and {app.source} are both given: tasks come from one of them")
+        return {"app": None} if tasks.rank < app.rank else {"tasks": None}
+
+
+def suspicious_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables that look like a misspelt setting, with the nearest name; for ``stowhand doctor``."""
+    known = [setting.env for setting in SETTINGS.values()]
+    found = []
+    for name in environ:
+        if name.startswith("STOWHAND_") and name not in known and name != "STOWHAND_DEBUG":
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            found += [(name, near[0])] if near else []
+    return found
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,112 @@
+"""One spelling for a store, however it was written: a URL, a libpq string, or the bare name of a database."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from stowhand.errors import ConfigurationError
+
+SCHEMES = ("postgresql", "postgres", "sqlite")
+HOW_TO_NAME_A_STORE = (
+    "Name a store by URL: postgresql://user@host:5432/database, sqlite:///relative/file.db or"
+    " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
+    " or by a libpq string ('host=… dbname=…')."
+)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)", re.ASCII | re.DOTALL)
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+def store_url(text: str) -> str:
+    """The URL of a store. Raises ConfigurationError, which repeats nothing that may hold a password."""
+    given = text.strip()
+    if scheme := _SCHEME.match(given):
+        return _from_url(given, scheme[1].lower())
+    if not given or "\x00" in given:
+        raise ConfigurationError(f"The connection is empty. {HOW_TO_NAME_A_STORE}")
+    if "=" in given:
+        return _from_libpq(given)
+    return _from_name(given)
+
+
+def scheme_of(url: str) -> str:
+    """``sqlite`` or ``postgresql`` of a URL that ``store_url`` made."""
+    return url.partition(":")[0]
+
+
+def _from_url(url: str, scheme: str) -> str:
+    if scheme not in SCHEMES:
+        raise ConfigurationError(f"There is no store for {scheme}:// here. {HOW_TO_NAME_A_STORE}")
+    rest = url.partition(":")[2]
+    if scheme == "sqlite":
+        return _check_sqlite(f"sqlite:{rest}")
+    return _understand_ssl(f"postgresql:{rest}")
+
+
+def _check_sqlite(url: str) -> str:
+    path = url.removeprefix("sqlite:")
+    if not path.startswith("///") or len(path) == 3:
+        meant = path.lstrip("/") or "stowhand.db"
+        raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")
+    return url
+
+
+def _understand_ssl(url: str) -> str:
+    """``ssl=true``, as drivers of other languages spell it, is libpq's ``sslmode=require``."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        if parts.netloc.count("@") > 1:
+            raise ValueError
+    except ValueError:
+        raise ConfigurationError(
+            "This PostgreSQL URL cannot be read. In a name or password the characters /?#[]@:% are"
+            " percent-encoded: @ is %40, / is %2F."
+        ) from None
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    if not any(name == "ssl" for name, _ in options):
+        return url
+    kept = [(name, value) for name, value in options if name != "ssl"]
+    if not any(name == "sslmode" for name, _ in kept):
+        kept.append(("sslmode", _ssl_mode(dict(options)["ssl"])))
+    # urlunsplit drops the empty host of postgresql:///name; libpq wants its slashes.
+    made = urlunsplit(("", parts.netloc, parts.path, urlencode(kept, quote_via=quote), parts.fragment))
+    return f"postgresql:{made}" if made.startswith("//") else f"postgresql://{made}"
+
+
+def _ssl_mode(value: str) -> str:
+    if value.lower() in _TRUE:
+        return "require"
+    if value.lower() in _FALSE:
+        return "disable"
+    raise ConfigurationError(f"ssl={value}: say ssl=true, ssl=false, or one of libpq's modes as sslmode=…")
+
+
+def _from_libpq(text: str) -> str:
+    pairs: dict[str, str] = {}
+    end = 0
+    while end < len(text):
+        pair = _LIBPQ_PAIR.match(text, end)
+        if pair is None:
+            raise ConfigurationError(
+                f"The connection is neither a URL nor a libpq string: it stops making sense after {end}"
+                f" characters. {HOW_TO_NAME_A_STORE}"
+            )
+        pairs[pair[1]] = _unquote(pair[2])
+        end = pair.end()
+    database = quote(pairs.pop("dbname", ""), safe="")
+    return _understand_ssl(f"postgresql:///{database}" + (f"?{urlencode(pairs, quote_via=quote)}" if pairs else ""))
+
+
+def _unquote(value: str) -> str:
+    inner = value[1:-1] if value.startswith("'") else value
+    return re.sub(r"\\(.)", r"\1", inner, flags=re.DOTALL)
+
+
+def _from_name(name: str) -> str:
+    if name.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3")) or "/" in name or name in (":memory:", "."):
+        raise ConfigurationError(
+            f"{name}: a bare word is the name of a PostgreSQL database. For an SQLite file write sqlite:///{name}"
+        )
+    return f"postgresql:///{quote(name, safe='')}"

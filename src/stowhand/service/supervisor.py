@@ -1,0 +1,148 @@
+"""Several worker processes under one parent: a dead one is replaced, and its jobs come back at once.
+
+Nobody has to wait for the dead child's leases to end, because the parent *saw* it die. Children live in sessions of
+their own, so a terminal's Ctrl-C reaches the parent alone; they are told what to do through their standard input, and
+its end tells them that the parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from stowhand.clock import SystemClock, stopwatch
+from stowhand.errors import StoreError
+from stowhand.events import ChildDied, Events, JobsReset
+from stowhand.service import exit_codes
+from stowhand.service.settings import WorkerSettings
+from stowhand.store import Heart
+from stowhand.worker import LAST_PAUSE, new_identity
+
+STEADY = 5.0
+"""A child that lived so many seconds is replaced at once; one that did not is held to fail at starting."""
+SLOWEST_RESTART = 10.0
+SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
+"""Codes with which a child says that starting it again would end the same way."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """The first line that a child reads."""
+
+    settings: WorkerSettings
+    name: str
+
+
+class Child:
+    """One slot: the process that runs in it now."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = ""
+        self.process: asyncio.subprocess.Process | None = None
+        self.started = 0.0
+        self.quick_deaths = 0
+
+    def tell(self, word: str) -> None:
+        """Send a line. A child that has died needs no telling."""
+        if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
+            self.process.stdin.write(word.encode() + b"\n")
+
+
+class Supervisor:
+    """``await run()`` until every child has ended for good. ``heart`` is a connection used to take jobs back."""
+
+    def __init__(self, settings: WorkerSettings, heart: Callable[[], Heart], events: Events) -> None:
+        self._settings, self._make_heart, self._events = settings, heart, events
+        self._clock = SystemClock()
+        self._stopping = False
+        self._wishes = 0
+        self._code = exit_codes.OK
+        self.children = [Child(number) for number in range(settings.processes)]
+
+    async def run(self) -> int:
+        """Start the children and keep them running. Gives the exit code."""
+        async with asyncio.TaskGroup() as group:
+            for child in self.children:
+                group.create_task(self._keep(child))
+        return self._code
+
+    def wish(self) -> None:
+        """A wish to stop: drain; then hand back at once; then end."""
+        self._stopping = True
+        self._wishes += 1
+        for child in self.children:
+            if self._wishes <= 2:
+                child.tell("drain" if self._wishes == 1 else "now")
+            elif child.process is not None and child.process.returncode is None:
+                child.process.kill()
+        bound = (self._settings.grace if self._wishes == 1 else 0.0) + 2 * LAST_PAUSE
+        self._clock.call_later(bound, self._kill_all)
+
+    def _kill_all(self) -> None:
+        for child in self.children:
+            if child.process is not None and child.process.returncode is None:
+                self._code = exit_codes.FAILURE
+                child.process.kill()
+
+    async def _keep(self, child: Child) -> None:
+        while not self._stopping:
+            await self._start(child)
+            assert child.process is not None
+            code = await child.process.wait()
+            if code != exit_codes.OK:
+                await self._bury(child, code)
+            if self._ends_with(child, code):
+                return
+            await self._clock.sleep(self._pause(child))
+
+    async def _start(self, child: Child) -> None:
+        child.name, child.started = new_identity(), stopwatch()
+        child.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "stowhand.service.child",
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        child.tell(msgspec.json.encode(Order(self._settings, child.name)).decode())
+
+    def _ends_with(self, child: Child, code: int) -> bool:
+        """Whether this slot is done: asked to stop, drained, or unable to start."""
+        if code in SETTLED_CODES:
+            self._code = code
+            if not self._stopping:
+                self.wish()
+            return True
+        if self._stopping and code != exit_codes.OK and self._wishes < 3:
+            self._code = exit_codes.FAILURE
+        return self._stopping or (self._settings.once and code == exit_codes.OK)
+
+    async def _bury(self, child: Child, code: int) -> None:
+        """Take back at once what the dead child held, and say so."""
+        assert child.process is not None
+        jobs = await asyncio.to_thread(self._reset, child.name)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        self._events.emit(ChildDied(child.name, child.process.pid, how, jobs))
+
+    def _reset(self, name: str) -> int:
+        heart = self._make_heart()
+        try:
+            found = heart.reset_worker(name)
+        except StoreError:
+            return 0  # its leases end by themselves
+        finally:
+            heart.close()
+        if found:
+            self._events.emit(JobsReset(tuple(found)))
+        return len(found)
+
+    def _pause(self, child: Child) -> float:
+        if stopwatch() - child.started > STEADY:
+            child.quick_deaths = 0
+            return 0.0
+        child.quick_deaths += 1
+        return min(0.1 * 2.0 ** (child.quick_deaths - 1), SLOWEST_RESTART)

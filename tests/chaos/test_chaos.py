@@ -1,0 +1,210 @@
+"""Chaos, small tier: real processes, a server of their own, kills and freezes by a seeded plan, and a clean ledger.
+
+``CHAOS_SEED`` repeats a plan. What is shown: nothing lost, no settlement of a stale lease accepted, nothing stuck,
+attempts within bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stowhand.job import NewJob, State
+from stowhand.store import JobFilter, QueueStore, StoreOptions
+from stowhand.stores import open_store
+from tests.chaos.nemesis import Fault, Fleet, plan
+from tests.support.binaries import find_postgres
+from tests.support.servers import PostgresServer
+
+JOBS = 5_000
+KILLS, FREEZES, TERMINATED = 10, 5, 5
+PAUSE = 0.06
+DEADLINE = 70.0
+FIRST_FAULT, LAST_FAULT = 1.5, 16.0
+OPTIONS = StoreOptions(history=3600.0)
+COMPLETED = re.compile(r"Completed task (\d+) \(step\) with success")
+
+
+@dataclass
+class Entry:
+    """One line of the ledger."""
+
+    what: str
+    number: int
+    job_id: int
+    epoch: int
+    token: str
+    pid: int
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(1_000_000)))
+    print(f"CHAOS_SEED={chosen}")
+    return chosen
+
+
+@pytest.fixture
+def durable_postgres() -> Iterator[PostgresServer]:
+    with PostgresServer(find_postgres()[0], durable=True) as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(110)
+def test_a_sqlite_queue_loses_nothing_under_kills_and_freezes(tmp_path: Path, seed: int) -> None:
+    Chaos(f"sqlite:///{tmp_path}/chaos.db", tmp_path, seed).run()
+
+
+@pytest.mark.slow
+@pytest.mark.durable
+@pytest.mark.timeout(110)
+def test_a_postgres_queue_loses_nothing_under_kills_freezes_and_a_server_restart(
+    tmp_path: Path, seed: int, durable_postgres: PostgresServer
+) -> None:
+    chaos = Chaos(durable_postgres.url("postgres"), tmp_path, seed)
+    chaos.faults += [lambda: terminate_backend(durable_postgres, chaos.rng)] * TERMINATED
+    chaos.faults.append(lambda: restart(durable_postgres))
+    chaos.run()
+
+
+def terminate_backend(server: PostgresServer, rng: random.Random) -> str:
+    """End one connection of a worker, whichever."""
+    import psycopg
+
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        rows = connection.execute(
+            "select pid, application_name from pg_stat_activity"
+            " where application_name like 'stowhand:%' and pid <> pg_backend_pid() order by pid"
+        ).fetchall()
+        if not rows:
+            return "no backend to terminate"
+        pid, name = rng.choice(rows)
+        connection.execute("select pg_terminate_backend(%s)", (pid,))
+        return f"terminated {name}"
+
+
+def restart(server: PostgresServer) -> str:
+    """As after a power cut."""
+    server.restart("immediate")
+    return "restarted the server"
+
+
+class Chaos:
+    """One run against one store."""
+
+    def __init__(self, url: str, folder: Path, seed: int) -> None:
+        self.url, self.folder, self.seed = url, folder, seed
+        self.rng = random.Random(seed)
+        self.ledger = folder / "ledger"
+        environment = {**os.environ, "CHAOS_LEDGER": str(self.ledger), "PYTHONPATH": os.pathsep.join([os.getcwd()])}
+        environment.pop("DATABASE_URL", None)
+        self.fleet = Fleet(url, folder, environment, self.rng)
+        self.faults: list[Fault] = [self.fleet.kill_one] * KILLS + [self.fleet.freeze_one] * FREEZES
+        self.told: list[str] = []
+
+    def run(self) -> None:
+        asyncio.run(self._enqueue())
+        try:
+            self._rage()
+            codes = self.fleet.stop(grace=25.0)
+            assert codes == [0] * len(codes), f"exit codes {codes}\n{self.dump()}"
+            asyncio.run(self._check())
+        finally:
+            self.fleet.destroy()
+
+    async def _enqueue(self) -> None:
+        store = await self._opened(install=True)
+        try:
+            pauses = [self.rng.uniform(0, 2 * PAUSE) for _ in range(JOBS)]
+            await store.enqueue_many(
+                NewJob(task="step", payload=f'{{"number":{n},"pause":{pause:.4f}}}') for n, pause in enumerate(pauses)
+            )
+        finally:
+            await store.close()
+
+    def _rage(self) -> None:
+        """Until everything is done and every fault has struck, or the deadline has passed."""
+        began = time.monotonic()
+        todo = plan(self.rng, self.faults, FIRST_FAULT, LAST_FAULT)
+        while True:
+            self.fleet.keep()
+            now = time.monotonic() - began
+            while todo and todo[0][0] <= now:
+                self.told.append(f"{now:.1f} s: {todo.pop(0)[1]()}")
+                self.fleet.keep()
+            if not todo and not self.fleet.frozen and self._live() == 0:
+                return
+            assert now < DEADLINE, f"not done after {DEADLINE} s\n{self.dump()}"
+            time.sleep(0.2)
+
+    def _live(self) -> int:
+        return asyncio.run(self._count_live())
+
+    async def _count_live(self) -> int:
+        store = await self._opened()
+        try:
+            counts = await store.counts()
+            return counts[State.QUEUED] + counts[State.PROCESSING] + counts[State.ERRORED]
+        finally:
+            await store.close()
+
+    async def _opened(self, *, install: bool = False) -> QueueStore:
+        store = open_store(self.url, OPTIONS)
+        if install:
+            await store.install()
+        await store.open()
+        return store
+
+    async def _check(self) -> None:
+        store = await self._opened()
+        try:
+            counts = await store.counts()
+            completed = await store.list(JobFilter(states=(State.COMPLETED,), limit=2 * JOBS))
+        finally:
+            await store.close()
+        entries = read_ledger(self.ledger)
+        assert counts[State.COMPLETED] == JOBS, f"lost: {counts}\n{self.dump()}"
+        assert sum(counts.values()) == JOBS, f"stuck or failed: {counts}\n{self.dump()}"
+        assert all(1 <= job.attempts <= job.max_attempts for job in completed), "attempts out of bounds"
+        ended = {entry.number for entry in entries if entry.what == "ended"}
+        assert ended == set(range(JOBS)), f"{JOBS - len(ended)} jobs were completed without having ended\n{self.dump()}"
+        self._check_fence(entries)
+
+    def _check_fence(self, entries: list[Entry]) -> None:
+        """Of each job one success was accepted, once, and it was the last lease's: its epoch is the highest of all."""
+        accepted = Counter(int(found) for found in COMPLETED.findall(self.fleet.logs()))
+        twice = {job_id: count for job_id, count in accepted.items() if count > 1}
+        assert not twice, f"accepted more than once: {twice}\n{self.dump()}"
+        by_job: dict[int, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_job[entry.job_id].append(entry)
+        for job_id, seen in by_job.items():
+            last = max(entry.epoch for entry in seen)
+            tokens = {entry.token for entry in seen if entry.epoch == last}
+            assert len(tokens) == 1, f"job {job_id}: two tokens under epoch {last}\n{self.dump()}"
+            ends = {entry.what for entry in seen if entry.epoch == last}
+            assert "ended" in ends, f"job {job_id}: completed, but its last lease ({last}) never ended\n{self.dump()}"
+
+    def dump(self) -> str:
+        """What a person needs who looks into a failure."""
+        lines = self.fleet.logs().splitlines()
+        telling = [line for line in lines if "Completed task" not in line][-60:]
+        return "\n".join([f"CHAOS_SEED={self.seed}", *self.told, "--- last log lines:", *telling])
+
+
+def read_ledger(path: Path) -> list[Entry]:
+    entries = []
+    for line in path.read_text().splitlines():
+        what, number, job_id, epoch, token, pid = line.split()
+        entries.append(Entry(what, int(number), int(job_id), int(epoch), token, int(pid)))
+    return entries

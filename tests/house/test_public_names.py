@@ -1,0 +1,29 @@
+"""The public names are frozen: adding one is a decision, removing one breaks somebody."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import stowhand
+
+PUBLIC = """
+App Attempt Cancel Complete ConfigurationError Context Events Fail Handler InvalidJob Job KeyMode Lease NewJob
+NonRetryable Outcome OutcomeUnknown Poison Policy Resetter Retry Snooze State Store StoreOptions StoreUnreachable
+StowhandError Worker WorkerOptions __version__ open_store
+""".split()
+
+
+def test_the_public_names_are_these_and_no_others() -> None:
+    assert sorted(stowhand.__all__) == sorted(PUBLIC)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in PUBLIC:
+        assert getattr(stowhand, name) is not None
+
+
+def test_importing_the_package_imports_no_driver() -> None:
+    script = "import sys, stowhand; stowhand.App, stowhand.Worker; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"psycopg", "psycopg_pool", "sqlite3", "pydantic", "rich"} & set(loaded)
