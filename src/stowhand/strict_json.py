@@ -28,7 +28,7 @@ EXPONENT_LIMIT = 308
 # Possessive quantifiers: every string is matched once and never given back, so hostile text costs linear time.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NUMBER = re.compile(r"-?(\d++)(?:\.\d++)?(?:[eE][+-]?0*+(\d++))?")
-_LONG_NUMBER = re.compile(r"(?<!\d)\d{%d}" % (DIGITS_LIMIT + 1))
+_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{DIGITS_LIMIT + 1}}}")
 # Two patterns that begin with a letter are three times as fast as one that begins with a choice.
 _LONG_EXPONENT = re.compile(r"e[+-]?\d{3}")
 _LONG_EXPONENT_UPPER = re.compile(r"E[+-]?\d{3}")
@@ -148,4 +148,3 @@ def _write_other(value: Any) -> object:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_write_other)
-

@@ -144,6 +144,7 @@ class Chaos:
                 self.fleet.keep()
             if not todo and not self.fleet.frozen and self._live() == 0:
                 return
+            assert self.fleet.started < 60, f"workers end by themselves\n{self.dump()}"
             assert now < DEADLINE, f"not done after {DEADLINE} s\n{self.dump()}"
             time.sleep(0.2)
 

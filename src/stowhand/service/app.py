@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
-import msgspec
-
 from stowhand import limits
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
@@ -21,7 +19,7 @@ from stowhand.store import QueueStore, StoreOptions
 from stowhand.stores import open_store
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
-from stowhand.tasks.options import EnqueueOptions, make_job
+from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.task import ContextTask, Task
 from stowhand.worker import Worker
@@ -72,8 +70,10 @@ class App:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(self, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Declaring: ...
-    def task(self, function: Any = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]) -> Any:
+    def task(
+        self, function: None = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Declaring: ...
+    def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a function as a task; its name is the function's unless given.
 
         The function stays what it was: calling it calls it. Options are defaults for its jobs (``queue``, ``priority``,
@@ -82,7 +82,7 @@ class App:
         """
 
         def declare(function: Callable[..., Any]) -> Task[..., Any] | ContextTask[..., Any]:
-            definition = define(function, name, options)
+            definition = define(function, name, cast("TaskOptions", options))
             self.registry.add(definition)
             kind = ContextTask if definition.shape.injected.context is not None else Task
             return kind(definition, self)
@@ -114,12 +114,15 @@ class App:
 
     def make_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
         """The job that ``add_job`` would enqueue. A task that is declared here has its say. Raises InvalidJob."""
-        return make_job(self.registry.find(task), task, payload, options)
+        return self.registry.new_job(task, payload, options)
 
     # -- connecting ------------------------------------------------------------------------------
 
     async def open(self, *, install: bool = False) -> QueueStore:
-        """Connect on this event loop, if not yet; ``install`` an absent schema. Raises StoreUnreachable, SchemaError."""
+        """Connect on this event loop, if not yet; ``install`` an absent schema.
+
+        Raises StoreUnreachable, SchemaError.
+        """
         loop = asyncio.get_running_loop()
         opening = self._stores.get(loop)
         if opening is None:

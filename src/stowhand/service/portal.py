@@ -92,11 +92,19 @@ def _answer(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
     """Send the next items, or the error that producing them raised: it ends the coroutine, and so comes back here."""
     try:
         chunk = list(islice(remaining, CHUNK))
-    except Exception as error:  # boundary: raised again where the items are consumed
-        trouble = error
-        request.get_loop().call_soon_threadsafe(lambda: request.done() or request.set_exception(trouble))
+    except Exception as error:  # noqa: BLE001 - boundary: raised again where the items are consumed
+        request.get_loop().call_soon_threadsafe(_give, request, None, error)
     else:
-        request.get_loop().call_soon_threadsafe(lambda: request.done() or request.set_result(chunk))
+        request.get_loop().call_soon_threadsafe(_give, request, chunk, None)
+
+
+def _give(request: asyncio.Future[list[S]], chunk: list[S] | None, error: Exception | None) -> None:
+    if request.done():
+        return  # the consumer has ended meanwhile
+    if error is not None:
+        request.set_exception(error)
+    else:
+        request.set_result(chunk or [])
 
 
 async def _arriving(requests: SimpleQueue[asyncio.Future[list[S]] | None]) -> AsyncIterator[S]:

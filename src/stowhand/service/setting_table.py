@@ -115,14 +115,6 @@ def kept_for(text: str) -> float | None:
     return None if text.strip().lower() == "none" else duration(1)(text)
 
 
-def app_path(text: str) -> str:
-    """``module:name``"""
-    module, _, name = text.partition(":")
-    if not module or not name:
-        raise ValueError(f"{text!r} given, must be module:name, for example shop.jobs:app")
-    return text
-
-
 _TABLE = (
     Setting(
         name="connection",
@@ -168,7 +160,7 @@ _TABLE = (
     Setting(
         name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
     ),
-    Setting(name="app", metavar="MODULE:NAME", parse=app_path, doc="The App whose tasks to run, e.g. shop.jobs:app."),
+    Setting(name="app", metavar="MODULE:NAME", doc="The App whose tasks to run, e.g. shop.jobs:app."),
     Setting(
         name="jobs",
         short=("-j", "--workers"),

@@ -24,7 +24,11 @@ class Sync:
         self._portal = Portal()
 
     def enqueue(self, task: ConfiguredTask[P], /, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """``app.sync.enqueue(send, "x")``, or ``app.sync.enqueue(send.options(delay=60), "x")``. See ``Task.enqueue``."""
+        """As ``Task.enqueue``.
+
+        app.sync.enqueue(send, "x")
+        app.sync.enqueue(send.options(delay=60), "x")
+        """
         return self._portal.run(lambda: task.enqueue(*args, **kwargs))
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[int]:

@@ -1,0 +1,118 @@
+"""``stowhand add``: enqueue one job from the command line; its id on stdout."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from stowhand import limits
+from stowhand.cli.options import settings_of, store_options, tasks_options
+from stowhand.cli.session import with_store
+from stowhand.job import KeyMode, NewJob
+from stowhand.service.durations import parse_duration
+from stowhand.service.setting_table import one_of
+from stowhand.service.settings import WorkerSettings
+from stowhand.strict_json import SIZE_LIMIT
+
+
+class When(msgspec.Struct, frozen=True):
+    """A moment, or a delay by the store's clock, or neither: now."""
+
+    run_at: datetime | None = None
+    delay: float | None = None
+
+
+def read_when(text: str) -> When:
+    """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
+    if text.startswith("+"):
+        return When(delay=parse_duration(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
+    if moment.utcoffset() is None:
+        raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
+    return When(run_at=moment)
+
+
+def _when(ctx: click.Context, param: click.Parameter, value: str | None) -> When:
+    del ctx, param
+    try:
+        return When() if value is None else read_when(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> KeyMode | None:
+    del ctx, param
+    try:
+        return None if value is None else KeyMode(one_of(*KeyMode)(value.replace("-", "_")))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.argument("task")
+@click.argument("payload", metavar="[JSON]", default="{}")
+@click.option("--run-at", "when", metavar="WHEN", callback=_when, help="2030-01-31T09:00:00Z, or a delay: +5m.")
+@click.option("--queue", help="Jobs of one queue run one after another.")
+@click.option("--key", help="At most one job bears a key; see --key-mode.")
+@click.option("--key-mode", metavar="MODE", callback=_key_mode, help=f"{', '.join(KeyMode)}.  [default: replace]")
+@click.option("--max-attempts", type=int, metavar="N", help="How often it is tried.  [default: 25]")
+@click.option("--priority", type=int, default=0, metavar="N", help="Smaller runs first.  [default: 0]")
+@click.option("flags", "--flag", multiple=True, metavar="NAME", help="May be repeated.")
+@tasks_options
+@store_options
+def command(
+    task: str,
+    payload: str,
+    when: When,
+    queue: str | None,
+    key: str | None,
+    key_mode: KeyMode | None,
+    max_attempts: int | None,
+    priority: int,
+    flags: tuple[str, ...],
+    **typed: Any,
+) -> None:
+    """Add a job for TASK with the payload JSON ({} if not given; - reads it from stdin). Prints its id.
+
+    Any task name is accepted, for it is the workers who know the tasks; with --tasks or --app it is checked.
+    """
+    if key_mode is not None and key is None:
+        raise click.UsageError("--key-mode says what to do with a job that bears the key: give --key too")
+    settings = settings_of(typed)
+    job = limits.check(
+        NewJob(
+            task=task,
+            payload=_read_stdin() if payload == "-" else payload,
+            run_at=when.run_at,
+            delay=when.delay,
+            queue=queue,
+            key=key,
+            key_mode=key_mode or KeyMode.REPLACE,
+            max_attempts=settings.max_attempts if max_attempts is None else max_attempts,
+            priority=priority,
+            flags=flags,
+        )
+    )
+    if typed.get("tasks") is not None or typed.get("app") is not None:
+        refuse_unknown(task, settings)
+    added = with_store(settings.store, lambda store: store.enqueue(job))
+    click.echo(added.id)
+
+
+def refuse_unknown(task: str, settings: WorkerSettings) -> None:
+    """Raise UnknownTask, with the nearest name."""
+    from stowhand.service.loading import load_tasks
+
+    load_tasks(settings).registry.get(task)
+
+
+def _read_stdin() -> str:
+    """One byte more than is allowed is enough to be refused."""
+    return sys.stdin.buffer.read(SIZE_LIMIT + 1).decode("utf-8", "surrogateescape").strip()

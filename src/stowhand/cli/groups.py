@@ -1,0 +1,93 @@
+"""Commands that all behave alike: ``-h``, ``--help`` and ``--version`` everywhere, suggestions, imports when needed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from stowhand import __version__
+from stowhand.service.exit_codes import USAGE
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyCommand:
+    """Where a command lives, and its line in the list."""
+
+    def __init__(self, path: str, line: str) -> None:
+        self.path = path
+        self.line = line
+
+    def load(self) -> click.Command:
+        """Import it."""
+        module, _, name = self.path.partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+class Group(click.Group):
+    """Commands by name, imported when they are asked for; a misspelt one meets a suggestion."""
+
+    def __init__(self, *args: Any, commands_by_name: Mapping[str, LazyCommand] | None = None, **options: Any) -> None:
+        options.setdefault("context_settings", SETTINGS)
+        super().__init__(*args, **options)
+        self._lazy = dict(commands_by_name or {})
+        self.params.append(version_option())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(USAGE)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._lazy, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = self._lazy.get(cmd_name)
+        command = lazy.load() if lazy is not None else super().get_command(ctx, cmd_name)
+        if command is not None and all(param.name != "version" for param in command.params):
+            command.params.append(version_option())
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names:
+            near = difflib.get_close_matches(args[0], names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+            ctx.fail(f"no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Without importing what is only listed."""
+        if not self._lazy:
+            super().format_commands(ctx, formatter)
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.line) for name, lazy in self._lazy.items()])
+
+
+def version_option() -> click.Option:
+    """``--version``"""
+    return click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Show the version and exit.",
+    )
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    if value and not ctx.resilient_parsing:
+        click.echo(f"stowhand {__version__}")
+        ctx.exit()

@@ -1,0 +1,139 @@
+"""Jobs for people (a table, a page) and for programs (one JSON object per line).
+
+Everything that a user may have written is escaped: a task name cannot drive a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from stowhand import strict_json
+from stowhand.errors import UndecodablePayload
+from stowhand.job import Job
+from stowhand.observe.logs import wants_color
+from stowhand.observe.safe_text import columns, escape, escape_lines, fit, telling_line
+from stowhand.store import Answer
+
+HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
+TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})
+NAMES = ("TASK", "QUEUE", "KEY")
+WIDEST = 40
+"""Columns for a name, at most; and at least, where the terminal is narrow."""
+NAME_LEAST = 8
+ERROR_LEAST = 20
+COLOURS = {"failed": "red", "errored": "yellow", "processing": "cyan", "completed": "green", "canceled": "blue"}
+UNLIMITED = 200
+"""Width where nobody watches."""
+
+
+def job_table(jobs: Sequence[Job]) -> None:
+    """Print a table: as wide as the terminal, or as it needs to be where nobody watches."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+    for line in table_lines([_cells(job) for job in jobs], width, painted=wants_color(sys.stdout)):
+        click.echo(line)
+
+
+def table_lines(rows: Sequence[Sequence[str]], width: int, *, painted: bool = False) -> list[str]:
+    """Aligned columns. Names are cut first where there is no room; the last column gets what is left."""
+    widths = {heading: max(columns(row[at]) for row in (HEADINGS, *rows)) for at, heading in enumerate(HEADINGS)}
+    widths |= {name: min(widths[name], WIDEST) for name in NAMES}
+    while (
+        _left(widths, width) < ERROR_LEAST and widths[longest := max(NAMES, key=lambda name: widths[name])] > NAME_LEAST
+    ):
+        widths[longest] -= 1
+    widths[HEADINGS[-1]] = max(_left(widths, width), ERROR_LEAST)
+    return [_aligned(row, widths, painted=painted and row is not HEADINGS) for row in (HEADINGS, *rows)]
+
+
+def job_page(job: Job) -> str:
+    """Every field on a line of its own; payload and errors whole."""
+    lines = []
+    for name, value in msgspec.structs.asdict(job).items():
+        text = escape_lines(str(value)) if name in ("last_error", "payload", "result") else escape(_say(value))
+        lines.append(f"{name.replace('_', ' '):<18}{text if value is not None else '-'}".rstrip())
+    return "\n".join(lines)
+
+
+def job_json(job: Job) -> str:
+    """One line. ASCII only, so that it may be looked at in a terminal as well."""
+    fields = msgspec.structs.asdict(job)
+    fields["payload"] = _decoded(job.payload)
+    fields["result"] = _decoded(job.result) if job.result is not None else None
+    return json.dumps(fields, default=_plain)
+
+
+def answer_line(answer: Answer) -> str:
+    """``5: refused (it is running; cancel it instead)``"""
+    who = str(answer.job_id) if answer.job_id is not None else "-"
+    return f"{who}: {answer.done.value}" + (f" ({escape(answer.why)})" if answer.why else "")
+
+
+def answer_json(answer: Answer) -> str:
+    """The same for programs."""
+    return json.dumps({"id": answer.job_id, "done": answer.done.value, "why": answer.why})
+
+
+def _cells(job: Job) -> tuple[str, ...]:
+    return (
+        str(job.id),
+        job.state.value,
+        _name(job.task),
+        f"{job.attempts}/{job.max_attempts}",
+        _name(job.queue),
+        _name(job.key),
+        str(job.priority),
+        _say(job.run_at),
+        escape(telling_line(job.last_error)) if job.last_error else "-",
+    )
+
+
+def _name(text: str | None) -> str:
+    return escape(text) if text else "-"
+
+
+def _left(widths: Mapping[str, int], width: int) -> int:
+    """Room for the last column, two spaces after each of the others."""
+    return width - sum(wide + 2 for heading, wide in widths.items() if heading != HEADINGS[-1])
+
+
+def _aligned(row: Sequence[str], widths: Mapping[str, int], *, painted: bool) -> str:
+    cells = []
+    for cell, (heading, wide) in zip(row, widths.items(), strict=True):
+        text = fit(cell, wide)
+        gap = " " * (wide - columns(text))
+        shown = click.style(text, fg=COLOURS[text]) if painted and heading == "STATE" and text in COLOURS else text
+        cells.append(gap + shown if heading in TO_THE_RIGHT else shown + gap)
+    return "  ".join(cells).rstrip()
+
+
+def _say(value: object) -> str:
+    match value:
+        case datetime():
+            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+        case tuple():
+            return ", ".join(str(each) for each in value) or "-"
+        case bool():
+            return "yes" if value else "no"
+        case _:
+            return str(value)
+
+
+def _decoded(text: str) -> Any:
+    """The value; the text itself where it is not strict JSON, so that one bad row does not spoil a list."""
+    try:
+        return strict_json.decode(text)
+    except UndecodablePayload:
+        return text
+
+
+def _plain(value: object) -> str:
+    assert isinstance(value, datetime)
+    return value.astimezone(UTC).isoformat()

@@ -1,0 +1,57 @@
+"""The table of settings as options. What was typed stays text here: the settings parse it, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from stowhand.observe.logs import configure_logging
+from stowhand.service.setting_table import SETTINGS, Setting
+from stowhand.service.settings import WorkerSettings, read_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def store_options(command: F) -> F:
+    """The options of every command that opens a store."""
+    return _decorated(command, [setting for setting in SETTINGS.values() if setting.everywhere])
+
+
+def worker_options(command: F) -> F:
+    """All of them."""
+    return _decorated(command, list(SETTINGS.values()))
+
+
+def tasks_options(command: F) -> F:
+    """``--tasks`` and ``--app``."""
+    return _decorated(command, [SETTINGS["tasks"], SETTINGS["app"]])
+
+
+def settings_of(typed: dict[str, Any]) -> WorkerSettings:
+    """Put what was typed together with everything else, and start logging as it says. Raises ConfigurationError."""
+    flags = {name: value for name, value in typed.items() if name in SETTINGS}
+    settings = read_settings(flags)
+    configure_logging(settings.log_level, settings.log_format)
+    return settings
+
+
+def _decorated(command: F, settings: list[Setting]) -> F:
+    for setting in reversed(settings):
+        command = _option(setting)(command)
+    return command
+
+
+def _option(setting: Setting) -> Callable[[F], F]:
+    shown = f"  [default: {setting.default}]" if setting.default is not None and not setting.switch else ""
+    return click.option(
+        setting.name,
+        *(short for short in setting.short if not short.startswith("--")),
+        setting.option,
+        *(short for short in setting.short if short.startswith("--")),
+        metavar=None if setting.switch else setting.metavar,
+        is_flag=setting.switch,
+        default=None,
+        help=f"{setting.doc}{shown}  [env: {setting.env}]",
+    )

@@ -1,0 +1,122 @@
+"""The program as a whole: which commands there are, and how every one of them ends.
+
+Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.
+Whatever was raised on purpose becomes one readable line on stderr; a traceback only for those who ask for one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from stowhand.cli.groups import Group, LazyCommand
+from stowhand.errors import StowhandError
+
+COMMANDS = {
+    "worker": LazyCommand("stowhand.cli.worker:command", "Run a worker: claim jobs and do them."),
+    "add": LazyCommand("stowhand.cli.add:command", "Add a job; prints its id."),
+    "jobs": LazyCommand("stowhand.cli.jobs:command", "List, show, retry, cancel and remove jobs."),
+    "migrate": LazyCommand("stowhand.cli.migrate:command", "Install or upgrade the store's schema."),
+    "doctor": LazyCommand("stowhand.cli.doctor:command", "Check this machine, the settings and the store."),
+    "bench": LazyCommand("stowhand.cli.bench:command", "Measure how fast the store is here."),
+    "demo": LazyCommand("stowhand.cli.demo:command", "See it work, with nothing to set up."),
+}
+
+COMPLETION = "_STOWHAND_COMPLETE"
+"""Set by a shell that asks how to go on; its value says in which shell's words."""
+
+root = Group(
+    name="stowhand",
+    commands_by_name=COMMANDS,
+    help="Background jobs in Python on the store you already have. One worker, any store.",
+    epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the number says how it ended."""
+    try:
+        code = _invoke(list(arguments))
+        sys.stdout.flush()
+        return code
+    except click.ClickException as error:
+        return _show_usage(error)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        return _silence()
+    except Exception as error:  # noqa: BLE001  boundary: the program ends here, with one line and a number
+        return _show(error)
+
+
+def _invoke(arguments: list[str]) -> int:
+    """As ``click.Command.main`` would, which decides too much by itself about how a program ends."""
+    if instruction := os.environ.get(COMPLETION):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {}, root.name or "", COMPLETION, instruction)
+    try:
+        with root.make_context(root.name, arguments) as context:
+            code = root.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _show(error: Exception) -> int:
+    """What is wrong, the way out if there is a general one, and the number."""
+    from stowhand.observe.logs import debugging
+    from stowhand.observe.safe_text import scrub
+    from stowhand.service.exit_codes import exit_code
+
+    expected = isinstance(error, StowhandError)
+    if not expected or debugging():
+        click.echo(scrub("".join(traceback.format_exception(error)).rstrip()), err=True)
+    words = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
+    _complain(words or type(error).__name__)
+    if hint := _way_out(error):
+        click.echo(hint, err=True)
+    return exit_code(error)
+
+
+def _way_out(error: Exception) -> str:
+    from stowhand.errors import SchemaMissing, SchemaOutdated
+
+    if isinstance(error, SchemaMissing | SchemaOutdated) and "stowhand migrate" not in str(error):
+        return "Run: stowhand migrate"
+    return ""
+
+
+def _show_usage(error: click.ClickException) -> int:
+    _complain(error.format_message())
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        click.echo(f"Try: {context.command_path} --help", err=True)
+    return error.exit_code
+
+
+def _complain(words: str) -> None:
+    """Further lines stand below the first."""
+    from stowhand.observe.safe_text import escape_lines, scrub
+
+    lines = f"error: {escape_lines(scrub(words), ' ' * len('error: '))}".split("\n")
+    click.echo("\n".join(line.rstrip() for line in lines), err=True)
+
+
+def _interrupted() -> int:
+    from stowhand.service.exit_codes import INTERRUPTED
+
+    click.echo("", err=True)
+    return INTERRUPTED
+
+
+def _silence() -> int:
+    """Whoever read the output has gone. What is still buffered must not complain when the interpreter ends."""
+    from stowhand.service.exit_codes import BROKEN_PIPE
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE

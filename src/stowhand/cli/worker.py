@@ -1,0 +1,66 @@
+"""``stowhand worker``: the command that most people run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stowhand.cli.migrate import migrate
+from stowhand.cli.options import settings_of, worker_options
+from stowhand.observe.job_logger import core_logger
+from stowhand.observe.safe_text import scrub
+from stowhand.service.exit_codes import OK
+from stowhand.service.settings import WorkerSettings
+
+HOW_TO_WRITE_A_TASK = """\
+A task is a function in a file of that folder, for example tasks/hello.py:
+
+    async def hello(payload, helpers):
+        helpers.logger.info(f"Hello, {payload['name']}")
+
+Or name an application with --app MODULE:NAME."""
+
+
+@click.command()
+@worker_options
+@click.option("-w", "--watch", is_flag=True, help="(Not yet: comes with a later version.) Reload tasks on changes.")
+@click.option("--crontab", metavar="FILE", help="(Not yet: comes with a later version.) Recurring tasks.")
+def command(watch: bool, crontab: str | None, **typed: Any) -> int:
+    """Run a worker: claim jobs and do them.
+
+    Without options it runs the tasks of the folder tasks/ on the store that the environment names, or else on
+    the file stowhand.db. The first Ctrl-C lets running jobs end, a second one hands them back.
+    """
+    _refuse_what_is_to_come(watch=watch, crontab=crontab)
+    settings = settings_of(typed)
+    if not settings.schema_only:
+        check_tasks(settings)
+    _say_which_store(settings)
+    if settings.schema_only:
+        core_logger().info(asyncio.run(migrate(settings.store)))
+        return OK
+    from stowhand.service.run import run_worker
+
+    return run_worker(settings)
+
+
+def check_tasks(settings: WorkerSettings) -> None:
+    """Teach whoever starts without any tasks. What is wrong with those that are named is the loader's to say."""
+    if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
+        raise click.UsageError(f"no tasks: there is no folder tasks/ in {Path.cwd()}.\n{HOW_TO_WRITE_A_TASK}")
+
+
+def _say_which_store(settings: WorkerSettings) -> None:
+    connection = settings.store.connection
+    core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
+    if connection.note:
+        core_logger().warning(connection.note)
+
+
+def _refuse_what_is_to_come(*, watch: bool, crontab: str | None) -> None:
+    for option, given in (("--watch", watch), ("--crontab", crontab is not None)):
+        if given:
+            raise click.UsageError(f"{option} is not there yet: it comes with a later version")

@@ -1,0 +1,1 @@
+"""What happens, made visible: events become log lines here, and nowhere else."""

@@ -1,0 +1,63 @@
+"""The logger that a task gets: scoped to its job, four levels, further facts by name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from stowhand.observe.logs import Scope, logger_of
+
+
+class ScopedLogger:
+    """Logs in the name of a scope. Messages are taken as they are: no %-formatting."""
+
+    __slots__ = ("_logger", "_scope")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._logger = logger_of(scope.label)
+
+    def debug(self, message: object, **meta: Any) -> None:
+        """For the one who looks for a mistake."""
+        self._log(logging.DEBUG, message, meta)
+
+    def info(self, message: object, **meta: Any) -> None:
+        """What happens."""
+        self._log(logging.INFO, message, meta)
+
+    def warning(self, message: object, **meta: Any) -> None:
+        """Somebody may want to look."""
+        self._log(logging.WARNING, message, meta)
+
+    def error(self, message: object, **meta: Any) -> None:
+        """Somebody must look."""
+        self._log(logging.ERROR, message, meta)
+
+    def enabled(self, level: str) -> bool:
+        """Would a message of this level (``info``, …) be written?"""
+        return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
+
+    def scope(self, **extra: Any) -> ScopedLogger:
+        """The same logger, with further facts on every line."""
+        return ScopedLogger(msgspec.structs.replace(self._scope, extra={**self._scope.extra, **extra}))
+
+    def _log(self, level: int, message: object, meta: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, str(message), extra={"scope": self._scope, "meta": meta})
+
+
+def job_logger(worker: str, task: str, job_id: int) -> ScopedLogger:
+    """``[job(worker-1: hello{1})]``"""
+    return ScopedLogger(Scope("job", worker, task, job_id))
+
+
+def worker_logger(worker: str) -> ScopedLogger:
+    """``[worker(worker-1)]``"""
+    return ScopedLogger(Scope("worker", worker))
+
+
+def core_logger() -> ScopedLogger:
+    """``[core]``"""
+    return ScopedLogger(Scope("core"))

@@ -1,0 +1,180 @@
+"""Where log lines go and what they look like. Only this room knows ``logging``.
+
+Text:  ``[job(worker-1: hello{1})] INFO: Hello, Bobby Tables``
+JSON:  ``{"time": …, "level": "info", "scope": "job", "worker": "worker-1", "task": "hello", "job_id": 1, …}``
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import msgspec
+
+from stowhand.clock import wall_clock
+from stowhand.observe.safe_text import escape, escape_lines, scrub
+
+ROOT = "stowhand"
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 1,
+}
+LOG_ENTRY_LIMIT = 64 * 1024
+"""Characters of one message."""
+_COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+_TALKATIVE = ("psycopg", "psycopg.pool", "asyncio")
+"""Libraries below us, whose good news nobody asked for."""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Who speaks."""
+
+    label: str
+    worker: str | None = None
+    task: str | None = None
+    job_id: int | None = None
+    extra: Mapping[str, Any] = {}
+
+    def __str__(self) -> str:
+        if self.worker is None:
+            return self.label
+        if self.job_id is None:
+            return f"{self.label}({escape(self.worker)})"
+        return f"{self.label}({escape(self.worker)}: {escape(self.task or '')}{{{self.job_id}}})"
+
+
+def configure_logging(
+    level: str = "info", fmt: str = "text", stream: TextIO | None = None, color: bool | None = None
+) -> None:
+    """Send log lines to ``stream`` (stderr). For a process that is ours; an embedding program has its own ideas.
+
+    ``color``: ``None`` means if it is a terminal and NO_COLOR is not set.
+    """
+    target = stream if stream is not None else sys.stderr
+    handler = logging.StreamHandler(target)
+    painted = wants_color(target) if color is None else color
+    handler.setFormatter(JsonLines() if fmt == "json" else TextLines(color=painted))
+    _replace_handler(logging.getLogger(), handler)
+    logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
+    logging.getLogger(ROOT).setLevel(LEVELS[level])
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
+
+
+def wants_color(stream: TextIO) -> bool:
+    """A terminal, and nobody who objects (NO_COLOR, TERM=dumb)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def logger_of(label: str) -> logging.Logger:
+    """The logger behind a label: ``stowhand.core``, ``stowhand.worker``, ``stowhand.job``."""
+    return logging.getLogger(f"{ROOT}.{label}")
+
+
+def debugging() -> bool:
+    """Does somebody want tracebacks?"""
+    return os.environ.get("STOWHAND_DEBUG", "") not in ("", "0") or logging.getLogger(ROOT).isEnabledFor(logging.DEBUG)
+
+
+class TextLines(logging.Formatter):
+    """One line for people; further lines of a message are indented."""
+
+    def __init__(self, *, color: bool = False) -> None:
+        super().__init__()
+        self._color = color
+
+    def format(self, record: logging.LogRecord) -> str:
+        scope = getattr(record, "scope", None)
+        who = str(scope) if scope is not None else escape(record.name)
+        level = f"{_COLOURS.get(record.levelname, '')}{record.levelname}{_PLAIN}" if self._color else record.levelname
+        line = f"[{who}] {level}: {escape_lines(_message(record))}{_pairs(_meta(record))}"
+        if trace := _trace(record):
+            line += "\n    " + escape_lines(trace)
+        return scrub(line)
+
+
+class JsonLines(logging.Formatter):
+    """One object per line for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {"time": wall_clock().isoformat(), "level": record.levelname.lower()}
+        scope = getattr(record, "scope", None)
+        if scope is None:
+            entry["scope"] = record.name
+        else:
+            names = {"scope": scope.label, "worker": scope.worker, "task": scope.task, "job_id": scope.job_id}
+            entry |= {name: value for name, value in names.items() if value is not None}
+        entry["message"] = _message(record)
+        if meta := _meta(record):
+            entry["meta"] = meta
+        if trace := _trace(record):
+            entry["trace"] = trace
+        return _encode(entry)
+
+
+def _replace_handler(logger: logging.Logger, handler: logging.Handler) -> None:
+    """Ours only: a second call takes the first one's place, and nobody else's handler is touched."""
+    for present in logger.handlers[:]:
+        if isinstance(present.formatter, TextLines | JsonLines):
+            logger.removeHandler(present)
+    logger.addHandler(handler)
+
+
+def _message(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    return text if len(text) <= LOG_ENTRY_LIMIT else text[:LOG_ENTRY_LIMIT] + "[...]"
+
+
+def _meta(record: logging.LogRecord) -> dict[str, Any]:
+    """What was logged beside the message: the scope's additions, then the call's own."""
+    scope = getattr(record, "scope", None)
+    return {**(scope.extra if scope is not None else {}), **getattr(record, "meta", {})}
+
+
+def _trace(record: logging.LogRecord) -> str:
+    if not record.exc_info or record.exc_info[1] is None:
+        return ""
+    return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+
+
+def _pairs(meta: Mapping[str, Any]) -> str:
+    if not meta:
+        return ""
+    return " (" + ", ".join(f"{escape(str(name))}={escape(_words(value))}" for name, value in meta.items()) + ")"
+
+
+def _scrubbed(value: Any) -> Any:
+    """Every string of it without passwords, before JSON's own escapes can hide one."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {str(name): _scrubbed(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(each) for each in value]
+    return value
+
+
+def _encode(entry: dict[str, Any]) -> str:
+    """JSON has no control characters inside strings, so a line is always one line."""
+    try:
+        raw = msgspec.json.encode(_scrubbed(entry), enc_hook=str)
+    except Exception:  # noqa: BLE001  boundary: whatever a task logs must not end the task; it is written as text then
+        raw = msgspec.json.encode({name: scrub(_words(value)) for name, value in entry.items()})
+    return raw.decode()
+
+
+def _words(value: object) -> str:
+    """``str(value)``, whatever the value thinks of that; without lone surrogates, which no stream takes."""
+    try:
+        text = str(value)
+    except Exception as trouble:  # noqa: BLE001  boundary: the same
+        text = f"<{type(value).__name__}: its text could not be made: {type(trouble).__name__}>"
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,80 @@
+"""Text that is safe to show: user strings can neither forge a log line, nor drive a terminal, nor leak a password."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_KEPT = frozenset("\u200c\u200d\u00a0\u202f\u3000")
+"""Not printable to Python, harmless, and part of ordinary writing: joiners and wide spaces."""
+_IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
+_IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+)")
+
+
+def escape(text: str) -> str:
+    """``text`` on one line, with control characters, terminal escapes and text-direction marks made visible."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in _KEPT else _visible(char) for char in text)
+
+
+def escape_lines(text: str, indent: str = "    ") -> str:
+    """The same, but line breaks stay; every further line is indented, so that none looks like a line of ours."""
+    if text.isprintable():
+        return text
+    lines = text.replace("\r\n", "\n").split("\n")
+    return f"\n{indent}".join(escape(line.replace("\t", "    ")) for line in lines)
+
+
+def scrub(text: str) -> str:
+    """``text`` without passwords: those in URLs and those in ``password=…`` pairs."""
+    if "://" in text:
+        text = _IN_URL.sub(r"\1:***@", text)
+    if "passw" in text.lower():
+        text = _IN_PAIR.sub(r"\1\2***", text)
+    return text
+
+
+def telling_line(error: str) -> str:
+    """The line of an error text that says the most: its first, or, of a traceback, the last that is not indented."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if not lines[0].startswith("Traceback"):
+        return lines[0].strip()
+    return next((line for line in reversed(lines) if not line[0].isspace()), lines[-1]).strip()
+
+
+def shorten(text: str, width: int) -> str:
+    """At most ``width`` characters, with a mark where it was cut."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def columns(text: str) -> int:
+    """How wide a terminal draws it: East Asian characters take two columns, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
+
+def fit(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns, with a mark where it was cut."""
+    if columns(text) <= width:
+        return text
+    while text and columns(text) >= width:
+        text = text[: max(len(text) - max((columns(text) - width) // 2, 1), 0)]
+    return text + "…"
+
+
+def _visible(char: str) -> str:
+    match char:
+        case "\n":
+            return "\\n"
+        case "\r":
+            return "\\r"
+        case "\t":
+            return "\\t"
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,109 @@
+"""Putting jobs in: one, many, and what a key does with the job that already holds it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from stowhand.errors import InvalidJob
+from stowhand.job import Job, KeyMode, NewJob, State
+from stowhand.stores.sqlite.moment import Moment
+from stowhand.stores.sqlite.rows import check_size, to_job, to_row
+from stowhand.stores.sqlite.statements import load
+
+SQL = load("enqueue")
+
+CHUNK = 2000
+"""Rows handed to SQLite in one call: bounds what is in memory twice."""
+
+
+def add(connection: sqlite3.Connection, now: Moment, job: NewJob) -> int:
+    """Insert a job, or do with the holder of its key what the key's mode says; gives the id."""
+    row = to_row(job, now)
+    if job.key is None:
+        return _insert(connection, row)
+    holder = connection.execute(SQL["holder"], {"key": job.key}).fetchone()
+    if holder is None:
+        return _insert(connection, row)
+    job_id, state, payload, attempts, run_at = holder
+    if job.key_mode is KeyMode.UNSAFE_DEDUPE:
+        connection.execute(SQL["touch"], {"id": job_id, "now": now.wall})
+        return int(job_id)
+    if state == State.PROCESSING:
+        # It runs on without its key; only an error finds out that it has no retries left.
+        connection.execute(SQL["lose_key"], {"id": job_id, "why": "replaced"})
+        return _insert(connection, row)
+    keeps_run_at = job.key_mode is KeyMode.PRESERVE_RUN_AT and state == State.QUEUED and attempts == 0
+    _replace(
+        connection, now, job_id, row, run_at if keeps_run_at else row[3], payload if state != State.FAILED else None
+    )
+    return int(job_id)
+
+
+def add_many(connection: sqlite3.Connection, now: Moment, jobs: Sequence[NewJob]) -> list[int]:
+    """Ids in the order given. Keyed ones one by one, the runs between them in bulk."""
+    refuse_twice(job.key for job in jobs if job.key is not None)
+    ids: list[int] = []
+    start = 0
+    while start < len(jobs):
+        stop = next((at for at in range(start, min(start + CHUNK, len(jobs))) if jobs[at].key is not None), None)
+        if stop is None:
+            stop = min(start + CHUNK, len(jobs))
+        if stop > start:
+            ids += _insert_many(connection, now, jobs[start:stop])
+        else:
+            ids.append(add(connection, now, jobs[start]))
+            stop = start + 1
+        start = stop
+    return ids
+
+
+def refuse_twice(keys: Iterable[str]) -> None:
+    """Two jobs of one call with one key: which of them would be wanted?"""
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            raise InvalidJob(f"the key {key!r} is given twice in one call")
+        seen.add(key)
+
+
+def find(connection: sqlite3.Connection, job_id: int) -> Job:
+    """The job just written."""
+    return to_job(connection.execute(SQL["live"], {"id": job_id}).fetchone())
+
+
+def _insert(connection: sqlite3.Connection, row: tuple[object, ...]) -> int:
+    job_id = connection.execute(SQL["insert"], (None, *row)).lastrowid
+    assert job_id is not None
+    return job_id
+
+
+def _insert_many(connection: sqlite3.Connection, now: Moment, jobs: Sequence[NewJob]) -> list[int]:
+    # Ids are counted here and not asked for row by row: nobody else can insert while this transaction is open.
+    last = connection.execute(SQL["last_id"]).fetchone()
+    numbered = count(1 if last is None else last[0] + 1)
+    rows = [(next(numbered), *to_row(job, now)) for job in jobs]
+    connection.executemany(SQL["insert"], rows)
+    return [row[0] for row in rows]
+
+
+def _replace(
+    connection: sqlite3.Connection, now: Moment, job_id: int, row: tuple[object, ...], run_at: object, old: str | None
+) -> None:
+    names = ("task", "payload", "queue", "run_at", "priority", "max_attempts", "max_resets", "key", "flags")
+    given = dict(zip(names, row, strict=False)) | {"id": job_id, "run_at": run_at, "now": now.wall}
+    if old is not None:
+        given["payload"] = appended(old, str(given["payload"]))
+    connection.execute(SQL["replace"], given)
+
+
+def appended(old: str, new: str) -> str:
+    """Both arrays, one after the other, when both are arrays; else the new one. As text: no number is rounded."""
+    first, second = old.strip(), new.strip()
+    if not (first.startswith("[") and second.startswith("[")):
+        return new
+    inner = [part for part in (first[1:-1].strip(), second[1:-1].strip()) if part]
+    both = f"[{','.join(inner)}]"
+    check_size(both)
+    return both

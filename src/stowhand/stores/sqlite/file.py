@@ -1,0 +1,98 @@
+"""The file itself: where it may lie, how it is made, how a connection to it is set up."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+from stowhand.errors import ConfigurationError, SchemaMissing
+
+NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone")
+"""File systems whose locks or shared memory do not reach every machine that mounts them."""
+
+BUSY_TIMEOUT = 0.1
+"""Seconds that SQLite itself waits for a lock. Short: its pauses grow, and ours begin anew with each call."""
+
+_making = threading.Lock()
+MADE_FOR = 0o600
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where a queue cannot live; says why, and what to do."""
+    if path.is_symlink():
+        raise ConfigurationError(f"{path} is a symbolic link to {path.readlink()}: give the file's own path")
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a folder: name a file in it, for example {path / 'stowhand.db'}")
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"{path} is not a regular file")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"{path}: the folder {path.parent} does not exist: make it first")
+    kind = file_system(path.parent)
+    if kind is not None and kind.startswith(NETWORK):
+        raise ConfigurationError(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks cannot be trusted and the file would"
+            " be damaged: put it on a local disk, or use PostgreSQL for several machines"
+        )
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """The type of the file system that a folder is on; ``None`` where the kernel does not say (not Linux)."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    real = folder.resolve()
+    found = [(_unescape(words[1]), words[2]) for words in (line.split() for line in lines) if len(words) > 2]
+    # Later mounts hide earlier ones on the same point, so the last of the longest wins.
+    holding = [(len(point), order, kind) for order, (point, kind) in enumerate(found) if real.is_relative_to(point)]
+    return max(holding)[2] if holding else None
+
+
+def create(path: Path) -> None:
+    """Make an empty file that only its owner may read, unless there is one.
+
+    A file that exists is never opened here: closing any descriptor of a file drops all locks that this process has on
+    it, those of SQLite's connections too. That is also why one thread at a time may do this.
+    """
+    check_place(path)
+    with _making:
+        if not path.exists():
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MADE_FOR))
+            except FileExistsError:
+                pass  # another process was faster; it made it with the same mode
+            except OSError as error:
+                raise ConfigurationError(f"{path} cannot be made: {error.strerror}") from None
+
+
+def connect(path: Path, synchronous: str) -> sqlite3.Connection:
+    """A connection to an existing file. Transactions are begun by hand; any thread may use it, one at a time."""
+    check_place(path)
+    with _making:
+        if not path.exists():
+            raise SchemaMissing(f"{path} does not exist: run `stowhand migrate` or start a worker, which makes it")
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+    for setting in (f"synchronous = {synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+_SIZES = (
+    "cache_size = -16000",
+    # What a burst made of the -wal file is given back.
+    "journal_size_limit = 67108864",
+)
+
+
+def _unescape(point: str) -> str:
+    """``/proc/mounts`` writes blanks in octal."""
+    return point.encode("utf-8", "surrogateescape").decode("unicode_escape") if "\\" in point else point

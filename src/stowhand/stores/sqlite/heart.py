@@ -1,0 +1,127 @@
+"""Keeping leases true: a blocking connection of its own, used from one other thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from stowhand.clock import stopwatch
+from stowhand.store import DAY, Lease, Pulse, ResetJob
+from stowhand.stores.sqlite import leave
+from stowhand.stores.sqlite.connection import Connection
+from stowhand.stores.sqlite.moment import Moment, micros
+from stowhand.stores.sqlite.rows import as_json
+from stowhand.stores.sqlite.statements import load
+
+SQL = load("heart")
+
+PAGE = 1000
+PRUNE_AT_ONCE = 2000
+"""Rows of the history deleted in one transaction: well under 50 ms, so that other writers get their turn."""
+PRUNE_FOR = 2.0
+"""Seconds after which the rest is left to the next call."""
+
+Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
+
+
+class SqliteHeart:
+    """Beats, hand-backs and resets."""
+
+    def __init__(self, connection: Connection, history: float | None) -> None:
+        self._connection = connection
+        self._history = history
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew them; what is not answered for is lost."""
+        pairs = frozenset((one.job_id, one.token) for one in leases)
+        if not pairs:
+            return Pulse()
+
+        def renew(connection: sqlite3.Connection, now: Moment) -> Pulse:
+            until = now.ticks + micros(lease)
+            given = {"leases": as_json(sorted(pairs)), "boot": now.boot, "lease_until": until}
+            rows = connection.execute(SQL["beat"], given).fetchall()
+            canceled = frozenset((job_id, token) for job_id, token, asked in rows if asked)
+            return Pulse(lost=pairs - {(row[0], row[1]) for row in rows}, canceled=canceled)
+
+        return self._connection.write(renew)
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Hand back unspent."""
+        if leases:
+            pairs = [(one.job_id, one.token) for one in leases]
+            self._connection.write(lambda connection, now: self._give_back(connection, now, pairs))
+
+    def abandon(self, token: str) -> None:
+        """Give back whatever this token holds; it claims nothing more."""
+
+        def give_up(connection: sqlite3.Connection, now: Moment) -> None:
+            connection.execute(SQL["abandon"], {"token": token, "now": now.wall})
+            self._give_back(connection, now, connection.execute(SQL["held_by_token"], {"token": token}).fetchall())
+
+        self._connection.write(give_up)
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""
+
+        def find(connection: sqlite3.Connection, now: Moment) -> Sequence[tuple[int, str]]:
+            given = {"boot": now.boot, "late": now.ticks - micros(slack), "limit": PAGE}
+            return connection.execute(SQL["stalled"], given).fetchall()
+
+        return self._reset(find)
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back a page of what this worker holds."""
+        return self._reset(
+            lambda connection, _: connection.execute(
+                SQL["held_by_worker"], {"worker": worker, "limit": PAGE}
+            ).fetchall()
+        )
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one job."""
+        return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
+
+    def maintain(self) -> None:
+        """Prune the history and the abandoned tokens, a little at a time."""
+        self._prune("history", self._history or 0.0)
+        self._prune("abandoned", DAY)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._connection.close()
+
+    def _give_back(self, connection: sqlite3.Connection, now: Moment, pairs: Sequence[tuple[int, str]]) -> None:
+        for job_id, token in pairs:
+            held = leave.find_held(connection, job_id, token)
+            if held is not None:
+                leave.give_back(connection, now, held, history=self._history is not None)
+
+    def _reset(self, find: Find) -> Sequence[ResetJob]:
+        # A look without the write lock first: there is hardly ever anything to do.
+        if not self._connection.read(find):
+            return []
+
+        def take_back(connection: sqlite3.Connection, now: Moment) -> list[ResetJob]:
+            found = (leave.find_held(connection, *pair) for pair in find(connection, now))
+            return [
+                leave.reset(connection, now, held, history=self._history is not None)
+                for held in found
+                if held is not None
+            ]
+
+        return self._connection.write(take_back)
+
+    def _prune(self, what: str, age: float) -> None:
+        def is_old(connection: sqlite3.Connection, now: Moment) -> bool:
+            return connection.execute(SQL[f"is_{what}_old"], given(now)).fetchone() is not None
+
+        def prune(connection: sqlite3.Connection, now: Moment) -> None:
+            connection.execute(SQL[f"prune_{what}"], given(now))
+
+        def given(now: Moment) -> dict[str, int]:
+            return {"before": now.wall - micros(age), "limit": PRUNE_AT_ONCE}
+
+        stop = stopwatch() + PRUNE_FOR
+        while stopwatch() < stop and self._connection.read(is_old):
+            self._connection.write(prune)

@@ -1,0 +1,118 @@
+"""Looking at jobs, and acting on single ones: SEMANTICS' table "what each call does in each state"."""
+
+from __future__ import annotations
+
+import sqlite3
+from heapq import merge
+from itertools import islice
+
+from stowhand.job import Job, State
+from stowhand.store import Answer, Done, JobFilter
+from stowhand.stores.sqlite import enqueue, leave
+from stowhand.stores.sqlite.moment import Moment
+from stowhand.stores.sqlite.rows import as_json, to_job
+from stowhand.stores.sqlite.statements import load
+
+SQL = load("inspect")
+LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
+"""What a list shows unless a state is named."""
+
+
+def get(connection: sqlite3.Connection, job_id: int) -> Job | None:
+    """Live, or in the history."""
+    row = connection.execute(SQL["get"], {"id": job_id}).fetchone()
+    return None if row is None else to_job(row)
+
+
+def find(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
+    """In id order."""
+    given = {
+        "states": as_json(wanted.states or LISTED),
+        "task": wanted.task,
+        "queue": wanted.queue,
+        "key": wanted.key,
+        "after": wanted.after,
+        "limit": wanted.limit,
+    }
+    tables = ["list_live"]
+    if set(wanted.states) & {State.COMPLETED, State.CANCELED}:
+        tables.append("list_past")
+    rows = merge(*(connection.execute(SQL[table], given) for table in tables), key=lambda row: row[0])
+    return [to_job(row) for row in islice(rows, wanted.limit)]
+
+
+def counts(connection: sqlite3.Connection) -> dict[State, int]:
+    """Every state is a key."""
+    found = dict(connection.execute(SQL["counts"]).fetchall())
+    return {state: found.get(state.value, 0) for state in State}
+
+
+def retry(connection: sqlite3.Connection, now: Moment, job_id: int) -> Answer:
+    """Due now with every attempt before it; a canceled job comes back out of the history."""
+    match _state(connection, job_id):
+        case None:
+            return _missing(job_id)
+        case State.PROCESSING:
+            return Answer(job_id, Done.REFUSED, "it is running; cancel it first, or wait until it has ended")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
+        case State.CANCELED:
+            connection.execute(SQL["revive"], {"id": job_id, "now": now.wall})
+            connection.execute(SQL["forget"], {"id": job_id})
+        case _:
+            connection.execute(SQL["retry"], {"id": job_id, "now": now.wall})
+    return Answer(job_id, Done.DONE)
+
+
+def cancel(connection: sqlite3.Connection, now: Moment, job_id: int, *, history: bool) -> Answer:
+    """At once if it waits; asked of its worker if it runs."""
+    match _state(connection, job_id):
+        case None:
+            return _missing(job_id)
+        case State.QUEUED | State.ERRORED:
+            leave.cancel_waiting(connection, now, job_id, history=history)
+            return Answer(job_id, Done.DONE)
+        case State.PROCESSING:
+            connection.execute(SQL["ask_to_cancel"], {"id": job_id})
+            return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+        case State.CANCELED:
+            return Answer(job_id, Done.UNCHANGED, "it is canceled already")
+        case ended:
+            return Answer(job_id, Done.REFUSED, f"it has {ended} already")
+
+
+def remove(connection: sqlite3.Connection, job_id: int) -> Answer:
+    """Delete what does not run."""
+    match _state(connection, job_id):
+        case None:
+            return _missing(job_id)
+        case State.PROCESSING:
+            return Answer(job_id, Done.REFUSED, "it is running; cancel it instead")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it completed; the history is pruned by its age")
+        case State.CANCELED:
+            connection.execute(SQL["forget"], {"id": job_id})
+        case _:
+            connection.execute(leave.SQL["delete_one"], {"id": job_id})
+    return Answer(job_id, Done.DONE)
+
+
+def remove_key(connection: sqlite3.Connection, key: str) -> Answer:
+    """Delete the holder of a key; a running one loses the key and will not run again."""
+    holder = connection.execute(enqueue.SQL["holder"], {"key": key}).fetchone()
+    if holder is None:
+        return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
+    job_id, state = holder[:2]
+    if state != State.PROCESSING:
+        return remove(connection, job_id)
+    connection.execute(enqueue.SQL["lose_key"], {"id": job_id, "why": "removed"})
+    return Answer(job_id, Done.DONE, "it is running; it ends without its key and will not run again")
+
+
+def _state(connection: sqlite3.Connection, job_id: int) -> State | None:
+    row = connection.execute(SQL["state"], {"id": job_id}).fetchone()
+    return None if row is None else State(row[0])
+
+
+def _missing(job_id: int) -> Answer:
+    return Answer(job_id, Done.MISSING, f"there is no job {job_id}")

@@ -1,0 +1,91 @@
+"""What time it is for this store: a wall clock for run times, and a boot's own monotonic clock for leases.
+
+All processes of one boot read the same monotonic clock, and stepping the wall clock does not move it. After another
+boot it starts again somewhere else, so a lease carries the id of the boot whose clock it means.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from stowhand.clock import SystemClock, wall_clock
+from stowhand.errors import ConfigurationError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """One reading of both clocks."""
+
+    wall: int
+    """Microseconds since 1970, UTC."""
+    boot: str
+    ticks: int
+    """Microseconds of that boot's monotonic clock."""
+
+    def after(self, seconds: float) -> int:
+        """The wall time so many seconds from now. Raises OverflowError where there is no such number."""
+        return self.wall + micros(seconds)
+
+
+Now = Callable[[], Moment]
+
+
+def clock(pinned: Callable[[], datetime] | None) -> Now:
+    """How to read the time. A pinned one moves leases too, and never boots."""
+    if pinned is None:
+        return _read
+    return lambda: _pinned_moment(pinned())
+
+
+def micros(seconds: float) -> int:
+    """A number of seconds as whole microseconds."""
+    return round(seconds * 1_000_000)
+
+
+def to_micros(when: datetime) -> int:
+    """An aware datetime as microseconds since 1970."""
+    return (when - EPOCH) // MICROSECOND
+
+
+def to_datetime(stored: int) -> datetime:
+    """The datetime of a stored moment. Integers all the way: a float would lose microseconds."""
+    return EPOCH + timedelta(microseconds=stored)
+
+
+def _pinned_moment(when: datetime) -> Moment:
+    stored = to_micros(when)
+    return Moment(stored, "pinned", stored)
+
+
+_monotonic = SystemClock().monotonic
+
+
+def _read() -> Moment:
+    return Moment(to_micros(wall_clock()), boot_id(), micros(_monotonic()))
+
+
+@cache
+def boot_id() -> str:
+    """This boot's name: Linux's random one, or the boot session of macOS (elsewhere the time of the boot)."""
+    try:
+        return LINUX_BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        pass  # not Linux, or /proc is hidden: ask sysctl
+    for name in ("kern.bootsessionuuid", "kern.boottime"):
+        asked = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False, timeout=5)
+        if asked.returncode == 0 and asked.stdout.strip():
+            return asked.stdout.strip()
+    raise ConfigurationError(
+        f"cannot tell one boot of this machine ({sys.platform}) from another: neither {LINUX_BOOT_ID} nor sysctl's"
+        " kern.bootsessionuuid answers, so a job could stay claimed by a worker of an earlier boot: use PostgreSQL."
+    )

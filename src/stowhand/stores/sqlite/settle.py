@@ -1,0 +1,126 @@
+"""Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
+
+Nothing sinks a batch. A settlement is written under a savepoint; what cannot be written of it is rolled back, and the
+job is settled as failed with the reason.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from stowhand.job import State
+from stowhand.lifecycle import Ended, Settlement
+from stowhand.store import Lease, Verdict
+from stowhand.stores.sqlite import enqueue, leave, trouble
+from stowhand.stores.sqlite.leave import SQL
+from stowhand.stores.sqlite.moment import Moment
+from stowhand.stores.sqlite.rows import as_json, check_text
+from stowhand.text import clean
+
+Batch = Sequence[tuple[Lease, Settlement]]
+
+AT_ONCE = 1000
+"""Settlements in one transaction; more are written in several, so that other writers get their turn."""
+
+RESULT_LIMIT = 1024 * 1024
+
+
+def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat: bool, history: bool) -> list[Verdict]:
+    """Verdicts in the order of the batch."""
+    settled = _complete_plain_ones(connection, now, batch, history=history)
+    return [
+        Verdict.SETTLED
+        if at in settled
+        else settle_one(connection, now, lease, settlement, repeat=repeat, history=history)
+        for at, (lease, settlement) in enumerate(batch)
+    ]
+
+
+def settle_one(
+    connection: sqlite3.Connection, now: Moment, lease: Lease, settlement: Settlement, *, repeat: bool, history: bool
+) -> Verdict:
+    """One job, whatever became of it."""
+    held = leave.find_held(connection, lease.job_id, lease.token)
+    if held is None:
+        return _refuse(connection, lease, repeat=repeat)
+
+    def write() -> None:
+        _check(settlement)
+        leave.settle(connection, now, held, settlement, history=history)
+        for job in settlement.then:
+            enqueue.add(connection, now, job)
+
+    refused = attempt(connection, write)
+    if refused is not None:
+        reason = clean(f"its settlement could not be written: {refused}")
+        failed = Settlement(State.FAILED, Ended.FAILED, error=reason)
+        leave.settle(connection, now, held, failed, history=history)
+    return Verdict.SETTLED
+
+
+def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
+    """Write under a savepoint; gives why the data was refused, and then nothing was written."""
+    connection.execute("SAVEPOINT stowhand_one")
+    try:
+        write()
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        # After a full disk, or an I/O error, the whole transaction is gone already; the caller hears of that.
+        if not trouble.is_refused_data(error) or not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO stowhand_one")
+        connection.execute("RELEASE stowhand_one")
+        return trouble.refusal(error)
+    connection.execute("RELEASE stowhand_one")
+    return None
+
+
+def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Batch, *, history: bool) -> set[int]:
+    """Complete all that only completed, in two statements; gives their places in the batch.
+
+    An id that occurs twice, or data that is refused, leaves them all to the slow way, which tells them apart.
+    """
+    plain = {lease.job_id: at for at, (lease, what) in enumerate(batch) if _is_plain(what)}
+    if len(plain) < 2 or len({lease.job_id for lease, _ in batch}) < len(batch):
+        return set()
+    done: list[int] = []
+
+    def write() -> None:
+        chosen = (batch[at] for at in plain.values())
+        given = {
+            "settled": as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen]),
+            "now": now.wall,
+        }
+        done.extend(row[0] for row in connection.execute(SQL["complete" if history else "held_of"], given).fetchall())
+        connection.execute(SQL["delete"], {"ids": as_json(done)})
+
+    if attempt(connection, write) is not None:
+        return set()
+    return {plain[job_id] for job_id in done}
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return (
+        settlement.state is State.COMPLETED
+        and not (settlement.then or settlement.refund or settlement.error)
+        and (
+            settlement.result is None
+            or ("\x00" not in settlement.result and len(settlement.result) * 4 <= RESULT_LIMIT)
+        )
+    )
+
+
+def _check(settlement: Settlement) -> None:
+    for field, text in (("the error", settlement.error), ("the result", settlement.result)):
+        if text is not None:
+            check_text(field, text)
+    if settlement.result is not None and (size := len(settlement.result.encode())) > RESULT_LIMIT:
+        raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
+
+
+def _refuse(connection: sqlite3.Connection, lease: Lease, *, repeat: bool) -> Verdict:
+    """Say why a lease holds nothing."""
+    row = connection.execute(SQL["trace"], {"id": lease.job_id}).fetchone()
+    if row is None:
+        return Verdict.UNKNOWN if repeat else Verdict.LOST
+    return Verdict.ALREADY_SETTLED if row[0] == lease.token else Verdict.LOST

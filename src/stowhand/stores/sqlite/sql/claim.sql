@@ -1,0 +1,100 @@
+-- Every look at what waits names its index: a plan that walks the table must fail in a test, not in production.
+
+-- name: is_abandoned
+SELECT 1 FROM stowhand_abandoned WHERE token = :token
+
+-- name: next_task
+-- One step of a loose scan over the tasks that have something waiting.
+SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 AND task > :task
+ORDER BY task LIMIT 1
+
+-- name: next_level
+-- The next priority of a task, and when its first job is due: if that one is not, none of this priority is.
+SELECT priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 AND task = :task AND priority > :priority
+ORDER BY priority, run_at LIMIT 1
+
+-- name: due
+SELECT priority, run_at, id, NULL FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
+    AND task = :task AND priority = :priority AND run_at <= :now
+ORDER BY run_at, id
+
+-- name: due_and_allowed
+SELECT priority, run_at, id, NULL FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_ready
+WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
+    AND task = :task AND priority = :priority AND run_at <= :now
+    AND NOT EXISTS (SELECT 1 FROM json_each(job.flags) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+ORDER BY run_at, id
+
+-- name: due_suspects
+SELECT priority, run_at, id, queue FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_suspect
+WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND NOT EXISTS (SELECT 1 FROM json_each(job.flags) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+    AND (queue IS NULL OR NOT EXISTS (
+        SELECT 1 FROM stowhand_jobs AS running WHERE running.queue = job.queue AND running.state = 'processing'
+    ))
+ORDER BY priority, run_at, id
+
+-- name: take
+-- Ids that were chosen in this very transaction, in which nobody else can write.
+UPDATE stowhand_jobs
+SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = epoch + 1, token = :token,
+    settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL, epoch
+
+-- name: next_serial_task
+SELECT task FROM stowhand_heads INDEXED BY stowhand_heads_free
+WHERE busy = 0 AND id IS NOT NULL AND task > :task
+ORDER BY task LIMIT 1
+
+-- name: heads
+SELECT priority, run_at, id, queue FROM stowhand_heads INDEXED BY stowhand_heads_free
+WHERE busy = 0 AND id IS NOT NULL AND task = :task
+ORDER BY priority, run_at, id
+
+-- name: first_allowed
+-- Behind a head whose flag is forbidden the next job of the queue may be claimed.
+SELECT priority, run_at, id, queue FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
+WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
+    AND queue = :queue AND task = :task AND run_at <= :now
+    AND NOT EXISTS (SELECT 1 FROM json_each(job.flags) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+ORDER BY priority, run_at, id LIMIT 1
+
+-- name: heads_to_recheck
+SELECT queue, task FROM stowhand_heads INDEXED BY stowhand_heads_recheck
+WHERE busy = 0 AND recheck_at IS NOT NULL AND recheck_at <= :now
+LIMIT :limit
+
+-- name: next_serial_level
+SELECT priority, run_at, id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
+    AND queue = :queue AND task = :task AND priority > :priority
+ORDER BY priority, run_at, id LIMIT 1
+
+-- name: set_head
+UPDATE stowhand_heads SET priority = :priority, run_at = :run_at, id = :id, recheck_at = :recheck_at
+WHERE queue = :queue AND task = :task
+
+-- name: drop_head
+DELETE FROM stowhand_heads WHERE queue = :queue AND task = :task
+
+-- name: first_head
+-- When the first head is or may become due: exact, but for those marked with the floor.
+SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
+WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000)
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+
+-- name: unknown_heads
+-- The floor says: something changed, look yourself. At rest those are the heads of busy queues.
+SELECT queue, task FROM stowhand_heads
+WHERE recheck_at = -62135596800000000 AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+
+-- name: first_suspect
+SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+WHERE state IN ('queued', 'errored') AND resets >= 2
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))

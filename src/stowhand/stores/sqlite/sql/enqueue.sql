@@ -1,0 +1,29 @@
+-- name: last_id
+SELECT seq FROM sqlite_sequence WHERE name = 'stowhand_jobs'
+
+-- name: insert
+INSERT INTO stowhand_jobs (
+    id, task, payload, queue, run_at, priority, max_attempts, max_resets, key, flags, created_at, updated_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: holder
+SELECT id, state, payload, attempts, run_at FROM stowhand_jobs WHERE key = :key
+
+-- name: replace
+-- Every detail takes its new value. A failed job is revived; what only a failed one can carry is cleared.
+UPDATE stowhand_jobs
+SET task = :task, payload = :payload, queue = :queue, run_at = :run_at, priority = :priority,
+    max_attempts = :max_attempts, max_resets = :max_resets, flags = :flags,
+    resets = iif(state = 'failed', 0, resets), cancel_requested = iif(state = 'failed', 0, cancel_requested),
+    loses_retries = iif(state = 'failed', NULL, loses_retries), finished_at = NULL,
+    state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now
+WHERE id = :id
+
+-- name: touch
+UPDATE stowhand_jobs SET revision = revision + 1, updated_at = :now WHERE id = :id
+
+-- name: lose_key
+UPDATE stowhand_jobs SET key = NULL, loses_retries = :why WHERE id = :id
+
+-- name: live
+SELECT * FROM stowhand_live WHERE id = :id

@@ -1,0 +1,38 @@
+-- name: beat
+-- Renews even past the deadline, as long as nobody has taken the job.
+UPDATE stowhand_jobs SET lease_boot = :boot, lease_until = :lease_until
+FROM json_each(:leases) AS lease
+WHERE stowhand_jobs.id = json_extract(lease.value, '$[0]') AND stowhand_jobs.token = json_extract(lease.value, '$[1]')
+    AND stowhand_jobs.state = 'processing'
+RETURNING id, token, cancel_requested
+
+-- name: abandon
+INSERT INTO stowhand_abandoned (token, abandoned_at) VALUES (:token, :now) ON CONFLICT (token) DO NOTHING
+
+-- name: held_by_token
+SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
+WHERE state = 'processing' AND token = :token ORDER BY id
+
+-- name: held_by_worker
+SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
+WHERE state = 'processing' AND worker = :worker ORDER BY id LIMIT :limit
+
+-- name: stalled
+-- A lease of another boot has no live holder, whatever its deadline says.
+SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
+WHERE state = 'processing' AND (lease_boot <> :boot OR lease_until < :late) ORDER BY id LIMIT :limit
+
+-- name: is_history_old
+SELECT 1 FROM stowhand_history WHERE finished_at < :before LIMIT 1
+
+-- name: prune_history
+DELETE FROM stowhand_history WHERE id IN (
+    SELECT id FROM stowhand_history INDEXED BY stowhand_history_finished
+    WHERE finished_at < :before ORDER BY finished_at LIMIT :limit
+)
+
+-- name: is_abandoned_old
+SELECT 1 FROM stowhand_abandoned WHERE abandoned_at < :before LIMIT 1
+
+-- name: prune_abandoned
+DELETE FROM stowhand_abandoned WHERE abandoned_at < :before

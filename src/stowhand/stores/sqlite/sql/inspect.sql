@@ -1,0 +1,50 @@
+-- name: get
+SELECT * FROM stowhand_live WHERE id = :id
+UNION ALL
+SELECT * FROM stowhand_past WHERE id = :id
+
+-- name: list_live
+SELECT * FROM stowhand_live
+WHERE id > :after AND state IN (SELECT value FROM json_each(:states))
+    AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue) AND (:key IS NULL OR key = :key)
+ORDER BY id LIMIT :limit
+
+-- name: list_past
+SELECT * FROM stowhand_past
+WHERE id > :after AND state IN (SELECT value FROM json_each(:states))
+    AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue) AND (:key IS NULL OR key = :key)
+ORDER BY id LIMIT :limit
+
+-- name: counts
+SELECT state, count(*) FROM stowhand_jobs GROUP BY state
+UNION ALL
+SELECT state, count(*) FROM stowhand_history GROUP BY state
+
+-- name: state
+SELECT state FROM stowhand_jobs WHERE id = :id
+UNION ALL
+SELECT state FROM stowhand_history WHERE id = :id
+
+-- name: retry
+UPDATE stowhand_jobs
+SET state = 'queued', run_at = :now, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
+    loses_retries = NULL
+WHERE id = :id
+
+-- name: revive
+-- A canceled job comes back with its id; with its key only if no other job has taken that.
+INSERT INTO stowhand_jobs (
+    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, epoch, settled_token
+)
+SELECT
+    id, task, payload, 'queued', queue, priority, :now, 0, max_attempts, 0, max_resets,
+    CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, flags,
+    last_error, revision, created_at, updated_at, started_at, epoch, settled_token
+FROM stowhand_history AS past WHERE id = :id
+
+-- name: forget
+DELETE FROM stowhand_history WHERE id = :id
+
+-- name: ask_to_cancel
+UPDATE stowhand_jobs SET cancel_requested = 1 WHERE id = :id

@@ -1,0 +1,60 @@
+-- How a job leaves processing. Whoever calls has the write lock, so what was read a moment ago still holds; the pair
+-- (id, token) guards every write all the same.
+
+-- name: held
+SELECT id, token, task, queue, worker, attempts, max_attempts, resets, max_resets, cancel_requested, loses_retries
+FROM stowhand_jobs WHERE id = :id AND token = :token AND state = 'processing'
+
+-- name: complete
+-- The commonest settlement, for a whole batch: [[id, token, result], …] to the history.
+INSERT INTO stowhand_history (
+    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries, epoch,
+    settled_token, result
+)
+SELECT
+    job.id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, 0, max_resets, job.key, flags,
+    last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
+    token, json_extract(settled.value, '$[2]')
+FROM json_each(:settled) AS settled
+CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
+WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
+RETURNING id
+
+-- name: held_of
+-- The same guard where no history is kept.
+SELECT job.id FROM json_each(:settled) AS settled
+CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
+WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
+
+-- name: delete
+DELETE FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: back_or_failed
+UPDATE stowhand_jobs
+SET state = :state, run_at = coalesce(:run_at, run_at), attempts = :attempts, resets = :resets,
+    last_error = coalesce(:error, last_error), finished_at = :finished_at, epoch = epoch + :epochs,
+    settled_token = :settled_token, token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
+WHERE id = :id AND token = :token AND state = 'processing'
+
+-- name: archive
+-- Out of the live table, for one job that ends as completed or canceled; NULL keeps what the row says.
+INSERT INTO stowhand_history (
+    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries, epoch,
+    settled_token, result
+)
+SELECT
+    id, task, payload, :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
+    coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, created_at, updated_at,
+    started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token), :result
+FROM stowhand_jobs WHERE id = :id
+
+-- name: delete_one
+DELETE FROM stowhand_jobs WHERE id = :id
+
+-- name: trace
+-- Who settled this job last? No row: there is no trace of it.
+SELECT settled_token FROM stowhand_jobs WHERE id = :id
+UNION ALL
+SELECT settled_token FROM stowhand_history WHERE id = :id

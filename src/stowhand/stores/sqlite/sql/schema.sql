@@ -1,0 +1,16 @@
+-- name: is_installed
+SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'stowhand_schema'
+
+-- name: versions
+SELECT version, breaking FROM stowhand_schema ORDER BY version
+
+-- name: record
+INSERT INTO stowhand_schema (version, applied_at) VALUES (:version, :now)
+
+-- name: ours
+-- Views and triggers before the tables that they need; indexes go with their tables.
+SELECT type, name FROM sqlite_schema WHERE name LIKE 'stowhand\_%' ESCAPE '\' AND type IN ('view', 'trigger', 'table')
+ORDER BY type = 'table', type = 'trigger'
+
+-- name: others
+SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name LIMIT 5

@@ -1,0 +1,170 @@
+"""A folder of tasks: ``tasks/hello.py`` is the task ``hello``, ``tasks/mail/send.py`` is ``mail/send``.
+
+The code in the folder runs with the worker's rights, so nothing is taken from outside of it and nothing that any user
+of the machine may write to. What is passed over is said, so that nobody searches for a task that is not there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.tasks.registry import Registry, TaskDefinition, define
+
+DEPTH_LIMIT = 16
+"""Folders below the root."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_loads = itertools.count(1)
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """What a folder holds."""
+
+    root: Path
+    tasks: tuple[TaskDefinition, ...]
+    passed_over: tuple[str, ...]
+    """Files that are no tasks, each with the reason."""
+
+
+def load_folder(root: str | Path, registry: Registry) -> Folder:
+    """Register every task of a folder. Raises ConfigurationError: all broken files at once, or an empty folder."""
+    folder = read_folder(root)
+    for definition in folder.tasks:
+        registry.add(definition)
+    return folder
+
+
+def read_folder(root: str | Path) -> Folder:
+    """Import every file of a folder that is a task. Raises ConfigurationError."""
+    place = Path(root)
+    if not place.is_dir():
+        raise ConfigurationError(f"{place}: no such folder of tasks; make it, or name another with --tasks")
+    place = place.resolve()
+    passed_over: list[str] = []
+    broken: list[str] = []
+    tasks: list[TaskDefinition] = []
+    load = next(_loads)
+    for file in _files(place, place, passed_over):
+        try:
+            tasks.append(_read_file(place, file, load))
+        except ConfigurationError as error:
+            broken.append(f"{file.relative_to(place)}: {error}")
+    if broken:
+        raise ConfigurationError("\n".join([f"{place}: not every task can be loaded", *broken]))
+    if not tasks:
+        raise ConfigurationError(
+            "\n".join(
+                [
+                    f"{place}: no tasks in this folder; hello.py with 'def hello(payload, helpers)' would be one",
+                    *passed_over,
+                ]
+            )
+        )
+    return Folder(place, tuple(tasks), tuple(passed_over))
+
+
+def _files(root: Path, folder: Path, passed_over: list[str]) -> Iterator[Path]:
+    """Python files below ``folder``, in the order of their names."""
+    if why := _unsafe(root, folder):
+        passed_over.append(f"{_shown(root, folder)}: passed over, {why}")
+        return
+    for path in sorted(folder.iterdir()):
+        # Names that begin with _ or . are for what tasks share, for caches and for editors.
+        if path.name.startswith(("_", ".")):
+            continue
+        why = _unsafe(root, path) or _unfit(root, path)
+        if why is not None:
+            passed_over.append(f"{_shown(root, path)}: passed over, {why}")
+        elif path.is_dir():
+            yield from _files(root, path, passed_over)
+        else:
+            yield path
+
+
+def _unsafe(root: Path, path: Path) -> str | None:
+    try:
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+    except (OSError, RuntimeError):
+        return "a link that leads nowhere"
+    if not real.is_relative_to(root):
+        return f"it leads out of the folder, to {real}"
+    if mode & stat.S_IWOTH:
+        return "every user of this machine may write to it; chmod o-w makes it a task"
+    return None
+
+
+def _unfit(root: Path, path: Path) -> str | None:
+    if path.is_dir():
+        if path.is_symlink():
+            return "a link to a folder"
+        if len(path.relative_to(root).parts) > DEPTH_LIMIT:
+            return f"more than {DEPTH_LIMIT} folders deep"
+        name = path.name
+    elif path.suffix != ".py" or not path.is_file():
+        return "not a Python file"
+    else:
+        name = path.stem
+    if _NAME.fullmatch(name) is None:
+        return f"{name!r} is no task name; letters, digits, _ and -, a letter first"
+    return None
+
+
+def _read_file(root: Path, file: Path, load: int) -> TaskDefinition:
+    task = file.relative_to(root).with_suffix("").as_posix()
+    # A fresh name per load: the module cannot be taken for one that is installed, and a reload gets the new code.
+    module = _import(file, f"stowhand_tasks_{load}.{task.replace('/', '.')}")
+    return define(_function_of(module, file), task, {}, positional=True)
+
+
+def _function_of(module: ModuleType, file: Path) -> Callable[..., Any]:
+    names = (file.stem.replace("-", "_"), "task", "main")
+    for name in names:
+        function = getattr(module, name, None)
+        if callable(function):
+            return function  # type: ignore[no-any-return]
+    raise ConfigurationError(f"no function named {', '.join(dict.fromkeys(names))} in it")
+
+
+def _import(file: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError("cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and annotations look their module up there.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:  # boundary: a task file may raise anything; it is reported with the others
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ConfigurationError(f"{_place(error, file)}{type(error).__name__}: {error}") from error
+    return module
+
+
+def _place(error: BaseException, file: Path) -> str:
+    """``line 3: `` if the error arose in the file itself."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: "
+    lines = []
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def _shown(root: Path, path: Path) -> str:
+    return str(path.relative_to(root)) if path != root else str(root)

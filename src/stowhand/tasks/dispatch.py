@@ -1,0 +1,119 @@
+"""From a claimed job to a call: the handler that a worker runs for tasks. It only raises; the worker judges."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from stowhand import strict_json
+from stowhand.handler import Attempt, Policy
+from stowhand.job import Job
+from stowhand.lifecycle import Retry
+from stowhand.store import Claim, Producer
+from stowhand.tasks.context import BlockingHelpers, Context, Helpers, LoggerFactory
+from stowhand.tasks.options import suggest
+from stowhand.tasks.registry import Registry, TaskDefinition
+from stowhand.tasks.threads import Threads
+
+Run = Callable[[Attempt[Job]], Awaitable[object]]
+
+
+class TaskHandler:
+    """Runs the tasks of a registry. Everything that does not depend on the job is worked out once per task."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        producer: Producer,
+        logger_factory: LoggerFactory,
+        default: Policy | None = None,
+    ) -> None:
+        self._registry = registry
+        self._producer = producer
+        self._new_logger = logger_factory
+        self._default = default or Policy()
+        """Where a task says nothing of its own."""
+        self._runs: dict[str, Run] = {}
+        self._policies: dict[str, Policy] = {}
+        self._threads = Threads()
+
+    async def handle(self, attempt: Attempt[Job]) -> object:
+        """Call the task. Raises UndecodablePayload when its arguments cannot be read from the payload."""
+        task = attempt.claim.task
+        run = self._runs.get(task)
+        if run is None:
+            definition = self._registry.find(task)
+            if definition is None:
+                known = suggest(task, self._registry.names)
+                return Retry(f"unsupported task {task!r}: this worker has no such task; {known}")
+            run = self._runs[task] = self._prepare(definition)
+        return await run(attempt)
+
+    def policy(self, claim: Claim[Job]) -> Policy:
+        """Timeout and backoff of the job's task."""
+        policy = self._policies.get(claim.task)
+        if policy is None:
+            policy = self._policies[claim.task] = self._policy_of(self._registry.find(claim.task))
+        return policy
+
+    def encode(self, result: object) -> str | None:
+        """A result as JSON text. Raises ValueError when it cannot be kept."""
+        return None if result is None else strict_json.encode(result, what="result")
+
+    def close(self) -> None:
+        """Let the threads of synchronous tasks end. Harmless when repeated."""
+        self._threads.close()
+
+    def _policy_of(self, definition: TaskDefinition | None) -> Policy:
+        if definition is None:
+            return self._default
+        return Policy(
+            timeout=definition.timeout if definition.timeout is not None else self._default.timeout,
+            backoff=definition.backoff or self._default.backoff,
+        )
+
+    def _prepare(self, definition: TaskDefinition) -> Run:
+        function, read = definition.function, definition.shape.read
+        arguments = self._arguments(definition)
+        if definition.executor == "thread":
+            return lambda attempt: self._in_thread(attempt, partial(function, **arguments(attempt)))
+        if not definition.is_async:
+            return lambda attempt: _at_once(partial(function, **arguments(attempt)))
+        if definition.shape.injected.any:
+            return lambda attempt: function(**arguments(attempt))
+        return lambda attempt: function(**read(attempt.claim.record.payload))
+
+    def _arguments(self, definition: TaskDefinition) -> Callable[[Attempt[Job]], dict[str, Any]]:
+        shape = definition.shape
+        blocking = definition.executor == "thread"
+
+        def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
+            given = shape.read(attempt.claim.record.payload)
+            if shape.injected.any:
+                context = Context(attempt, self._new_logger)
+                if shape.injected.context is not None:
+                    given[shape.injected.context] = context
+                if shape.injected.helpers is not None:
+                    helpers = Helpers(context, self._producer, self._registry.new_job)
+                    given[shape.injected.helpers] = BlockingHelpers(helpers) if blocking else helpers
+            return given
+
+        return arguments
+
+    async def _in_thread(self, attempt: Attempt[Job], call: Callable[[], object]) -> object:
+        def left_behind() -> None:
+            attempt.detached = True
+
+        return await _finished(await self._threads.run(call, left_behind=left_behind))
+
+
+async def _at_once(call: Callable[[], object]) -> object:
+    return await _finished(call())
+
+
+async def _finished(result: object) -> object:
+    """A plain function may hand on what an async one gave it (a decorator does)."""
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,70 @@
+"""``module:name`` on a command line, turned into the object it means, or into a sentence that helps."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import TypeVar
+
+from stowhand.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+def load_object(where: str, kind: type[T], *, default: str = "app") -> T:
+    """Import ``module:name`` (``module`` alone: its ``app``). The current folder is looked at first.
+
+    Raises ConfigurationError; the error of a module that fails while it is imported is its cause.
+    """
+    module_name, _, path = where.partition(":")
+    path = path or default
+    if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app (no path, no .py)")
+    found: object = _import(module_name, where)
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigurationError(
+                f"{where!r}: {module_name} has no {name!r}; {_likely(found, name, kind)}"
+            ) from None
+    if not isinstance(found, kind):
+        likely = _likely(sys.modules[module_name], path, kind)
+        raise ConfigurationError(f"{where!r}: a {type(found).__qualname__}, not {kind.__qualname__}; {likely}")
+    return found
+
+
+def _import(name: str, where: str) -> object:
+    here = os.getcwd()  # noqa: PTH109
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # The module itself, or one that it imports? Only the first is a matter of spelling.
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise ConfigurationError(f"{where!r}: no module named {error.name!r}{_near(error.name, here)}") from error
+        raise ConfigurationError(f"{where!r}: importing {name} failed: {error}") from error
+    except Exception as error:  # boundary: the module is somebody else's code, and may fail in any way
+        raise ConfigurationError(f"{where!r}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _likely(holder: object, name: str, kind: type) -> str:
+    fitting = (
+        sorted(key for key, value in vars(holder).items() if isinstance(value, kind))
+        if hasattr(holder, "__dict__")
+        else []
+    )
+    if fitting:
+        near = difflib.get_close_matches(name, fitting, n=1, cutoff=0.5)
+        return f"did you mean {(near or fitting)[0]!r}?"
+    return f"it has no {kind.__qualname__} at all"
+
+
+def _near(name: str, folder: str) -> str:
+    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    names = [entry.name.removesuffix(".py") for entry in entries if entry.is_dir() or entry.name.endswith(".py")]
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f" in {folder} or among the installed packages"

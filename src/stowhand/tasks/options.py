@@ -1,0 +1,66 @@
+"""The options of an enqueue call, and how they change a job that is about to be made."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from stowhand import limits
+from stowhand.errors import InvalidJob
+from stowhand.job import KeyMode, NewJob
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """When, where and how often a job runs. What is not given is the task's own, or the default."""
+
+    queue: str | None
+    """Jobs of one named queue run one after another. 128 characters."""
+    delay: timedelta | float | None
+    """Not before so much later (seconds if a number), by the store's clock."""
+    run_at: datetime | None
+    """Not before this moment; with a time zone."""
+    priority: int
+    """Smaller runs first. 32 bits."""
+    key: str | None
+    """At most one waiting job bears it: a repeat updates that one. 512 characters."""
+    key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe"]
+    """What a repeat does: every detail anew, every detail but the time, or nothing."""
+    max_attempts: int
+    max_resets: int | None
+    """How often its worker may die under it."""
+    flags: Sequence[str]
+    """Marks that a worker can be told to leave alone. 64 of 128 characters."""
+
+
+NAMES = tuple(EnqueueOptions.__annotations__)
+
+
+def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
+    """The job with these options. Raises InvalidJob: an unknown option, a wrong type, a limit."""
+    unknown = [name for name in options if name not in NAMES]
+    if unknown:
+        raise InvalidJob(f"no option {unknown[0]!r}; {suggest(unknown[0], NAMES)}")
+    changes = dict(options)
+    # The last word counts: a delay given to a task that has a run_at replaces it. Both in one call contradict.
+    if changes.get("delay") is not None:
+        changes["delay"] = limits.read_delay(changes["delay"])
+        changes.setdefault("run_at", None)
+    elif changes.get("run_at") is not None:
+        changes["delay"] = None
+    changed = limits.check_options(msgspec.structs.replace(job, **changes))
+    if changed.key is None and "key_mode" in options:
+        raise InvalidJob("key_mode: means nothing without a key; give key too")
+    return changed
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'? There are: …``"""
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1)
+    start = f"did you mean {near[0]!r}? " if near else ""
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"{start}there are: {shown}" if names else "there are none"

@@ -1,0 +1,164 @@
+"""Which tasks there are: functions by name, with what was declared about each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from stowhand import limits, strict_json
+from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask
+from stowhand.job import NewJob
+from stowhand.lifecycle import Backoff, seconds
+from stowhand.retry import named
+from stowhand.tasks.options import EnqueueOptions, apply_options, suggest
+from stowhand.tasks.shape import Shape, shape_of
+
+Where = Literal["loop", "thread"]
+
+
+class RunOptions(TypedDict, total=False):
+    """How a task's attempts are run."""
+
+    timeout: timedelta | float | None
+    """How long one attempt may take (seconds if a number)."""
+    backoff: Backoff | str | None
+    """How long to wait after attempt n has failed: a function, or ``natural``, ``service``."""
+    executor: Where | None
+    """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
+    if it never waits."""
+
+
+class TaskOptions(EnqueueOptions, RunOptions, total=False):
+    """Everything that can be declared about a task: defaults for its jobs, and how it is run."""
+
+
+class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """One task."""
+
+    name: str
+    function: Callable[..., Any]
+    shape: Shape
+    template: NewJob
+    """Its jobs, but for their payload."""
+    executor: Where
+    is_async: bool
+    timeout: float | None = None
+    backoff: Backoff | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where the function was written, for people."""
+        return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
+
+
+class Registry:
+    """Task definitions by name."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, TaskDefinition] = {}
+
+    def add(self, definition: TaskDefinition) -> None:
+        """Raises DuplicateTask when the name is taken."""
+        taken = self._definitions.get(definition.name)
+        if taken is not None:
+            raise DuplicateTask(
+                f"two tasks are named {definition.name!r}: {taken.origin} and {definition.origin};"
+                " give one of them another name"
+            )
+        self._definitions[definition.name] = definition
+
+    def get(self, name: str) -> TaskDefinition:
+        """Raises UnknownTask, with the nearest name."""
+        try:
+            return self._definitions[name]
+        except KeyError:
+            raise UnknownTask(f"no task {name!r}; {suggest(name, self._definitions)}") from None
+
+    def find(self, name: str) -> TaskDefinition | None:
+        """The definition, or ``None``."""
+        return self._definitions.get(name)
+
+    def new_job(self, task: str, payload: object, options: EnqueueOptions) -> NewJob:
+        """A job for a task known by name; one that is declared here has its say. A payload of ``None`` is ``{}``.
+
+        Raises InvalidJob.
+        """
+        definition = self._definitions.get(task)
+        if payload is None:
+            payload = {}
+        if definition is None:
+            return apply_options(NewJob(task=task, payload=strict_json.encode(payload)), options)
+        text = definition.shape.write_value(payload)
+        return apply_options(msgspec.structs.replace(definition.template, payload=text), options)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of their declaration."""
+        return tuple(self._definitions)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._definitions
+
+    def __iter__(self) -> Iterator[TaskDefinition]:
+        return iter(self._definitions.values())
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+
+def define(
+    function: Callable[..., Any], name: str | None, options: TaskOptions, *, positional: bool = False
+) -> TaskDefinition:
+    """Put a definition together. ``positional``: the folder style, ``(payload, helpers)`` by position.
+
+    Raises ConfigurationError when the function cannot be a task, or an option is wrong.
+    """
+    if not callable(function):
+        raise ConfigurationError(f"a task is a function; a {type(function).__qualname__} was given")
+    known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__)
+    for option in options:
+        if option not in known:
+            raise ConfigurationError(f"no task option {option!r}; {suggest(option, known)}")
+    chosen = name if name is not None else getattr(function, "__name__", "")
+    jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
+    is_async = _is_async(function)
+    timeout, backoff = options.get("timeout"), options.get("backoff")
+    try:
+        limits.check_name("task", chosen, limits.TASK_LIMIT)
+        template = apply_options(NewJob(task=chosen), jobs)
+    except ValueError as error:
+        raise ConfigurationError(f"task {chosen!r}: {error}") from None
+    return TaskDefinition(
+        name=chosen,
+        function=function,
+        shape=shape_of(function, chosen, positional=positional),
+        template=template,
+        executor=_where(chosen, options.get("executor"), is_async=is_async),
+        is_async=is_async,
+        timeout=None if timeout is None else _read_timeout(chosen, timeout),
+        backoff=None if backoff is None else named(backoff),
+    )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    inner = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
+
+
+def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:
+    if asked not in (None, "loop", "thread"):
+        raise ConfigurationError(f"task {name!r}: executor {asked!r}; there are: loop, thread")
+    if is_async and asked == "thread":
+        raise ConfigurationError(f"task {name!r}: an async function runs on the loop; executor='thread' is for a def")
+    return asked or ("loop" if is_async else "thread")
+
+
+def _read_timeout(name: str, timeout: timedelta | float) -> float:
+    value = seconds(timeout)
+    if not 0 < value < float("inf"):
+        raise ConfigurationError(f"task {name!r}: timeout of {value} s; give more than 0")
+    return value

@@ -1,0 +1,248 @@
+"""How a function's parameters and a payload fit together, worked out once when the task is declared.
+
+A payload is an object keyed by parameter name, or, when the only parameter is called ``payload``, any JSON value. What
+is enqueued is read back by the very decoder that a worker will use, so what enqueue accepts, the worker can call with.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, get_type_hints
+
+import msgspec
+
+from stowhand import strict_json
+from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload
+from stowhand.tasks.context import BlockingHelpers, Context, Helpers
+
+ABSENT: Final = object()
+_POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Shape:
+    """The parameters of one task."""
+
+    def __init__(self, task: str, parameters: list[Parameter], *, whole: str | None, injected: Injected) -> None:
+        self.task = task
+        self.whole = whole
+        """The parameter that takes the payload as it is; ``None``: an object keyed by parameter name."""
+        self.injected = injected
+        self.names = tuple(one.name for one in parameters)
+        self._positional = tuple(one.name for one in parameters if one.by_position)
+        self._required = tuple(one.name for one in parameters if one.default is ABSENT)
+        self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
+        self._decoder = _decoder_for(task, parameters, whole)
+
+    def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The payload of a call, as text. Raises InvalidJob that names the parameter."""
+        bound = self._bind(args, kwargs)
+        return self.write_value(bound if self.whole is None else bound.get(self.whole, ABSENT))
+
+    def write_value(self, payload: object) -> str:
+        """A ready payload, as text. Raises InvalidJob when this task could not be called with it."""
+        if payload is ABSENT:
+            payload = self._defaults.get(self.whole or "", {})
+        text = strict_json.encode(payload)
+        try:
+            self._decoder.decode(text)
+        except (msgspec.MsgspecError, ValueError):
+            # Once more, the long way: what does not count is left out, and the message names the argument.
+            try:
+                self.read(text)
+            except UndecodablePayload as error:
+                raise InvalidJob(str(error)) from None
+        return text
+
+    def read(self, text: str | None) -> dict[str, Any]:
+        """The keyword arguments for a stored payload. Raises UndecodablePayload."""
+        if not self.names:
+            if text is None or text == "{}":
+                return {}
+        elif text is None:
+            text = "{}"
+        try:
+            value = strict_json.decode_with(self._decoder, text, limit=strict_json.READ_LIMIT)
+        except UndecodablePayload as error:
+            value = self._read_again(text, error)
+        if self.whole is not None:
+            return {self.whole: value}
+        arguments = msgspec.structs.asdict(value)
+        if self._defaults:
+            return {name: value for name, value in arguments.items() if value is not ABSENT}
+        return arguments
+
+    def _read_again(self, text: str, error: UndecodablePayload) -> Any:
+        """Names that begin with ``_`` belong to whoever enqueued (``_cron``) and are no argument unless declared."""
+        if self.whole is None and isinstance(error.__cause__, msgspec.ValidationError):
+            value = strict_json.decode(text)
+            if isinstance(value, dict):
+                kept = {key: item for key, item in value.items() if key in self.names or not key.startswith("_")}
+                if len(kept) < len(value):
+                    return self._read_kept(kept)
+        raise self._refusal(error)
+
+    def _read_kept(self, kept: dict[str, Any]) -> Any:
+        try:
+            return strict_json.decode_with(self._decoder, msgspec.json.encode(kept).decode())
+        except UndecodablePayload as error:
+            raise self._refusal(error) from error.__cause__
+
+    def _refusal(self, error: UndecodablePayload) -> UndecodablePayload:
+        text = str(error)
+        what, nested, where = text.partition(" - at '$.")
+        if nested:
+            text = f"argument '{where}: {what}"
+        elif self.whole is None and text.startswith("Object missing required field "):
+            text = f"missing argument {text.removeprefix('Object missing required field ')}"
+        elif self.whole is None and text.startswith("Object contains unknown field "):
+            text = f"unexpected argument {text.removeprefix('Object contains unknown field ')}{self._takes()}"
+        return UndecodablePayload(f"payload of task {self.task!r}: {text}")
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        # inspect.Signature.bind does the same in ten times the time, and its messages name no task.
+        if len(args) > len(self._positional):
+            self._reject(f"takes {len(self._positional)} arguments by position, {len(args)} were given{self._takes()}")
+        bound = dict(zip(self._positional, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in self.names:
+                self._reject(f"unexpected argument {name!r}{self._takes()}")
+            if name in bound:
+                self._reject(f"argument {name!r} was given twice")
+            bound[name] = value
+        for name in self._required:
+            if name not in bound:
+                self._reject(f"missing argument {name!r}")
+        return bound
+
+    def _reject(self, why: str) -> NoReturn:
+        raise InvalidJob(f"task {self.task!r}: {why}")
+
+    def _takes(self) -> str:
+        return f"; it takes: {', '.join(self.names)}" if self.names else "; it takes no arguments"
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter that is part of the payload."""
+
+    name: str
+    annotation: Any
+    default: Any
+    by_position: bool
+
+
+class Injected(msgspec.Struct, frozen=True):
+    """Names of the parameters that the worker fills in."""
+
+    context: str | None = None
+    helpers: str | None = None
+
+    @property
+    def any(self) -> bool:
+        """Is there one?"""
+        return self.context is not None or self.helpers is not None
+
+
+def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False) -> Shape:
+    """Look at a function's signature. Raises ConfigurationError when it cannot be a task."""
+    found = [(one, _annotation(function, task, one)) for one in inspect.signature(function).parameters.values()]
+    for one, _ in found:
+        _refuse_kind(task, one)
+    injected = _injected(found, positional=positional)
+    parameters = [
+        Parameter(
+            one.name,
+            Any if annotation is inspect.Parameter.empty else annotation,
+            ABSENT if one.default is inspect.Parameter.empty else one.default,
+            one.kind in _POSITIONAL_KINDS,
+        )
+        for one, annotation in found
+        if one.name not in (injected.context, injected.helpers)
+    ]
+    if positional and len(parameters) > 1:
+        raise ConfigurationError(
+            f"task {task!r}: takes {', '.join(one.name for one in parameters)};"
+            " a task in a folder takes (payload) or (payload, helpers)"
+        )
+    whole = parameters[0].name if len(parameters) == 1 and (positional or parameters[0].name == "payload") else None
+    return Shape(task, parameters, whole=whole, injected=injected)
+
+
+def _injected(found: list[tuple[inspect.Parameter, Any]], *, positional: bool) -> Injected:
+    context = helpers = None
+    for index, (one, annotation) in enumerate(found):
+        if annotation is Context:
+            context = one.name
+        elif annotation in (Helpers, BlockingHelpers) or (
+            annotation in (inspect.Parameter.empty, Any)
+            and ((positional and index == 1) or (one.name == "helpers" and found[0][0].name == "payload"))
+        ):
+            helpers = one.name
+    return Injected(context, helpers)
+
+
+def _refuse_kind(task: str, one: inspect.Parameter) -> None:
+    where = f"task {task!r}: parameter {one}"
+    if one.kind is inspect.Parameter.VAR_POSITIONAL:
+        raise ConfigurationError(f"{where}: a payload names its arguments; take a list instead")
+    if one.kind is inspect.Parameter.VAR_KEYWORD:
+        raise ConfigurationError(f"{where}: name the parameters, or take the whole object as one called 'payload'")
+    if one.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigurationError(f"{where}: positional-only; a payload names its arguments")
+
+
+def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter) -> Any:
+    """The annotation as an object. One by one, because an unresolvable return type is nobody's business."""
+    if one.annotation is inspect.Parameter.empty:
+        return inspect.Parameter.empty
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "__func__", inner)
+    closure = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
+    holder = type("Holder", (), {"__annotations__": {one.name: one.annotation}})
+    try:
+        scope = getattr(inner, "__globals__", {})
+        return get_type_hints(holder, globalns=scope, localns=dict(closure), include_extras=True)[one.name]
+    except NameError as error:
+        raise ConfigurationError(
+            f"task {task!r}: parameter {one.name!r}: annotation {one.annotation!r} cannot be resolved ({error});"
+            " define or import it at the top of the module, and not under TYPE_CHECKING"
+        ) from None
+
+
+def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> msgspec.json.Decoder[Any]:
+    for one in parameters:
+        try:
+            custom = isinstance(msgspec.inspect.type_info(one.annotation), msgspec.inspect.CustomType)
+            if custom and not _is_pydantic(one.annotation):
+                raise TypeError("not a type that JSON can be read as")
+        except TypeError as error:
+            raise ConfigurationError(
+                f"task {task!r}: parameter {one.name!r}: {one.annotation!r}: {error}; take plain values, a dataclass,"
+                " a TypedDict, or a msgspec or pydantic model"
+            ) from None
+    if whole is not None:
+        return msgspec.json.Decoder(parameters[0].annotation, dec_hook=_read_other)
+    # Defaults stay out of the struct: ABSENT says "not in the payload", and the function's own default applies.
+    ordered = sorted(parameters, key=lambda one: one.default is not ABSENT)
+    fields = [
+        (one.name, one.annotation) if one.default is ABSENT else (one.name, one.annotation, ABSENT) for one in ordered
+    ]
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), dec_hook=_read_other
+    )
+
+
+def _is_pydantic(kind: Any) -> bool:
+    return hasattr(kind, "__pydantic_validator__")
+
+
+def _read_other(kind: Any, value: Any) -> Any:
+    """What msgspec cannot read by itself: a pydantic model, in JSON mode, as its own ``model_validate_json``."""
+    if not _is_pydantic(kind):
+        raise ValueError(f"a {getattr(kind, '__qualname__', kind)} cannot be read from JSON")
+    try:
+        return kind.model_validate_json(msgspec.json.encode(value))
+    except ValueError as error:
+        details = error.errors(include_url=False) if hasattr(error, "errors") else []
+        words = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details[:3]]
+        raise ValueError("; ".join(words) or str(error)) from None

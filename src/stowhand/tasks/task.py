@@ -1,0 +1,126 @@
+"""What a declared function can do: be called as before, and be enqueued, with its own parameters checked by type."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator
+from typing import Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from stowhand.job import Job, NewJob
+from stowhand.store import Producer
+from stowhand.tasks.context import Context
+from stowhand.tasks.options import EnqueueOptions, apply_options
+from stowhand.tasks.registry import TaskDefinition
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Connection(Protocol):
+    """A psycopg or sqlite3 connection that the caller holds."""
+
+    def commit(self) -> None:
+        """Never called by us: the caller commits, or rolls back."""
+
+
+class AsyncConnection(Protocol):
+    """A psycopg connection whose methods are awaited."""
+
+    def commit(self) -> Awaitable[None]:
+        """Never called by us."""
+
+
+class ConfiguredTask(Generic[P]):
+    """A task together with the options that its next jobs will have."""
+
+    def __init__(self, definition: TaskDefinition, producer: Producer, template: NewJob | None = None) -> None:
+        self._definition = definition
+        self._producer = producer
+        self._template = template or definition.template
+
+    @property
+    def name(self) -> str:
+        """What it is called in the store."""
+        return self._definition.name
+
+    @property
+    def definition(self) -> TaskDefinition:
+        """What was declared about it."""
+        return self._definition
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Commit one job that will call the task with these arguments.
+
+        What is not given keeps the function's default, as it is when the job runs. Raises InvalidJob, OutcomeUnknown,
+        SchemaMissing, StoreUnreachable.
+        """
+        return await self._producer.enqueue(self.new_job(*args, **kwargs))
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P]:
+        """The same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
+        return ConfiguredTask(self._definition, self._producer, apply_options(self._template, options))
+
+    def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The job, not enqueued: for ``app.enqueue_many`` and ``Context.enqueue_after``. Raises InvalidJob."""
+        text = self._definition.shape.write(args, kwargs)
+        return msgspec.structs.replace(self._template, payload=text)
+
+    async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[int]:
+        """Enqueue a job per payload in one transaction, streamed; their ids in the order given. All of them, or none.
+
+        A payload is an object keyed by parameter name (or whatever the parameter ``payload`` takes). With arguments
+        checked by type: ``app.enqueue_many(send.new_job(n) for n in numbers)``.
+        """
+        if isinstance(payloads, AsyncIterable):
+            return await self._producer.enqueue_many(self._job_of(one) async for one in payloads)
+        return await self._producer.enqueue_many(self._jobs_of(payloads))
+
+    @overload
+    def enqueue_in(self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[Job]: ...
+    @overload
+    def enqueue_in(self, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    def enqueue_in(
+        self, connection: Connection | AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job | Awaitable[Job]:
+        """Enqueue inside the caller's transaction: the job is there when, and only if, the caller commits.
+
+        Gives the job, or an awaitable of it when the connection is asynchronous. A sqlite3 connection must be on the
+        queue's file. Raises InvalidJob.
+        """
+        return cast("Job | Awaitable[Job]", self._producer.enqueue_in(connection, self.new_job(*args, **kwargs)))
+
+    def _jobs_of(self, payloads: Iterable[object]) -> Iterator[NewJob]:
+        return map(self._job_of, payloads)
+
+    def _job_of(self, payload: object) -> NewJob:
+        return msgspec.structs.replace(self._template, payload=self._definition.shape.write_value(payload))
+
+
+class Task(ConfiguredTask[P], Generic[P, R_co]):
+    """A function declared as a task. Calling it calls the function, here and now."""
+
+    def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
+        super().__init__(definition, producer)
+        functools.update_wrapper(self, definition.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return cast("R_co", self._definition.function(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r}>"
+
+
+class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
+    """A task whose first parameter is a Context: given by whoever calls it directly, never enqueued."""
+
+    def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
+        super().__init__(definition, producer)
+        functools.update_wrapper(self, definition.function)
+
+    def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return cast("R_co", self._definition.function(context, *args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r}>"

@@ -1,0 +1,120 @@
+"""Threads for synchronous tasks.
+
+Not a ``ThreadPoolExecutor``: its threads are joined when the interpreter ends, so a hung task would keep the process
+from ending, and a hung thread takes one of its slots for ever. Here a thread is taken when a task starts and returns
+when it ends; how many there are is bounded by how many tasks a worker runs at once, plus those that hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Threads:
+    """Daemon threads that run one call after another."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Thread] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    async def run(self, call: Callable[[], T], *, left_behind: Callable[[], None]) -> T:
+        """Call it in a thread, under a copy of the current context variables, and wait for what it returns.
+
+        When the waiting is cancelled, the call goes on (a thread cannot be stopped), ``left_behind`` is told, and
+        what it returns or raises is ignored.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+        ended = threading.Event()
+
+        def work() -> Callable[[], None]:
+            try:
+                return partial(_succeed, future, context.run(call))
+            except BaseException as error:  # noqa: BLE001 - boundary: raised again where the task is awaited
+                return partial(_fail, future, _raisable(error))
+            finally:
+                ended.set()
+
+        self._take().begin(work, loop)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not ended.is_set():
+                left_behind()
+            raise
+
+    def close(self) -> None:
+        """End the idle threads; those that still run end with their call. Harmless when repeated."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.end()
+
+    def _take(self) -> _Thread:
+        with self._lock:
+            return self._idle.pop() if self._idle else _Thread(self._put_back)
+
+    def _put_back(self, thread: _Thread) -> bool:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(thread)
+            return not self._closed
+
+
+class _Thread:
+    def __init__(self, put_back: Callable[[_Thread], bool]) -> None:
+        self._inbox: SimpleQueue[tuple[Callable[[], Callable[[], None]], asyncio.AbstractEventLoop] | None]
+        self._inbox = SimpleQueue()
+        self._put_back = put_back
+        self._thread = threading.Thread(target=self._run, name="stowhand task", daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Callable[[], Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:
+        self._inbox.put((work, loop))
+
+    def end(self) -> None:
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        stays = True
+        while stays and (item := self._inbox.get()) is not None:
+            work, loop = item
+            tell = work()
+            # Back in the pool before anybody hears of the end, so that the next task finds this thread.
+            stays = self._put_back(self)
+            try:
+                loop.call_soon_threadsafe(tell)
+            except RuntimeError:
+                # The loop is closed: the call was left behind long ago and nobody waits for it.
+                del tell
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """A future refuses StopIteration, which would end the coroutine that awaits it."""
+    if isinstance(error, StopIteration):
+        replacement = RuntimeError("the task raised StopIteration")
+        replacement.__cause__ = error
+        return replacement
+    return error

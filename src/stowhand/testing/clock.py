@@ -1,0 +1,148 @@
+"""Virtual time: an hour of leases, retries and beats passes in a millisecond, always in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from stowhand.clock import SystemClock
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+"""What a fake clock shows before it has been moved."""
+
+REST_ROUNDS = 3
+"""The loop is at rest when nothing was ready in so many rounds: one may pass before a pipe or a thread is heard."""
+
+YIELD = SystemClock()
+"""Sleeping no time at all is how a coroutine lets the others run."""
+
+MOST_ROUNDS = 20_000
+"""A loop that is still busy after so many rounds spins; better an error than a test that hangs."""
+
+
+class FakeClock:
+    """A ``Clock`` that stands still until ``advance`` moves it.
+
+    Stores take it as their own idea of now: ``MemoryStore(clock)``, ``StoreOptions(pinned=clock.now)``.
+    """
+
+    def __init__(self, start: datetime = START) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, FakeTimer]] = []
+
+    async def advance(self, seconds: float = 0.0) -> None:
+        """Move time, one instant after the other; after each, let everything run to its next wait."""
+        if seconds < 0:
+            raise ValueError(f"time does not go back: advance({seconds})")
+        target = self._elapsed + seconds
+        await self.settle()
+        while self._timers and self._timers[0][0] <= target:
+            self._elapsed = max(self._elapsed, self._timers[0][0])
+            self._fire_due()
+            await self.settle()
+        self._elapsed = target
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let the loop run, without moving time, until nothing on it is ready.
+
+        What waits for a real thread or a socket is not ready: wait for that by other means.
+        """
+        ready = getattr(asyncio.get_running_loop(), "_ready", None)
+        at_rest = 0
+        for _ in range(MOST_ROUNDS):
+            await YIELD.sleep(0)
+            # While this task runs, whatever else the loop could run is in its ready queue.
+            at_rest = at_rest + 1 if not ready else 0
+            if at_rest >= (REST_ROUNDS if ready is not None else 200):
+                return
+        raise RuntimeError("the event loop does not come to rest: something calls itself without waiting")
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    def now(self) -> datetime:
+        """The wall time: the start, plus what has passed."""
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def pinned(self) -> datetime:
+        return self.now()
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await YIELD.sleep(0)
+            return
+        awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if awake.done() else awake.set_result(None))
+        try:
+            await awake
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(call)
+        if seconds <= 0:
+            asyncio.get_running_loop().call_soon(timer.fire)
+        else:
+            heapq.heappush(self._timers, (self._elapsed + seconds, next(self._order), timer))
+        return timer
+
+    def ticker(self, name: str, tick: Callable[[], float]) -> FakeTicker:
+        return FakeTicker(self, tick)
+
+    def _fire_due(self) -> None:
+        while self._timers and self._timers[0][0] <= self._elapsed:
+            heapq.heappop(self._timers)[2].fire()
+
+
+class FakeTimer:
+    """Fires once, unless it was cancelled."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self._call = None
+
+    def fire(self) -> None:
+        """Call it, if nobody has said otherwise."""
+        call, self._call = self._call, None
+        if call is not None:
+            call()
+
+
+class FakeTicker:
+    """Calls ``tick`` on the loop itself, in virtual time: there is no thread to wait for."""
+
+    def __init__(self, clock: FakeClock, tick: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tick = tick
+        self._loop = asyncio.get_running_loop()
+        self._next: FakeTimer | None = None
+        self._poked = False
+        self._stopped = False
+        self.poke()
+
+    def poke(self) -> None:
+        if not self._poked and not self._stopped:
+            self._poked = True
+            self._loop.call_soon_threadsafe(self._run)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _run(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        # Lowered before the call: a poke during the call asks for one more, as with a thread.
+        self._poked = False
+        if self._stopped:
+            return
+        wait = self._tick()
+        if not self._stopped:
+            self._next = self._clock.call_later(wait, self._run)

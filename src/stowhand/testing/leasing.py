@@ -1,0 +1,193 @@
+"""The memory store's claims, settlements, beats and resets: SEMANTICS under a lease, readable in one sitting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+
+from stowhand import lifecycle, limits
+from stowhand.errors import InvalidJob
+from stowhand.job import State
+from stowhand.lifecycle import QUARANTINE_AFTER, Ended, Settlement
+from stowhand.store import ClaimRequest, Lease, Pulse, ResetJob, Verdict
+from stowhand.testing import enqueueing
+from stowhand.testing.rows import WAITING, Row, Rows
+from stowhand.text import clean
+
+RESET_PAGE = 1000
+
+
+def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
+    """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
+    if request.token in rows.abandoned:
+        return []
+    busy = rows.running_queues()
+    claimed: list[Row] = []
+    due = (row for row in rows.live.values() if claimable(row, request, now))
+    for row in sorted(due, key=lambda row: (row.priority, row.run_at, row.id)):
+        if len(claimed) == request.limit:
+            break
+        if row.queue is not None:
+            if row.queue in busy:
+                continue
+            busy.add(row.queue)
+        start(row, request, now)
+        claimed.append(row)
+    return claimed
+
+
+def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
+    """Is it due, and what was asked for?"""
+    return (
+        row.waits()
+        and row.run_at <= now
+        and (request.tasks is None or row.task in request.tasks)
+        and not set(row.flags) & set(request.forbidden_flags)
+        and (row.resets >= QUARANTINE_AFTER) == request.suspects
+    )
+
+
+def start(row: Row, request: ClaimRequest, now: datetime) -> None:
+    """Hand it out under a new lease."""
+    row.state = State.PROCESSING
+    row.attempts = min(row.attempts + 1, row.max_attempts)
+    row.epoch += 1
+    row.token, row.settled_token = request.token, None
+    row.lease_until = now + timedelta(seconds=request.lease)
+    row.worker, row.started_at = request.worker, now
+
+
+def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, repeat: bool) -> Verdict:
+    """Record how an attempt ended, if its lease still holds."""
+    row = rows.held(lease)
+    if row is None:
+        return refuse(rows, lease, repeat=repeat)
+    try:
+        check(settlement)
+        with rows.all_or_nothing() if settlement.then else nullcontext():
+            record(rows, row, settlement, now)
+            for job in settlement.then:
+                enqueueing.add(rows, limits.check(job), now)
+    except InvalidJob as error:
+        reason = clean(f"its settlement could not be written: {error}")
+        record(rows, rows.live[lease.job_id], Settlement(State.FAILED, Ended.FAILED, error=reason), now)
+    return Verdict.SETTLED
+
+
+def refuse(rows: Rows, lease: Lease, *, repeat: bool) -> Verdict:
+    """Say why a lease holds nothing."""
+    row = rows.find(lease.job_id)
+    if row is None:
+        return Verdict.UNKNOWN if repeat else Verdict.LOST
+    return Verdict.ALREADY_SETTLED if row.settled_token == lease.token else Verdict.LOST
+
+
+def check(settlement: Settlement) -> None:
+    """Refuse text that no store can write."""
+    for text in (settlement.error, settlement.result):
+        if text is not None and clean(text, len(text) * 4) != text:
+            raise InvalidJob("the text holds NUL or lone surrogates")
+
+
+def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
+    """Write what was decided. The one rule that only a store can apply: see ``way_back``."""
+    row.settled_token, row.resets = row.token, 0
+    if settlement.refund:
+        row.attempts = max(row.attempts - 1, 0)
+    if settlement.error is not None:
+        row.last_error = settlement.error
+    state = way_back(row, settlement.state)
+    if state in WAITING:
+        rows.leave_processing(row, state)
+        row.run_at = now + timedelta(seconds=settlement.delay)
+    else:
+        row.result = settlement.result
+        rows.finish(row, state, now)
+
+
+def way_back(row: Row, state: State) -> State:
+    """Where a row really goes that was to go back to waiting: its cancellation may have been asked for,
+    or its key lost."""
+    if state not in WAITING:
+        return state
+    if row.cancel_requested or row.loses_retries == "removed":
+        return State.CANCELED
+    if row.loses_retries == "replaced" and state is State.ERRORED:
+        return State.FAILED
+    return state
+
+
+def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> Pulse:
+    """Renew what is still held, even past its deadline: nobody has taken it yet."""
+    lost, canceled = set(), set()
+    for lease in leases:
+        row = rows.held(lease)
+        if row is None:
+            lost.add((lease.job_id, lease.token))
+            continue
+        row.lease_until = now + timedelta(seconds=seconds)
+        if row.cancel_requested:
+            canceled.add((lease.job_id, lease.token))
+    return Pulse(lost=frozenset(lost), canceled=frozenset(canceled))
+
+
+def release(rows: Rows, leases: Iterable[Lease], now: datetime) -> None:
+    """Hand back unspent: due when it was, as if it had not been claimed."""
+    for lease in leases:
+        row = rows.held(lease)
+        if row is not None:
+            give_back(rows, row, now)
+
+
+def abandon(rows: Rows, token: str, now: datetime) -> None:
+    """Hand back whatever this token holds, and let it claim nothing more."""
+    rows.abandoned.add(token)
+    release(rows, [Lease(row.id, token, row.epoch) for row in rows.live.values() if row.token == token], now)
+
+
+def give_back(rows: Rows, row: Row, now: datetime) -> None:
+    """To waiting, with the attempt given back; or to canceled."""
+    row.attempts = max(row.attempts - 1, 0)
+    state = way_back(row, State.QUEUED)
+    if state is State.QUEUED:
+        rows.leave_processing(row, state)
+    else:
+        rows.finish(row, state, now)
+
+
+def stalled(rows: Rows, slack: float, now: datetime) -> list[Lease]:
+    """Leases that ended more than ``slack`` seconds ago."""
+    late = now - timedelta(seconds=slack)
+    return [lease for row, lease in running(rows) if row.lease_until is not None and row.lease_until < late]
+
+
+def held_by(rows: Rows, worker: str) -> list[Lease]:
+    """Leases of one worker, whatever their deadline."""
+    return [lease for row, lease in running(rows) if row.worker == worker]
+
+
+def running(rows: Rows) -> list[tuple[Row, Lease]]:
+    """Every row in processing with its lease, in id order."""
+    found = sorted((row for row in rows.live.values() if row.token is not None), key=lambda row: row.id)
+    return [(row, Lease(row.id, str(row.token), row.epoch)) for row in found]
+
+
+def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:
+    """Take jobs back from workers that died; the law decides whether they run again."""
+    taken = []
+    for lease in leases[:RESET_PAGE]:
+        row = rows.held(lease)
+        if row is None:
+            continue
+        worker = row.worker
+        decided = lifecycle.reset(resets=row.resets, max_resets=row.max_resets, max_attempts=row.max_attempts)
+        row.resets += 1
+        row.epoch += 1
+        if decided.state is State.QUEUED:
+            give_back(rows, row, now)
+        else:
+            row.last_error = decided.error
+            rows.finish(row, decided.state, now)
+        taken.append(ResetJob(row.id, row.task, row.state, worker))
+    return taken

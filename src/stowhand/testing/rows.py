@@ -1,0 +1,121 @@
+"""The rows of the memory store: what a job's row holds, where it lies, and the fence that guards it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from stowhand.job import Job, State
+from stowhand.store import DAY, Lease
+
+LosesRetries = Literal["replaced", "removed"]
+"""Why a running job lost its key: a newer job took it, or somebody removed it."""
+
+WAITING = (State.QUEUED, State.ERRORED)
+
+
+@dataclass
+class Row:
+    """A job as a store keeps it: what everybody may see, and the lease that nobody else may."""
+
+    id: int
+    task: str
+    payload: str
+    queue: str | None
+    priority: int
+    run_at: datetime
+    max_attempts: int
+    max_resets: int | None
+    key: str | None
+    flags: tuple[str, ...]
+    created_at: datetime
+    updated_at: datetime
+    state: State = State.QUEUED
+    attempts: int = 0
+    resets: int = 0
+    revision: int = 0
+    last_error: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    result: str | None = None
+    cancel_requested: bool = False
+    loses_retries: LosesRetries | None = None
+    worker: str | None = None
+    epoch: int = 0
+    token: str | None = None
+    lease_until: datetime | None = None
+    settled_token: str | None = None
+    """The lease under which it was last settled, so that a repeat is known as one."""
+
+    def waits(self) -> bool:
+        """It may be claimed when it is due."""
+        return self.state in WAITING
+
+    def job(self) -> Job:
+        """What everybody may see."""
+        return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
+
+
+class Rows:
+    """Live rows, and the history of what completed or was canceled."""
+
+    def __init__(self, history: float | None = DAY) -> None:
+        self.live: dict[int, Row] = {}
+        self.history: dict[int, Row] = {}
+        self.kept = history
+        """Seconds that the history is kept; ``None``: not at all."""
+        self.last_id = 0
+        self.abandoned: set[str] = set()
+        """Tokens that may never claim again."""
+        self.news = False
+        """Something became claimable: whoever sleeps should hear of it."""
+
+    def held(self, lease: Lease) -> Row | None:
+        """The fence. The row, if this very lease still holds it; every write after a claim passes through here."""
+        row = self.live.get(lease.job_id)
+        if row is None or row.state is not State.PROCESSING or row.token != lease.token:
+            return None
+        return row
+
+    def find(self, job_id: int) -> Row | None:
+        """Live, or in the history."""
+        return self.live.get(job_id) or self.history.get(job_id)
+
+    def holder(self, key: str) -> Row | None:
+        """The live row that a key names; there is at most one."""
+        return next((row for row in self.live.values() if row.key == key), None)
+
+    def running_queues(self) -> set[str]:
+        """Named queues that a running job blocks."""
+        return {row.queue for row in self.live.values() if row.queue is not None and row.state is State.PROCESSING}
+
+    def leave_processing(self, row: Row, state: State) -> None:
+        """No lease guards it any more; neither does it block its queue."""
+        self.news = self.news or state in WAITING or row.queue is not None
+        row.state = state
+        row.token = row.lease_until = row.worker = None
+
+    def finish(self, row: Row, state: State, now: datetime) -> None:
+        """A terminal state. What failed stays live, because keys and people still address it."""
+        self.leave_processing(row, state)
+        row.finished_at = now
+        if state is State.FAILED:
+            return
+        del self.live[row.id]
+        if self.kept is not None:
+            self.history[row.id] = row
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """An error leaves every row as it was."""
+        live = {row.id: copy(row) for row in self.live.values()}
+        history = {row.id: copy(row) for row in self.history.values()}
+        try:
+            yield
+        except BaseException:
+            self.live, self.history = live, history
+            raise

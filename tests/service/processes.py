@@ -1,0 +1,88 @@
+"""Real worker processes on a real store, for the tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from stowhand.job import State
+from stowhand.store import QueueStore, StoreOptions
+from stowhand.stores import open_store
+
+T = TypeVar("T")
+LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
+
+
+class Workers:
+    """``stowhand worker`` on one store, started and stopped by tests; nothing is left behind."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self._folder = url, folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """One more ``stowhand worker``; what it says goes to a file."""
+        command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", self.url, "--app", "tests.service.work:app"]
+        environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+        with self._log(len(self.processes)).open("wb") as log:
+            process = subprocess.Popen(
+                [*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self.processes.append(process)
+        return process
+
+    def said(self, number: int = 0) -> str:
+        """What a worker has written so far."""
+        return self._log(number).read_text(errors="replace")
+
+    def wait_for(self, words: str, number: int = 0, seconds: float = 20.0) -> None:
+        """Until a worker has said that."""
+        deadline = time.monotonic() + seconds
+        while words not in self.said(number):
+            assert time.monotonic() < deadline, f"never said {words!r}:\n{self.said(number)}"
+            time.sleep(0.02)
+
+    def destroy(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"worker-{number}.log"
+
+
+def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
+    """Open the store (installed if need be), use it, close it."""
+
+    async def go() -> T:
+        store = open_store(url, StoreOptions(history=3600.0))
+        try:
+            await store.install()
+            await store.open()
+            return await asyncio.wait_for(use(store), 60)
+        finally:
+            await store.close()
+
+    return asyncio.run(go())
+
+
+def wait_until_done(url: str, seconds: float) -> dict[State, int]:
+    """Until nothing is live; gives the counts by state."""
+
+    async def count(store: QueueStore) -> dict[State, int]:
+        deadline = time.monotonic() + seconds
+        while True:
+            counts = await store.counts()
+            if not sum(counts[state] for state in LIVE):
+                return counts
+            assert time.monotonic() < deadline, f"not done after {seconds} s: {counts}"
+            await asyncio.sleep(0.1)
+
+    return with_store(url, count)

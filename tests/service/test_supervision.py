@@ -1,0 +1,90 @@
+"""Processes under a supervisor: the dead are replaced, their jobs come back, a killer is found and ends as failed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import psutil
+import pytest
+
+from stowhand.job import Job, NewJob, State
+from stowhand.store import QueueStore
+from tests.service.processes import Workers, wait_until_done, with_store
+
+INNOCENT = 1000
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_innocent_ones_complete(
+    url: str, workers: Workers
+) -> None:
+    async def enqueue(store: QueueStore) -> int:
+        innocent = [NewJob(task="innocent", payload=f'{{"number": {n}, "pause": 0.002}}') for n in range(INNOCENT)]
+        ids = await store.enqueue_many([*innocent[:100], NewJob(task="killer"), *innocent[100:]])
+        return ids[100]
+
+    killer = with_store(url, enqueue)
+    process = workers.start("--processes", "2", "--lease", "3", "-j", "4")
+    counts = wait_until_done(url, 60)
+    assert counts[State.COMPLETED] == INNOCENT
+    assert counts[State.FAILED] == 1
+    job = with_store(url, lambda store: store.get(killer))
+    assert job is not None
+    assert "its worker died 6 times while running it" in (job.last_error or "")
+    assert job.resets == 6
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_lease_ends(url: str, workers: Workers) -> None:
+    async def enqueue(store: QueueStore) -> int:
+        return (await store.enqueue(NewJob(task="innocent", payload='{"number": 1, "pause": 1.5}'))).id
+
+    job_id = with_store(url, enqueue)
+    process = workers.start("--processes", "2", "--lease", "60")
+    _wait_for_holder(url, job_id)
+    for child in psutil.Process(process.pid).children():
+        child.kill()
+    counts = wait_until_done(url, 15)
+    assert counts[State.COMPLETED] == 1
+    assert len(psutil.Process(process.pid).children()) == 2
+    job = with_store(url, lambda store: store.get(job_id))
+    assert isinstance(job, Job)
+    assert (job.attempts, job.resets) == (1, 0), "the attempt of the dead is given back, and completing clears resets"
+
+
+def test_children_end_when_their_supervisor_is_killed(url: str, workers: Workers) -> None:
+    process = workers.start("--processes", "2")
+    children = _wait_for_children(process, 2)
+    process.kill()
+    gone, alive = psutil.wait_procs(children, timeout=15)
+    assert not alive
+    assert len(gone) == 2
+
+
+def test_a_mistake_in_the_settings_is_said_once_and_ends_everything(tmp_path: object, workers: Workers) -> None:
+    process = workers.start("--processes", "2", "--app", "tests.service.work:nothing")
+    assert process.wait(20) == 2
+    assert workers.said().count("error:") == 1
+
+
+def _wait_for_holder(url: str, job_id: int) -> str:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        job = with_store(url, lambda store: store.get(job_id))
+        if job is not None and job.worker:
+            return job.worker
+        time.sleep(0.05)
+    raise AssertionError("nobody took it")
+
+
+def _wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        children = psutil.Process(process.pid).children()
+        if len(children) == count:
+            time.sleep(0.5)
+            return children
+        time.sleep(0.05)
+    raise AssertionError("the children never came")
