@@ -13,7 +13,6 @@ import msgspec
 from stowhand.bench.measure import Bench
 from stowhand.bench.place import own_place
 from stowhand.bench.plan import MEASURES, Plan, Row
-from stowhand.cli.groups import Command
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.settings import ResolvedStore, resolve_store_url
@@ -23,7 +22,7 @@ COUNT = click.IntRange(min=1)
 DEFAULT = Plan()
 
 
-@click.command(cls=Command)
+@click.command("bench")
 @click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
 @click.option("--quick", is_flag=True, help="Rough figures in some seconds.")

@@ -7,22 +7,22 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import click
-import msgspec
 
 from stowhand import __version__
+from stowhand.cli.doctor_postgres import examine_server
+from stowhand.cli.findings import Finding, Mark, fail, ok, warn
 from stowhand.cli.options import settings_of, store_options, tasks_options
 from stowhand.cli.session import unopened
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.observe.logs import wants_color
-from stowhand.observe.safe_text import escape, scrub
+from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.service.durations import say_duration
-from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, exit_code
+from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
 from stowhand.service.setting_table import RESERVED_CONNECTIONS
 from stowhand.service.settings import WorkerSettings, suspicious_variables
 from stowhand.service.settings_file import read_settings_file
@@ -30,6 +30,7 @@ from stowhand.store import QueueStore, SchemaStatus
 
 LISTEN_PATIENCE = 3.0
 LISTEN_LOOKS = 15
+INDENT = " " * 18
 SHOWN = 5
 """Problems of one store in the report, at most."""
 PACKAGES = ("msgspec", "click", "psycopg", "psycopg-pool", "psycopg-binary", "rich", "pydantic")
@@ -43,24 +44,6 @@ class Checkable(Protocol):
         """What is wrong; empty when nothing is."""
 
 
-class Mark(StrEnum):
-    """How a finding is to be read."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "FAIL"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line of the report."""
-
-    mark: Mark
-    what: str
-    said: str
-    code: int = OK
-    """The exit code that a failure asks for."""
-
-
 @click.command()
 @tasks_options
 @store_options
@@ -70,68 +53,64 @@ def command(**typed: Any) -> int:
     Exit code: 0 nothing is broken, 1 something is, 3 the store cannot be reached, 4 its schema is unsuitable.
     """
     settings = settings_of(typed)
-    found = [*examine_machine(), *examine_settings(settings)]
-    for finding in found:
-        _show(finding)
+    worst = OK
 
     async def examine() -> None:
-        async for finding in examine_store(settings):
-            found.append(finding)
+        nonlocal worst
+        async for finding in examine_everything(settings):
+            worst = max(worst, finding.code)
             _show(finding)
 
     asyncio.run(examine())
+    return worst
+
+
+async def examine_everything(settings: WorkerSettings) -> AsyncIterator[Finding]:
+    """In the order in which things are needed."""
+    for finding in (*examine_machine(), *examine_settings(settings)):
+        yield finding
+    async for finding in examine_store(settings):
+        yield finding
     for finding in examine_tasks(settings):
-        found.append(finding)
-        _show(finding)
-    return max((finding.code for finding in found), default=OK)
+        yield finding
 
 
 def examine_machine() -> Iterator[Finding]:
     """Python and the packages."""
-    enough = sys.version_info >= (3, 11)
-    yield Finding(
-        Mark.OK if enough else Mark.FAIL,
-        "Python",
-        f"{platform.python_version()} on {platform.system()}" + ("" if enough else "; 3.11 or newer is needed"),
-        OK if enough else FAILURE,
-    )
+    python = f"{platform.python_version()} on {platform.system()}"
+    yield ok("Python", python) if sys.version_info >= (3, 11) else fail("Python", f"{python}; 3.11 or newer is needed")
     versions = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
-    yield Finding(Mark.OK, "stowhand", f"{__version__} ({versions})")
+    yield ok("stowhand", f"{__version__} ({versions})")
 
 
 def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
     """Which store, who said so, and what was said in vain."""
     connection = settings.store.connection
-    yield Finding(Mark.OK, "store", f"{scrub(connection.url)} ({connection.source})")
+    yield ok("store", f"{scrub(connection.url)} ({connection.source})")
     if connection.note:
-        yield Finding(Mark.WARN, "store", connection.note)
+        yield warn("store", connection.note)
     file = read_settings_file(Path())
     if file.ignored:
-        yield Finding(Mark.WARN, "settings", f"{file.ignored} has settings too; only {file.name} is read")
+        yield warn("settings", f"{file.ignored} has settings too; only {file.name} is read")
     for name, near in suspicious_variables(os.environ):
-        yield Finding(Mark.WARN, "settings", f"the variable {name} means nothing; did you mean {near}?")
-    yield Finding(
-        Mark.OK,
-        "worker",
-        f"{settings.processes} x {settings.jobs} jobs at once, lease {say_duration(settings.lease)},"
-        f" grace {say_duration(settings.grace)}",
-    )
+        yield warn("settings", f"the variable {name} means nothing; did you mean {near}?")
+    lease, grace = say_duration(settings.lease), say_duration(settings.grace)
+    yield ok("worker", f"{settings.processes} x {settings.jobs} jobs at once, lease {lease}, grace {grace}")
     if connection.scheme == "postgresql":
         pool = settings.store.max_pool_size
-        yield Finding(
-            Mark.OK,
-            "pool",
-            f"{settings.processes} x {pool} = {settings.processes * pool} connections at most; of each {pool}"
-            f" a worker keeps {RESERVED_CONNECTIONS}, tasks have {pool - RESERVED_CONNECTIONS}",
-        )
+        left = pool - RESERVED_CONNECTIONS
+        yield ok("pool", f"{pool} in each process: a worker keeps {RESERVED_CONNECTIONS}, tasks have {left}")
 
 
 async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
-    """Reachable, of the right schema, readable, and heard from."""
+    """Reachable, of the right schema, sound, and heard from."""
     try:
         async with unopened(settings.store) as store:
             status = await store.status()
-            yield Finding(Mark.OK, "reached", store.description)
+            yield ok("reached", store.description)
+            if settings.store.connection.scheme == "postgresql":
+                for finding in await asyncio.to_thread(lambda: list(examine_server(settings))):
+                    yield finding
             schema = examine_schema(status)
             yield schema
             if schema.mark is not Mark.OK:
@@ -142,69 +121,59 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             yield await _count(store)
             yield await _listen(store, settings)
     except SchemaError as error:
-        yield Finding(Mark.FAIL, "schema", str(error), SCHEMA_UNSUITABLE)
+        yield fail("schema", str(error), SCHEMA_UNSUITABLE)
     except StowhandError as error:
-        yield Finding(Mark.FAIL, "reached", str(error), exit_code(error))
+        yield fail("reached", str(error), exit_code(error))
 
 
 def examine_schema(status: SchemaStatus) -> Finding:
     """What a worker would say to it."""
-    known = f"this version knows {status.expected}"
     if status.installed is None:
-        return Finding(Mark.WARN, "schema", "none yet; a worker installs it, and so does: stowhand migrate")
+        return warn("schema", "none yet; a worker installs it, and so does: stowhand migrate")
+    compared = f"number {status.installed}, this version knows {status.expected}"
     if status.breaking:
-        return Finding(Mark.FAIL, "schema", f"number {status.installed}; {known}: upgrade stowhand", SCHEMA_UNSUITABLE)
+        return fail("schema", f"{compared}: upgrade stowhand", SCHEMA_UNSUITABLE)
     if status.installed < status.expected:
-        return Finding(
-            Mark.FAIL, "schema", f"number {status.installed}; {known}: run stowhand migrate", SCHEMA_UNSUITABLE
-        )
-    if status.installed > status.expected:
-        return Finding(Mark.OK, "schema", f"number {status.installed}, newer and compatible ({known})")
-    return Finding(Mark.OK, "schema", f"number {status.installed}")
+        return fail("schema", f"{compared}: run stowhand migrate", SCHEMA_UNSUITABLE)
+    return ok("schema", compared if status.installed > status.expected else f"number {status.installed}")
 
 
 def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     """Can they be loaded?"""
     from stowhand.service.loading import load_tasks
 
-    if settings.app is None and not Path(settings.tasks or "tasks").is_dir():
-        mark = Mark.WARN if settings.tasks is None else Mark.FAIL
-        yield Finding(
-            mark,
-            "tasks",
-            f"no folder {settings.tasks or 'tasks'}/ here, and no --app",
-            OK if mark is Mark.WARN else FAILURE,
-        )
+    if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
+        yield warn("tasks", "no folder tasks/ here, and no --tasks or --app")
         return
     try:
         loaded = load_tasks(settings)
     except StowhandError as error:
-        yield Finding(Mark.FAIL, "tasks", str(error), FAILURE)
+        yield fail("tasks", str(error))
         return
     for problem in loaded.problems:
-        yield Finding(Mark.WARN, "tasks", problem)
-    yield Finding(Mark.OK if loaded.names else Mark.WARN, "tasks", ", ".join(loaded.names) or "none")
+        yield warn("tasks", problem)
+    yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
 
 
 def _soundness(problems: Sequence[str]) -> Finding:
     if problems:
-        return Finding(Mark.FAIL, "sound", "; ".join(problems[:SHOWN]), FAILURE)
-    return Finding(Mark.OK, "sound", "the store finds nothing wrong with itself")
+        return fail("sound", "; ".join(problems[:SHOWN]))
+    return ok("sound", "the store finds nothing wrong with itself")
 
 
 async def _count(store: QueueStore) -> Finding:
     counts = await store.counts()
-    return Finding(Mark.OK, "jobs", ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none")
+    return ok("jobs", ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none")
 
 
 async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
     """A worker that hears nothing polls: slower to wake, never wrong."""
     for _ in range(LISTEN_LOOKS):
         if store.hears:
-            return Finding(Mark.OK, "wake-ups", "heard")
+            return ok("wake-ups", "heard")
         await store.wait(LISTEN_PATIENCE / LISTEN_LOOKS)
     through = "" if settings.store.listen_url else "; behind a transaction pooler give --listen-url"
-    return Finding(Mark.WARN, "wake-ups", f"not heard: workers poll{through}")
+    return warn("wake-ups", f"not heard: workers poll{through}")
 
 
 def _version(package: str) -> str | None:
@@ -219,4 +188,4 @@ def _show(finding: Finding) -> None:
     if wants_color(sys.stdout):
         colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}[finding.mark]
         mark = click.style(mark, fg=colour)
-    click.echo(f"{mark} {finding.what:<9} {escape(scrub(finding.said))}")
+    click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(finding.said), INDENT)}")

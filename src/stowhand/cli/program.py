@@ -33,7 +33,8 @@ root = Group(
     name="stowhand",
     commands_by_name=COMMANDS,
     help="Background jobs in Python on the store you already have. One worker, any store.",
-    epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.",
+    epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.\n\n"
+    "Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.",
 )
 
 

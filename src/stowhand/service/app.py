@@ -164,7 +164,11 @@ class App:
         from stowhand.service.process import open_installed
 
         store = self._given or self._new_store()
-        await (open_installed(store) if install else store.open())
+        try:
+            await (open_installed(store) if install else store.open())
+        except BaseException:
+            await store.close()  # what was opened half must not stay behind
+            raise
         return store
 
     def _new_store(self) -> QueueStore:

@@ -132,7 +132,8 @@ def resolve_store_url(
     """Which store is meant when ``explicit`` (a flag, an argument) is given or not. Raises ConfigurationError."""
     reading = _Reading({"connection": explicit}, os.environ if environ is None else environ, folder or Path())
     connection = reading.connection()
-    if connection is None:
+    # A file that cannot be read may have named another store: going on to the default would lose jobs there.
+    if connection is None or (explicit is None and reading.problems):
         raise ConfigurationError("\n".join(reading.problems))
     return connection
 
@@ -157,8 +158,9 @@ class _Reading:
     def values(self) -> dict[str, Any]:
         """Every setting but the connection, parsed."""
         preset = self._parsed(SETTINGS["preset"], {}) or "default"
+        defaults = PRESETS[preset] | ({"log_level": "debug"} if _wants_debugging(self._environ) else {})
         values = {
-            name: self._parsed(setting, PRESETS[preset])
+            name: self._parsed(setting, defaults)
             for name, setting in SETTINGS.items()
             if name not in ("connection", "preset")
         }
@@ -240,6 +242,10 @@ def suspicious_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             found += [(name, near[0])] if near else []
     return found
+
+
+def _wants_debugging(environ: Mapping[str, str]) -> bool:
+    return environ.get("STOWHAND_DEBUG", "") not in ("", "0")
 
 
 def _as_text(value: object) -> str:

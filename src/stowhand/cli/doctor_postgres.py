@@ -1,0 +1,79 @@
+"""What only a PostgreSQL server can tell the doctor: its version, its clock, and how many connections it has left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from stowhand.cli.findings import Finding, ok, warn
+from stowhand.clock import wall_clock
+from stowhand.service.settings import WorkerSettings
+
+OLDEST = 13
+SKEW_LIMIT = 1.0
+"""Seconds."""
+_LOOK = b"""
+    SELECT current_setting('server_version_num')::int, clock_timestamp(), current_setting('max_connections')::int,
+           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int
+"""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """One look at a server. ``skew``: seconds that its clock is ahead of ours."""
+
+    version: int
+    skew: float
+    most: int
+    used: int
+
+
+def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
+    """Blocks for one short query. Raises StoreUnreachable."""
+    server = _look(settings.store.url)
+    yield from judge_server(server, settings)
+
+
+def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
+    """What to say about it."""
+    major = server.version // 10_000
+    if major < OLDEST:
+        yield warn("server", f"PostgreSQL {major}; {OLDEST} is the oldest that is tried")
+    else:
+        yield ok("server", f"PostgreSQL {major}")
+    if abs(server.skew) > SKEW_LIMIT:
+        word = "ahead of" if server.skew > 0 else "behind"
+        yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
+    else:
+        yield ok("clock", "the server's and this machine's agree")
+    wanted = settings.processes * settings.store.max_pool_size
+    said = f"{settings.processes} x {settings.store.max_pool_size} = {wanted} at most; the server has {server.most}"
+    if wanted > server.most - server.used:
+        yield warn("connections", f"{said}, {server.used} of them in use: lower -m or --processes")
+    else:
+        yield ok("connections", f"{said}, {server.used} in use")
+
+
+def _look(url: str) -> Server:
+    from stowhand.database.address import Address
+    from stowhand.database.blocking import BlockingLink
+    from stowhand.database.trouble import first_line
+    from stowhand.errors import StoreError
+
+    link = BlockingLink(Address(url), lambda: "stowhand doctor", prepared=False)
+    try:
+        before = wall_clock()
+        ((version, now, most, used),) = link.rows(_LOOK)
+        return Server(version, _ahead(now, before, wall_clock()), most, used)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001  boundary: a driver's error becomes one of ours
+        raise StoreError(first_line(error)) from None
+    finally:
+        link.close()
+
+
+def _ahead(theirs: datetime, before: datetime, after: datetime) -> float:
+    """The answer was made at some moment between the two; the middle is the best guess."""
+    return (theirs - before).total_seconds() - (after - before).total_seconds() / 2

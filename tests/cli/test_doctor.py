@@ -1,0 +1,97 @@
+"""``stowhand doctor`` finds what is wrong, and its exit code says how wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stowhand.cli.doctor_postgres import Server, judge_server
+from stowhand.cli.findings import Mark
+from stowhand.service.settings import read_settings
+from tests.cli.conftest import Ended, Stowhand
+
+
+def marks(ended: Ended) -> dict[str, str]:
+    """The worst mark of each thing that was looked at."""
+    worst = ["ok", "warn", "FAIL"]
+    found: dict[str, str] = {}
+    for line in ended.out.splitlines():
+        if line.startswith(" "):
+            continue
+        mark, what, _ = line.split(maxsplit=2)
+        found[what] = max(found.get(what, "ok"), mark, key=worst.index)
+    return found
+
+
+def test_a_sound_installation_is_ok_from_top_to_bottom(call: Stowhand) -> None:
+    call("migrate")
+    ended = call("doctor")
+    assert ended.code == 0, ended.out + ended.err
+    assert set(marks(ended).values()) == {"ok"}
+    assert {"Python", "stowhand", "store", "reached", "schema", "sound", "jobs", "wake-ups", "tasks"} <= marks(
+        ended
+    ).keys()
+
+
+def test_a_schema_that_is_not_there_yet_is_a_warning_and_nothing_is_made(call: Stowhand, folder: Path) -> None:
+    ended = call("doctor")
+    assert ended.code == 0
+    assert marks(ended)["schema"] == "warn"
+    assert not (folder / "stowhand.db").exists()
+
+
+def test_a_store_that_does_not_answer_is_code_3_and_the_rest_is_still_looked_at(call: Stowhand) -> None:
+    ended = call("doctor", "-c", "postgresql://me:hunter2@127.0.0.1:1/nothing")
+    assert ended.code == 3, ended.out
+    assert marks(ended)["reached"] == "FAIL"
+    assert marks(ended)["tasks"] == "ok"
+    assert "hunter2" not in ended.out + ended.err
+
+
+def test_tasks_that_cannot_be_loaded_are_code_1(call: Stowhand, folder: Path) -> None:
+    call("migrate")
+    (folder / "tasks" / "broken.py").write_text("def broken(:\n")
+    ended = call("doctor")
+    assert ended.code == 1
+    assert marks(ended)["tasks"] == "FAIL"
+    assert "broken.py" in ended.out
+
+
+def test_what_was_said_in_vain_is_a_warning(call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOWHAND_JOB", "3")
+    monkeypatch.setenv("DATABASE_URL", "mysql://u:hunter2@h/d")
+    (folder / "stowhand.toml").write_text("jobs = 2\n")
+    (folder / "pyproject.toml").write_text("[tool.stowhand]\njobs = 3\n")
+    ended = call("doctor")
+    assert marks(ended)["settings"] == "warn"
+    assert "did you mean STOWHAND_JOBS?" in ended.out
+    assert "pyproject.toml" in ended.out
+    assert "DATABASE_URL" in ended.out
+    assert "hunter2" not in ended.out
+
+
+def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url: str) -> None:
+    assert call("migrate", "-c", postgres_url).code == 0
+    ended = call("doctor", "-c", postgres_url)
+    assert ended.code == 0, ended.out + ended.err
+    assert marks(ended)["wake-ups"] == "ok"
+    assert {"server", "clock", "connections"} <= marks(ended).keys()
+    assert "1 x 10 = 10 at most" in ended.out
+    assert "a worker keeps 4, tasks have 6" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("server", "what", "words"),
+    [
+        (Server(120_000, 0.0, 100, 1), "server", "13 is the oldest"),
+        (Server(180_000, -61.0, 100, 1), "clock", "61.0 s behind"),
+        (Server(180_000, 2.5, 100, 1), "clock", "2.5 s ahead of"),
+        (Server(180_000, 0.0, 100, 95), "connections", "95 of them in use"),
+    ],
+)
+def test_a_server_that_is_old_wrong_or_full_is_a_warning(server: Server, what: str, words: str) -> None:
+    settings = read_settings({"connection": "my_db"}, environ={})
+    (warning,) = [finding for finding in judge_server(server, settings) if finding.mark is Mark.WARN]
+    assert warning.what == what
+    assert words in warning.said

@@ -1,0 +1,184 @@
+"""From ``add`` to ``jobs`` on an SQLite file: ids on stdout, answers for people and programs, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stowhand.cli.job_views import table_lines
+from stowhand.observe.safe_text import columns
+from tests.cli.conftest import Stowhand
+
+LEAST = {"id", "task", "state", "attempts", "max_attempts", "queue", "key", "priority", "run_at", "last_error"}
+
+
+@pytest.fixture
+def queue(call: Stowhand) -> Stowhand:
+    """The same program, its schema installed."""
+    assert call("migrate").code == 0
+    return call
+
+
+def test_adding_never_installs_and_says_what_to_do(call: Stowhand, folder: Path) -> None:
+    ended = call("add", "hello")
+    assert (ended.code, ended.out) == (4, "")
+    assert "stowhand migrate" in ended.err
+    assert not (folder / "stowhand.db").exists()
+
+
+def test_migrate_installs_once_and_then_has_nothing_to_do(call: Stowhand) -> None:
+    assert "CREATE TABLE" in call("migrate", "--plan").out
+    assert call("jobs", "list").code == 4, "a plan installs nothing"
+    assert call("migrate").out.startswith("Installed")
+    assert call("migrate").out.startswith("Nothing to do")
+    assert call("migrate", "--plan").out == ""
+
+
+def test_add_prints_the_id_and_list_shows_every_field(queue: Stowhand) -> None:
+    options = ["--queue", "q", "--key", "k", "--max-attempts", 3, "--priority", -2, "--flag", "a", "--flag", "b"]
+    added = queue("add", "mail/send", '{"to": ["a", 1.5, null]}', *options, "--run-at", "2031-02-03T04:05:06+01:00")
+    assert added.code == 0, added.err
+    assert added.err == ""
+    (row,) = queue("jobs", "list", "--json").rows()
+    assert row.keys() >= LEAST
+    assert (
+        row
+        | {
+            "id": int(added.out),
+            "task": "mail/send",
+            "state": "queued",
+            "payload": {"to": ["a", 1.5, None]},
+            "queue": "q",
+            "key": "k",
+            "attempts": 0,
+            "max_attempts": 3,
+            "priority": -2,
+            "flags": ["a", "b"],
+            "run_at": "2031-02-03T03:05:06+00:00",
+            "last_error": None,
+        }
+        == row
+    )
+
+
+def test_a_payload_may_come_from_stdin(stowhand: Stowhand) -> None:
+    assert stowhand("migrate").code == 0
+    assert stowhand("add", "hello", "-", stdin='{"name": "Zoë"}\n').code == 0
+    assert stowhand("jobs", "list", "--json").rows()[0]["payload"] == {"name": "Zoë"}
+
+
+def test_a_delay_counts_from_now(queue: Stowhand) -> None:
+    queue("add", "later", "--run-at", "+1h")
+    queue("add", "now")
+    later, now = (row["run_at"] for row in queue("jobs", "list", "--json").rows())
+    assert later > now
+
+
+def test_the_preset_and_the_settings_decide_how_often_a_job_is_tried(queue: Stowhand, folder: Path) -> None:
+    (folder / "stowhand.toml").write_text("preset = 'service'\n")
+    queue("add", "hello")
+    queue("add", "hello", "--max-attempts", 7)
+    assert [row["max_attempts"] for row in queue("jobs", "list", "--json").rows()] == [5, 7]
+
+
+def test_a_task_is_checked_only_where_the_tasks_are_named(queue: Stowhand) -> None:
+    assert queue("add", "helo").code == 0
+    assert queue("add", "hello", "--tasks", "tasks").code == 0
+    assert queue("add", "helo", "--tasks", "tasks").code == 2
+
+
+def test_a_list_can_be_narrowed_and_paged(queue: Stowhand) -> None:
+    for number in range(3):
+        queue("add", "a", "--queue", f"q{number}")
+    queue("add", "b", "--key", "k")
+
+    def ids(*options: object) -> list[int]:
+        return [row["id"] for row in queue("jobs", "list", "--json", *options).rows()]
+
+    everything = ids()
+    assert len(everything) == 4
+    assert ids("--task", "a") == everything[:3]
+    assert ids("--queue", "q1") == [everything[1]]
+    assert ids("--key", "k") == [everything[3]]
+    assert ids("--limit", 2) == everything[:2]
+    assert ids("--after", everything[1]) == everything[2:]
+    assert ids("--state", "failed", "--state", "errored") == []
+    assert ids("--state", "failed", "--state", "queued") == everything
+    assert f"--after {everything[1]}" in queue("jobs", "list", "--limit", 2).err
+
+
+def test_the_table_has_aligned_columns_and_cannot_drive_the_terminal(queue: Stowhand) -> None:
+    queue("add", "hello", "--key", "r\u202egth")
+    queue("add", "a-much-longer-name", '{"x": "\\u001b[2J"}')
+    lines = queue("jobs", "list").out.splitlines()
+    assert " ".join(lines[0].split()) == "ID STATE TASK ATTEMPTS QUEUE KEY PRIORITY RUN AT LAST ERROR"
+    assert {line.index("0/25") + len("0/25") for line in lines[1:]} == {lines[0].index("ATTEMPTS") + len("ATTEMPTS")}
+    assert "\\u202e" in lines[1]
+    assert "\x1b" not in queue("jobs", "show", 2).out
+
+
+def test_an_empty_list_is_empty_on_stdout(queue: Stowhand) -> None:
+    assert queue("jobs", "list").out == ""
+    assert queue("jobs", "list", "--json").out == ""
+
+
+def test_show_tells_everything_about_one_job(queue: Stowhand) -> None:
+    queue("add", "hello", '{"name": "Bobby"}')
+    page = queue("jobs", "show", 1)
+    assert page.code == 0
+    assert "payload" in page.out
+    assert "Bobby" in page.out
+    assert queue("jobs", "show", 1, "--json").rows()[0]["payload"] == {"name": "Bobby"}
+    missing = queue("jobs", "show", 99)
+    assert (missing.code, missing.out) == (1, "")
+    assert "no job 99" in missing.err
+
+
+def test_each_action_prints_each_answer_and_fails_if_one_was_refused(queue: Stowhand) -> None:
+    for _ in range(3):
+        queue("add", "hello")
+    canceled = queue("jobs", "cancel", 1, 99)
+    assert canceled.code == 1
+    assert [line.partition(":")[0] for line in canceled.out.splitlines()] == ["1", "99"]
+    assert canceled.out.splitlines()[0].startswith("1: done")
+    assert canceled.out.splitlines()[1].startswith("99: missing")
+    assert queue("jobs", "list", "--state", "canceled", "--json").rows()[0]["id"] == 1
+    assert queue("jobs", "retry", 1).code == 0
+    assert queue("jobs", "remove", 2, 3).code == 0
+    assert [row["id"] for row in queue("jobs", "list", "--json").rows()] == [1]
+
+
+def test_answers_for_programs_are_json_lines(queue: Stowhand) -> None:
+    queue("add", "hello")
+    done, missing = queue("jobs", "cancel", 1, 99, "--json").rows()
+    assert (done["id"], done["done"]) == (1, "done")
+    assert (missing["id"], missing["done"]) == (99, "missing")
+
+
+def test_a_job_can_be_removed_by_its_key(queue: Stowhand) -> None:
+    queue("add", "hello", "--key", "k")
+    assert queue("jobs", "remove", "--key", "k").code == 0
+    assert queue("jobs", "remove", "--key", "k").code == 1
+    assert queue("jobs", "list", "--json").out == ""
+
+
+def test_json_is_ascii_so_that_it_may_be_looked_at(queue: Stowhand) -> None:
+    queue("add", "hello", json.dumps({"name": "Zoë \u202e"}, ensure_ascii=False))
+    assert queue("jobs", "list", "--json").out.isascii()
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_table_fits_its_terminal_whatever_names_are_like(width: int) -> None:
+    rows = [
+        ("1", "queued", "x" * 128, "0/25", "日本語" * 30, "k" * 512, "-100", "2031-02-03 03:05:06Z", "E" * 900),
+        ("22222", "processing", "short", "25/25", "-", "-", "0", "2031-02-03 03:05:06Z", "-"),
+    ]
+    lines = table_lines(rows, width)
+    least = 111  # every column at its narrowest; a narrower terminal wraps
+    assert max(columns(line) for line in lines) <= max(width, least)
+    starts = {columns(line.partition("2031-")[0]) for line in lines[1:]}
+    assert starts == {columns(lines[0].partition("RUN AT")[0])}
+    assert "\x1b" not in "".join(lines)
+    assert "\x1b[" in "".join(table_lines(rows, width, painted=True)[2]), "a state has a colour where it is wanted"
