@@ -1,17 +1,13 @@
-"""SQL by name: every statement of this store lies in ``sql/<moment>.sql`` under a line ``-- name: <name>``."""
+"""This store's SQL: every statement lies in ``sql/<moment>.sql`` under a line ``-- name: <name>``."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from importlib.resources import files
-from types import MappingProxyType
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+from stowhand.database.statements import load_statements
 
 
-def load(moment: str) -> Mapping[str, str]:
+def load(moment: str) -> dict[str, str]:
     """The statements of one file by name."""
-    text = files("stowhand.stores.sqlite").joinpath("sql", f"{moment}.sql").read_text("utf-8")
-    pieces = _NAME.split(text)[1:]
-    return MappingProxyType({name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)})
+    file = files("stowhand.stores.sqlite").joinpath("sql", f"{moment}.sql")
+    return {name: text.decode() for name, text in load_statements(file, {}).items()}

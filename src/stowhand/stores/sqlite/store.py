@@ -210,8 +210,7 @@ class SqliteStore:
 
     async def check(self) -> Sequence[str]:
         """What SQLite finds wrong with the file; reads all of it. Empty: it is sound."""
-        found = await self._read(lambda connection, _: connection.execute("PRAGMA quick_check").fetchall())
-        return [line for (line,) in found if line != "ok"]
+        return await self._read(lambda connection, _: trouble.find_damage(connection))
 
     # -- connections --------------------------------------------------------------------------------
 

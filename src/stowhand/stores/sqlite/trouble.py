@@ -82,6 +82,16 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     return StoreUnreachable(f"{path}: {error}" + (f"; {what}" if what else ""))
 
 
+def find_damage(connection: sqlite3.Connection) -> list[str]:
+    """What SQLite itself says is wrong with a file. Bad damage keeps it from saying more than that."""
+    try:
+        return [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
+    except sqlite3.DatabaseError as error:
+        if code(error) not in DAMAGED:
+            raise
+        return [str(error)]
+
+
 def holder(path: Path) -> str:
     """Who has the write lock, as far as the kernel tells (Linux; processes of this machine only)."""
     pids = _lock_holders(path.with_name(path.name + "-shm"))

@@ -1,0 +1,8 @@
+"""Connections to PostgreSQL and statements kept in files. Nothing here knows what a job is.
+
+address     what a user may write for "where", as connection parameters; and how to say it without a password
+statements  named statements from .sql files, identifiers filled in
+trouble     what an error means: try again, reconnect, or the caller's values are at fault
+link        one asynchronous connection that comes back by itself, and a pool of them
+blocking    the same for a thread that may block
+"""

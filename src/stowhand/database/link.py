@@ -1,0 +1,174 @@
+"""Asynchronous connections that come back by themselves: one (`Link`), or a few (`Pool`).
+
+An error closes what it may have left in an unknown state, and the next use connects again. How long to wait before
+that is the caller's affair. Every statement has a deadline of ours: a server that stops answering is as good as gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+
+from stowhand.database.address import CONNECT_TIMEOUT, DEADLINE, Address
+from stowhand.database.timestamps import read_timestamps_as_utc
+from stowhand.database.trouble import ends_connection
+from stowhand.errors import StoreUnreachable
+
+Row = tuple[Any, ...]
+Connection = psycopg.AsyncConnection[Row]
+
+
+class Dialer:
+    """Opens connections to one address."""
+
+    def __init__(self, address: Address, prepared: bool = True) -> None:
+        self.address = address
+        self.prepared = prepared
+
+    async def dial(self, role: str) -> Connection:
+        """A new connection in autocommit. Raises StoreUnreachable, without a password."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT + 2):
+                connection = await psycopg.AsyncConnection.connect(
+                    **self.address.parameters(role), autocommit=True, prepare_threshold=5 if self.prepared else None
+                )  # fmt: skip
+        except (psycopg.Error, OSError) as error:
+            raise self.unreachable(error) from None
+        read_timestamps_as_utc(connection)
+        return connection
+
+    def unreachable(self, error: BaseException) -> StoreUnreachable:
+        """The error that says so to the caller."""
+        what = self.address.scrub(str(error).strip()) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            what = "no answer in time"
+        return StoreUnreachable(f"{self.address}: {what}")
+
+
+class Link:
+    """One connection, for one kind of call. Calls queue up; they do not overlap."""
+
+    def __init__(self, dialer: Dialer, role: Callable[[], str]) -> None:
+        self._dialer = dialer
+        self._role = role
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    async def rows(self, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
+        """Run one statement in a transaction of its own. Raises what psycopg raises, StoreUnreachable, TimeoutError."""
+        async with self.connection() as connection:
+            return await rows(connection, statement, values, prepare=self._dialer.prepared)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """The connection, for several statements in a row."""
+        async with self._turn:
+            if self._connection is not None and is_stale(self._connection):
+                await self._drop()
+            if self._connection is None:
+                self._connection = await self._dialer.dial(self._role())
+            try:
+                yield self._connection
+            except BaseException as error:
+                if not is_usable(self._connection, error):
+                    await self._drop()
+                raise
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        async with self._turn:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await hang_up(connection)
+
+
+class Pool:
+    """A few connections, made when they are needed and kept until the end."""
+
+    def __init__(self, dialer: Dialer, size: int) -> None:
+        self._dialer = dialer
+        self._free: list[Connection] = []
+        self._places = asyncio.Semaphore(max(size, 1))
+        self._closed = False
+
+    async def rows(self, role: str, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
+        """Run one statement in a transaction of its own."""
+        async with self.connection(role) as connection:
+            return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
+
+    @asynccontextmanager
+    async def connection(self, role: str) -> AsyncIterator[Connection]:
+        """Borrow one. Raises StoreUnreachable when all are in use for too long."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await self._places.acquire()
+        except TimeoutError:
+            raise StoreUnreachable(f"{self._dialer.address}: every connection of the pool is in use") from None
+        try:
+            connection = await self._take(role)
+            try:
+                yield connection
+            except BaseException as error:
+                if not is_usable(connection, error):
+                    await hang_up(connection)
+                raise
+            finally:
+                if self._closed:
+                    await hang_up(connection)
+                elif not connection.closed:
+                    self._free.append(connection)
+        finally:
+            self._places.release()
+
+    async def close(self) -> None:
+        """Close what is free; what is borrowed closes when it comes back."""
+        self._closed = True
+        while self._free:
+            await hang_up(self._free.pop())
+
+    async def _take(self, role: str) -> Connection:
+        self._closed = False
+        while self._free:
+            connection = self._free.pop()
+            if not is_stale(connection):
+                return connection
+            await hang_up(connection)
+        return await self._dialer.dial(role)
+
+
+async def rows(
+    connection: Connection, statement: bytes, values: Sequence[object] = (), prepare: bool | None = None
+) -> list[Row]:
+    """Run one statement with a deadline; its rows, read as binary."""
+    async with asyncio.timeout(DEADLINE):
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(statement, values, prepare=prepare)
+        return await cursor.fetchall() if cursor.description is not None else []
+
+
+def is_stale(connection: Connection) -> bool:
+    """Has the server said something, or hung up, while nobody asked? Told before anything is sent, so for certain."""
+    if connection.closed:
+        return True
+    readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    return bool(readable)
+
+
+def is_usable(connection: Connection, error: BaseException) -> bool:
+    """After this error, may the connection serve the next call?"""
+    if isinstance(error, asyncio.CancelledError) or ends_connection(error):
+        return False
+    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+async def hang_up(connection: Connection) -> None:
+    """Close, whatever state it is in."""
+    await connection.close()

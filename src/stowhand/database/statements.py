@@ -1,0 +1,42 @@
+"""Named statements kept in .sql files. Knows text and identifiers; knows nothing about jobs.
+
+-- name: claim
+select * from {schema}.claim(%s, ...)       {braces} are filled in once, when the store is built;
+                                            values always travel as parameters, never as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+
+
+def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str, bytes]:
+    """Every named statement of ``file``, encoded and filled in."""
+    _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
+    statements: dict[str, bytes] = {}
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        if name in statements:
+            raise ValueError(f"statement {name!r} is declared twice in {file.name}")
+        statements[name] = fill(text, fillings).strip().encode()
+    return statements
+
+
+def fill(text: str, fillings: Mapping[str, str]) -> str:
+    """``text`` with its {places} filled. A place without a filling is a mistake of ours: KeyError."""
+    return _PLACE.sub(lambda place: fillings[place[1]], text)
+
+
+def quote_identifier(name: str) -> str:
+    """A name as an identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """A text as a literal (an E'' string where it holds a backslash)."""
+    quoted = "'" + text.replace("'", "''").replace("\\", "\\\\") + "'"
+    return f" E{quoted}" if "\\" in text else quoted

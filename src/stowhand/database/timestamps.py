@@ -1,0 +1,53 @@
+"""Timestamps come back in UTC, whatever the server's time zone is, and none is too large to be read.
+
+PostgreSQL knows ``infinity`` and years that Python does not. One job with such a run time must not make the batch that
+it is listed in unreadable, so those become the last (or first) moment that Python can name.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.abc import AdaptContext
+from psycopg.adapt import Buffer, Loader
+from psycopg.pq import Format
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+_REMEMBERED = 64
+
+
+class UtcLoader(Loader):
+    """``timestamptz`` in its binary form: microseconds since 2000-01-01 UTC."""
+
+    format = Format.BINARY
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        # The rows of one batch share most of their moments (one claim, one enqueueing transaction).
+        self._seen: dict[bytes, datetime] = {}
+
+    def load(self, data: Buffer) -> datetime:
+        raw = bytes(data)
+        moment = self._seen.get(raw)
+        if moment is None:
+            if len(self._seen) >= _REMEMBERED:
+                self._seen.clear()
+            moment = self._seen[raw] = _moment(int.from_bytes(raw, "big", signed=True))
+        return moment
+
+
+def _moment(micros: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(0, 0, micros)
+    except OverflowError:
+        return _LAST if micros > 0 else _FIRST
+
+
+def read_timestamps_as_utc(target: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | psycopg.Cursor[Any]
+                           | psycopg.AsyncCursor[Any]) -> None:  # fmt: skip
+    """Register the loader on a connection, or on one cursor of somebody else's connection."""
+    target.adapters.register_loader("timestamptz", UtcLoader)

@@ -1,0 +1,61 @@
+"""What a database error means for the caller.
+
+cut         the connection is gone, and with it the reply: the outcome is not known
+transient   the server refused for now (deadlock, shutdown, no space, read-only): nothing was done, try again
+values      the values are at fault: trying again is no use, but other values may pass
+absent      the schema, a table or a function is not there
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+_TRANSIENT_CODES = frozenset({"40001", "40P01", "25006", "55P03", "57014"})
+_TRANSIENT_CLASSES = ("53", "57P")
+_VALUE_CLASSES = ("22", "23", "54", "GW")
+_ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
+
+
+def is_cut(error: BaseException) -> bool:
+    """No reply, so no SQLSTATE; or the connection class 08; or our own deadline."""
+    if isinstance(error, TimeoutError | OSError):
+        return True
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith("08")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Definitely not done; the same call may succeed later."""
+    code = _code(error)
+    return code in _TRANSIENT_CODES or code.startswith(_TRANSIENT_CLASSES)
+
+
+def is_about_values(error: BaseException) -> bool:
+    """The database, or the driver on the way to it, refuses these values."""
+    if isinstance(error, UnicodeError):
+        return True
+    code = _code(error)
+    if not code:
+        return isinstance(error, psycopg.DataError)
+    return code.startswith(_VALUE_CLASSES)
+
+
+def is_absent(error: BaseException) -> bool:
+    """What the statement names does not exist."""
+    return _code(error) in _ABSENT_CODES
+
+
+def ends_connection(error: BaseException) -> bool:
+    """Reconnecting may help: the server went away, or turned out to be a replica."""
+    return is_cut(error) or _code(error).startswith("57P") or _code(error) == "25006"
+
+
+def first_line(error: BaseException) -> str:
+    """What the database said, without context lines."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _code(error: BaseException) -> str:
+    return error.sqlstate or "" if isinstance(error, psycopg.Error) else ""

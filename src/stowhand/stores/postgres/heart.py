@@ -1,0 +1,111 @@
+"""What keeps leases true, on a blocking connection for the heartbeat's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from stowhand import lifecycle
+from stowhand.clock import sleep_blocking
+from stowhand.database import trouble
+from stowhand.database.blocking import BlockingLink, Row
+from stowhand.job import State
+from stowhand.store import Lease, Pulse, ResetJob
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_array
+
+PAGE = 1000
+_TRIES = 4
+_PAUSE = 0.05
+
+
+class PostgresHeart:
+    """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._link = BlockingLink(home.address, lambda: home.role("heart"), home.options.prepared_statements)
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew for ``lease`` seconds from now."""
+        if not leases:
+            return Pulse()
+        answers: dict[str, set[tuple[int, str]]] = {"lost": set(), "canceled": set(), "busy": set()}
+        for job_id, token, found in self._rows("beat", *pairs(in_id_order(leases)), lease, self._home.now()):
+            answers[found].add((job_id, token))
+        return Pulse(**{name: frozenset(found) for name, found in answers.items()})
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Hand back unspent."""
+        if leases:
+            self._rows("release", *pairs(in_id_order(leases)), self._home.keep, self._home.now())
+
+    def abandon(self, token: str) -> None:
+        """Give back what it holds, and let it claim nothing more."""
+        self._rows("abandon", token, self._home.keep, self._home.now())
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back what has not been renewed in time."""
+        return self._reset(slack=slack)
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back all that this worker holds."""
+        taken: list[ResetJob] = []
+        while page := self._reset(worker=worker):
+            taken += page
+        return taken
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one."""
+        return self._reset(lease=lease)
+
+    def maintain(self) -> None:
+        """Days of the history made ahead and dropped behind; queue rows that no job needs."""
+        self._rows("maintain", self._home.options.history, self._home.now())
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._link.close()
+
+    def _reset(
+        self, slack: float | None = None, worker: str | None = None, lease: Lease | None = None
+    ) -> Sequence[ResetJob]:
+        """Find, decide by the law, write: only where the lease is still the one that was found."""
+        job_id, token = (lease.job_id, lease.token) if lease is not None else (None, None)
+        found = self._rows("find_stalled", slack, worker, job_id, token, PAGE, self._home.now())
+        if not found:
+            return []
+        decided = [
+            lifecycle.reset(resets=resets, max_resets=max_resets, max_attempts=max_attempts)
+            for _, _, _, _, resets, max_resets, max_attempts in found
+        ]
+        became: dict[int, str] = dict(
+            self._rows(
+                "reset",
+                plain_array(row[0] for row in found),
+                plain_array(row[1] for row in found),
+                text_array(each.state for each in decided),
+                text_array(each.error for each in decided),
+                slack,
+                self._home.keep,
+                self._home.now(),
+            )
+        )
+        return [
+            ResetJob(job_id, task, State(became[job_id]), worker)
+            for job_id, _, task, worker, *_ in found
+            if job_id in became
+        ]
+
+    def _rows(self, name: str, *values: object) -> list[Row]:
+        """Again, a few times, after what was definitely not done."""
+        with self._home.translated():
+            for attempt in range(1, _TRIES):
+                try:
+                    return self._link.rows(self._home.statements[name], values)
+                except psycopg.Error as error:
+                    if not trouble.is_transient(error):
+                        raise
+                    sleep_blocking(_PAUSE * attempt)
+            return self._link.rows(self._home.statements[name], values)

@@ -1,0 +1,108 @@
+"""What the parts of this store share: where it is, its schema's name, its statements, and what time it is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.resources import files
+
+import psycopg
+
+from stowhand.database import trouble
+from stowhand.database.address import Address
+from stowhand.database.link import Dialer, Pool
+from stowhand.database.statements import load_statements, quote_identifier, quote_text
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.store import StoreOptions
+
+NAME_LIMIT = 63
+"""Bytes of an identifier in PostgreSQL."""
+
+# Without statistics (right after a burst) the planner would read or sort the whole table for each claim; a function's
+# own settings need no session state and hold behind a pooler. JIT would cost more than any of these statements.
+_INDEX_PLANS = (
+    "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
+    "set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off"
+)
+_PINNED_PATH = "set search_path = pg_catalog, pg_temp"
+
+
+class Home:
+    """One schema in one database."""
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self.options = options
+        self.schema = _checked(options.schema)
+        self.address = Address(url)
+        self.dialer = Dialer(self.address, options.prepared_statements)
+        self.pool = Pool(self.dialer, options.pool_size - RESERVED)
+        self.keep = options.history is not None
+        """Is there a history?"""
+        self.fillings = _fillings(self.schema)
+        self.statements = load_statements(files("stowhand.stores.postgres") / "statements.sql", self.fillings)
+        self.worker = ""
+        """Who claims through this store: part of the names of its connections."""
+
+    def now(self) -> datetime | None:
+        """The frozen time of a test, else None: the server's clock."""
+        return self.options.pinned() if self.options.pinned is not None else None
+
+    def role(self, role: str) -> str:
+        """The application_name of a connection."""
+        return f"stowhand:{role}:{self.worker}" if self.worker else f"stowhand:{role}"
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """What the driver raises becomes an error of ours. Values are judged by whoever sent them."""
+        try:
+            yield
+        except (psycopg.Error, TimeoutError) as error:
+            raise self.translate(error) from None
+
+    def translate(self, error: BaseException) -> StoreError:
+        """The error of ours that says the same."""
+        if trouble.is_cut(error) or trouble.is_transient(error):
+            return StoreUnreachable(f"{self.address}: {self._said(error)}")
+        if trouble.is_absent(error):
+            return SchemaMissing(
+                f"there is no complete schema {self.schema!r} at {self.address} ({self._said(error)}): "
+                "run `stowhand migrate`, or start a worker, which installs it"
+            )
+        return StoreError(f"{self.address}: {self._said(error)}")
+
+    def _said(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return "no answer in time"
+        return self.address.scrub(trouble.first_line(error))
+
+
+RESERVED = 4
+"""Connections of a worker that are not of the pool: claim, settle, listen, heart."""
+
+
+def _checked(schema: str) -> str:
+    if not schema or len(schema.encode()) > NAME_LIMIT or "\x00" in schema or schema.startswith("pg_"):
+        raise ConfigurationError(
+            f"schema {schema!r}: a schema's name has 1 to {NAME_LIMIT} bytes and does not begin with pg_"
+        )
+    return schema
+
+
+def _fillings(schema: str) -> dict[str, str]:
+    channel = f"{schema}:wake"
+    if len(channel.encode()) > NAME_LIMIT:
+        channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+    quoted = quote_identifier(schema)
+    return {
+        "schema": quoted,
+        "schema_text": quote_text(schema),
+        "schema_name": quote_text(quoted),
+        "migrations_name": quote_text(f"{quoted}.migrations"),
+        "history_text": quote_text(f"{quoted}.history"),
+        "channel": quote_text(channel),
+        "channel_name": quote_identifier(channel),
+        "pinned_path": _PINNED_PATH,
+        "index_plans": _INDEX_PLANS,
+    }

@@ -1,0 +1,93 @@
+"""Looking at jobs, and acting on single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from stowhand.errors import StoreUnreachable
+from stowhand.job import Job, State
+from stowhand.store import Answer, Done, JobFilter
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.rows import Row, read_job
+
+LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
+HISTORY = (State.COMPLETED, State.CANCELED)
+
+
+class Inspector:
+    """Answers people's questions, and does what they ask of one job."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    async def get(self, job_id: int) -> Job | None:
+        """Live, or in the history."""
+        found = await self._rows("get", (job_id,))
+        return read_job(found[0]) if found else None
+
+    async def find(self, wanted: JobFilter) -> Sequence[Job]:
+        """In id order. The live table and the history are asked apart: neither is read for the other's states."""
+        states = wanted.states or LIVE
+        found: list[Row] = []
+        if any(state in LIVE for state in states):
+            every = set(LIVE) <= set(states)
+            found += await self._rows("list_live", _filter(wanted, None if every else states))
+        if any(state in HISTORY for state in states):
+            every = set(HISTORY) <= set(states)
+            found += await self._rows("list_history", _filter(wanted, None if every else states))
+        found.sort(key=_id)
+        return [read_job(row) for row in found[: wanted.limit]]
+
+    async def counts(self) -> dict[State, int]:
+        """Live jobs and history by state."""
+        counts = dict.fromkeys(State, 0)
+        for state, number in await self._rows("counts"):
+            counts[State(state)] += number
+        return counts
+
+    async def retry(self, job_id: int) -> Answer:
+        """Due now, attempts and resets 0."""
+        return await self._act("retry", job_id, (job_id, self._home.now()))
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once, or asked of its worker."""
+        return await self._act("cancel", job_id, (job_id, self._home.keep, self._home.now()))
+
+    async def remove(self, job_id: int) -> Answer:
+        """Delete, unless it runs or is completed."""
+        return await self._act("remove", job_id, (job_id,))
+
+    async def remove_key(self, key: str) -> Answer:
+        """Delete the job that holds the key; a running one loses it and will not run again."""
+        ((job_id, done, why),) = await self._rows("remove_key", (key,))
+        if done == Done.MISSING:
+            return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
+        return Answer(job_id, Done(done), why)
+
+    async def _act(self, name: str, job_id: int, values: Sequence[object]) -> Answer:
+        ((done, why),) = await self._rows(name, values)
+        if done == Done.MISSING:
+            return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+        return Answer(job_id, Done(done), why)
+
+    async def _rows(self, name: str, values: Sequence[object] = ()) -> list[Row]:
+        with self._home.translated():
+            try:
+                return await self._home.pool.rows("inspect", self._home.statements[name], values)
+            except psycopg.errors.LockNotAvailable:
+                raise StoreUnreachable(
+                    f"{self._home.address}: somebody's open transaction holds the job; try again when it has ended"
+                ) from None
+
+
+def _filter(wanted: JobFilter, states: Sequence[State] | None) -> tuple[object, ...]:
+    names = None if states is None else [state.value for state in states]
+    task, queue, key = wanted.task, wanted.queue, wanted.key
+    return (wanted.after, names, names, task, task, queue, queue, key, key, wanted.limit)
+
+
+def _id(row: Row) -> int:
+    number: int = row[0]
+    return number

@@ -1,0 +1,177 @@
+"""Enqueueing: one, many, or inside the caller's own transaction. All through the schema's one algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from stowhand.clock import SystemClock
+from stowhand.database import trouble
+from stowhand.database.link import Connection, Row, rows
+from stowhand.database.timestamps import read_timestamps_as_utc
+from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
+from stowhand.job import Job, NewJob
+from stowhand.stores.postgres.bulk import Bulk
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.rows import read_job
+
+CHUNK = 1000
+_TRIES = 4
+_PAUSE = 0.05
+
+
+class Producer:
+    """Puts jobs into the queue."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._clock = SystemClock()
+
+    async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job. A reply that was lost is OutcomeUnknown; anything else says what it is."""
+        statement, values = self._home.statements["enqueue"], values_of(job, self._home.now())
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                (row,) = await self._home.pool.rows("enqueue", statement, values)
+                return read_job(row)
+            except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+                if attempt < _TRIES and trouble.is_transient(error):
+                    await self._clock.sleep(_PAUSE * attempt)
+                    continue
+                raise self._blamed(error, job) from None
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
+        ids: list[int] = []
+        keys: set[str] = set()
+        try:
+            async with self._home.pool.connection("enqueue") as connection, connection.transaction():
+                async for chunk in _chunks(jobs):
+                    _refuse_twice(chunk, keys)
+                    ids.extend(await self._enqueue_chunk(connection, chunk))
+                if ids:
+                    await self._rows(connection, "wake", ())
+        except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+            raise self._blamed(error, None) from None
+        return ids
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        """In the caller's transaction, on the caller's connection; never committed here."""
+        statement, values = self._home.statements["enqueue"], values_of(job, self._home.now())
+        if isinstance(connection, psycopg.Connection):
+            with self._judged(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+                _prepare(cursor)
+                cursor.execute(statement, values)
+                return read_job(cursor.fetchall()[0])
+        if isinstance(connection, psycopg.AsyncConnection):
+            return self._enqueue_in(connection, statement, values, job)
+        raise ConfigurationError(
+            f"enqueue_in needs a psycopg connection (Connection or AsyncConnection), not a {type(connection).__name__}"
+        )
+
+    async def _enqueue_in(
+        self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Sequence[object], job: NewJob
+    ) -> Job:
+        with self._judged(job):
+            async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+                _prepare(cursor)
+                await cursor.execute(statement, values)
+                return read_job((await cursor.fetchall())[0])
+
+    async def _enqueue_chunk(self, connection: Connection, chunk: Sequence[NewJob]) -> list[int]:
+        """Ids in the order of the chunk. Keyed ones in the order of their keys, so that two calls do not deadlock."""
+        places = [place for place, job in enumerate(chunk) if job.key is None]
+        plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
+        new = await self._rows(connection, "enqueue_many", Bulk(plain).values(self._home.now())) if plain else []
+        if len(plain) == len(chunk):
+            return [row[0] for row in new]
+        ids = dict(zip(places, (row[0] for row in new), strict=True))
+        for key, place in sorted((job.key, place) for place, job in enumerate(chunk) if job.key is not None):
+            assert key is not None
+            (row,) = await self._rows(connection, "enqueue", values_of(chunk[place], self._home.now()))
+            ids[place] = row[0]
+        return [ids[place] for place in range(len(chunk))]
+
+    async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
+        return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
+
+    @contextmanager
+    def _judged(self, job: NewJob) -> Iterator[None]:
+        """Errors inside the caller's transaction. A cut there is not ambiguous: the caller has not committed."""
+        try:
+            yield
+        except (psycopg.Error, UnicodeError, OverflowError) as error:
+            if not isinstance(error, psycopg.Error) or trouble.is_about_values(error):
+                raise self._blamed(error, job) from error
+            if trouble.is_absent(error):
+                raise self._home.translate(error) from error
+            raise
+
+    def _blamed(self, error: BaseException, job: NewJob | None) -> StoreError | InvalidJob:
+        """Whose fault it is: the job's, or the store's."""
+        if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
+            which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
+            return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
+        if trouble.is_cut(error):
+            return OutcomeUnknown(
+                f"{self._home.translate(error)}. The job may or may not have been committed; with a `key`, enqueueing "
+                "it again yields one job"
+            )
+        return self._home.translate(error)
+
+
+def values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+    """The values of the statement ``enqueue``."""
+    return (
+        job.task,
+        job.payload,
+        job.queue,
+        job.run_at,
+        job.delay,
+        job.max_attempts,
+        job.key,
+        job.priority,
+        list(job.flags) or None,
+        job.key_mode.value,
+        job.max_resets,
+        now,
+    )
+
+
+def _prepare(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
+    """Somebody else's connection may read timestamps in its own way; this cursor must not."""
+    cursor.format = psycopg.pq.Format.BINARY
+    read_timestamps_as_utc(cursor)
+
+
+async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
+    chunk: list[NewJob] = []
+    if isinstance(jobs, AsyncIterable):
+        async for job in jobs:
+            chunk.append(job)
+            if len(chunk) == CHUNK:
+                yield chunk
+                chunk = []
+    else:
+        for job in jobs:
+            chunk.append(job)
+            if len(chunk) == CHUNK:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def _refuse_twice(chunk: Sequence[NewJob], keys: set[str]) -> None:
+    for job in chunk:
+        if job.key is None:
+            continue
+        if job.key in keys:
+            raise InvalidJob(f"the key {job.key!r} is given twice in one call; nothing was written")
+        keys.add(job.key)

@@ -1,0 +1,105 @@
+"""Rows become jobs, and batches become array literals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stowhand.job import Job, State
+from stowhand.store import Claim, Lease
+
+Row = tuple[Any, ...]
+
+_PROCESSING = State.PROCESSING
+_STATES = {state.value: state for state in State}
+
+
+def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
+    """One row of the statement ``claim``."""
+    (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
+     revision, created_at, updated_at, epoch, started_at) = row  # fmt: skip
+    job = Job(
+        id=id_,
+        task=task,
+        payload=payload,
+        state=_PROCESSING,
+        queue=queue,
+        priority=priority,
+        run_at=run_at,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        resets=resets,
+        max_resets=max_resets,
+        key=key,
+        flags=tuple(flags) if flags else (),
+        last_error=last_error,
+        revision=revision,
+        created_at=created_at,
+        updated_at=updated_at,
+        started_at=started_at,
+        worker=worker,
+    )
+    return Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue)
+
+
+def read_job(row: Row) -> Job:
+    """One row of any statement that gives jobs."""
+    (id_, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested,
+     result) = row  # fmt: skip
+    return Job(
+        id=id_,
+        task=task,
+        payload=payload,
+        state=_STATES[state],
+        queue=queue,
+        priority=priority,
+        run_at=run_at,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        resets=resets,
+        max_resets=max_resets,
+        key=key,
+        flags=tuple(flags) if flags else (),
+        last_error=last_error,
+        revision=revision,
+        created_at=created_at,
+        updated_at=updated_at,
+        started_at=started_at,
+        finished_at=finished_at,
+        worker=worker,
+        cancel_requested=cancel_requested,
+        result=result,
+    )
+
+
+def pairs(leases: Sequence[Lease]) -> tuple[str, str]:
+    """Leases as two array literals, for a join on pairs. Sorted by id beforehand: that is the order of locking."""
+    return (
+        "{" + ",".join([str(lease.job_id) for lease in leases]) + "}",
+        "{" + ",".join([lease.token for lease in leases]) + "}",
+    )
+
+
+def in_id_order(leases: Iterable[Lease]) -> list[Lease]:
+    """The order in which rows are locked, everywhere."""
+    return sorted(leases, key=_job_id)
+
+
+def _job_id(lease: Lease) -> int:
+    return lease.job_id
+
+
+def text_array(texts: Iterable[str | None]) -> str:
+    """An array literal of texts."""
+    return "{" + ",".join(["NULL" if text is None else quoted(text) for text in texts]) + "}"
+
+
+def plain_array(values: Iterable[object]) -> str:
+    """An array literal of what needs no quotes: numbers, booleans."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def quoted(text: str) -> str:
+    """One element of an array literal."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,185 @@
+"""Settlements, on a connection of their own: durable, guarded by the pair (id, token), none sinking another."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import psycopg
+
+from stowhand import limits
+from stowhand.clock import SystemClock
+from stowhand.database import trouble
+from stowhand.database.link import Connection, Link, Row, rows
+from stowhand.errors import InvalidJob
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import Lease, Verdict
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.producing import values_of
+from stowhand.stores.postgres.rows import pairs, plain_array, text_array
+from stowhand.text import clean
+
+Entry = tuple[Lease, Settlement]
+Pair = tuple[int, str]
+T = TypeVar("T")
+
+_TRIES = 4
+_PAUSE = 0.05
+
+# A row is mostly locked by a statement of ours (a cancel, a key that moves on): gone in a moment. What takes longer is
+# an application's transaction, and the caller's affair.
+_BUSY_PAUSES = (0.002, 0.010)
+
+_FOUND = {"accepted": Verdict.SETTLED, "settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+
+
+class Settlements:
+    """Records how jobs left processing."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._link = Link(home.dialer, lambda: home.role("settle"))
+        self._clock = SystemClock()
+
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Verdict]:
+        """Verdicts in the order of the batch."""
+        ordered = sorted(batch, key=_job_id)
+        with self._home.translated():
+            settled = await self._settle(ordered)
+            if len(settled) == len(batch):
+                return [Verdict.SETTLED] * len(batch)
+            found = await self._look(_missed(ordered, settled))
+            for pause in _BUSY_PAUSES:
+                if "busy" not in found.values():
+                    break
+                await self._clock.sleep(pause)
+                busy = [entry for entry in ordered if found.get(_pair(entry)) == "busy"]
+                again = await self._settle(busy)
+                found |= dict.fromkeys(again, "accepted") | await self._look(_missed(busy, again))
+        unknown = Verdict.UNKNOWN if repeat else Verdict.LOST
+        return [_FOUND.get(found.get(_pair(entry), "accepted"), unknown) for entry in batch]
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._link.close()
+
+    async def _settle(self, entries: Sequence[Entry]) -> set[Pair]:
+        """What is settled now."""
+        plain = [entry for entry in entries if _is_plain(entry[1])]
+        other = [entry for entry in entries if not _is_plain(entry[1])]
+        settled = await self._settle_completed(plain) if plain else set()
+        return settled | await self._settle_each(other) if other else settled
+
+    async def _settle_completed(self, entries: Sequence[Entry]) -> set[Pair]:
+        """The commonest way: nothing but ids and tokens travels."""
+        leases = [lease for lease, _ in entries]
+        if len({lease.job_id for lease in leases}) < len(leases):
+            return await self._settle_each(entries)  # one id under two tokens: ids alone would not tell them apart
+        values = (*pairs(leases), self._home.keep, self._home.now())
+        done = await self._persist(lambda connection: self._rows(connection, "settle_completed", values))
+        if len(done) == len(leases):
+            return {(lease.job_id, lease.token) for lease in leases}
+        ids = {row[0] for row in done}
+        return {(lease.job_id, lease.token) for lease in leases if lease.job_id in ids}
+
+    async def _settle_each(self, entries: Sequence[Entry]) -> set[Pair]:
+        """All together; if the database refuses one's values, by halves until it stands alone."""
+        try:
+            return await self._persist(lambda connection: self._record(connection, entries))
+        except (psycopg.Error, UnicodeError, InvalidJob) as error:
+            if not (isinstance(error, InvalidJob) or trouble.is_about_values(error)):
+                raise
+            if len(entries) > 1:
+                middle = len(entries) // 2
+                return await self._settle_each(entries[:middle]) | await self._settle_each(entries[middle:])
+            ((lease, settlement),) = entries
+            if _is_refusal(settlement):
+                raise
+            reason = clean(f"its settlement could not be written: {trouble.first_line(error)}")
+            return await self._settle_each([(lease, Settlement(State.FAILED, Ended.FAILED, error=reason))])
+
+    async def _record(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
+        """One transaction: the settlements, and what the accepted ones enqueue."""
+        follow_ups = [limits.check(job) for _, settlement in entries for job in settlement.then]
+        if not follow_ups:
+            return await self._write(connection, entries)
+        async with connection.transaction():
+            accepted = await self._write(connection, entries)
+            for lease, settlement in entries:
+                if (lease.job_id, lease.token) in accepted:
+                    for job in settlement.then:
+                        await self._rows(connection, "enqueue", values_of(limits.check(job), self._home.now()))
+        return accepted
+
+    async def _write(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
+        settlements = [settlement for _, settlement in entries]
+        done = await self._rows(
+            connection,
+            "settle",
+            (
+                *pairs([lease for lease, _ in entries]),
+                text_array(each.state for each in settlements),
+                plain_array(each.delay for each in settlements),
+                plain_array(each.refund for each in settlements),
+                text_array(each.error for each in settlements),
+                text_array(each.result for each in settlements),
+                self._home.keep,
+                self._home.now(),
+            ),
+        )
+        return {(row[0], row[1]) for row in done}
+
+    async def _look(self, leases: Sequence[Lease]) -> dict[Pair, str]:
+        if not leases:
+            return {}
+        found = await self._persist(lambda connection: self._rows(connection, "look", pairs(leases)))
+        return {(row[0], row[1]): row[2] for row in found}
+
+    async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
+        return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
+
+    async def _persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
+        """Again, a few times, after what was definitely not done (a deadlock, a server shutting down)."""
+        for attempt in range(1, _TRIES):
+            try:
+                async with self._link.connection() as connection:
+                    return await action(connection)
+            except psycopg.Error as error:
+                if not trouble.is_transient(error):
+                    raise
+                await self._clock.sleep(_PAUSE * attempt)
+        async with self._link.connection() as connection:
+            return await action(connection)
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return settlement is COMPLETED or (
+        settlement.state is State.COMPLETED
+        and settlement.result is None
+        and settlement.error is None
+        and not settlement.then
+        and not settlement.refund
+    )
+
+
+def _is_refusal(settlement: Settlement) -> bool:
+    """Is it already what a settlement that cannot be written becomes?"""
+    return (
+        settlement.state is State.FAILED
+        and settlement.result is None
+        and not settlement.then
+        and (settlement.error or "").startswith("its settlement could not be written")
+    )
+
+
+def _missed(entries: Sequence[Entry], settled: set[Pair]) -> list[Lease]:
+    return [entry[0] for entry in entries if _pair(entry) not in settled]
+
+
+def _pair(entry: Entry) -> Pair:
+    return entry[0].job_id, entry[0].token
+
+
+def _job_id(entry: Entry) -> int:
+    return entry[0].job_id

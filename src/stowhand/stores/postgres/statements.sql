@@ -1,0 +1,122 @@
+-- How this package calls the schema's functions. Ids and tokens travel as array literals: one text, whatever the
+-- width of the numbers in it, so that one prepared statement serves all batches.
+
+-- name: claim
+select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
+  revision, created_at, updated_at, epoch, started_at
+from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
+  %s::int, %s::timestamptz, %s::bigint)
+
+-- name: settle_completed
+select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
+
+-- name: settle
+select id, token::text from {schema}.settle(%s::bigint[], %s::uuid[], %s::text[], %s::float8[], %s::bool[], %s::text[],
+  %s::text[], %s, %s::timestamptz)
+
+-- name: look
+select id, token::text, found from {schema}.look(%s::bigint[], %s::uuid[])
+
+-- name: beat
+select id, token::text, found from {schema}.beat(%s::bigint[], %s::uuid[], %s::float8, %s::timestamptz)
+
+-- name: release
+select * from {schema}.release(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
+
+-- name: abandon
+select {schema}.abandon(%s::uuid, %s, %s::timestamptz)
+
+-- name: find_stalled
+select id, token, task, worker, resets, max_resets, max_attempts
+from {schema}.find_stalled(%s::float8, %s, %s::bigint, %s::uuid, %s::int, %s::timestamptz)
+
+-- name: reset
+select id, state from {schema}.reset(%s::bigint[], %s::uuid[], %s::text[], %s::text[], %s::float8, %s, %s::timestamptz)
+
+-- name: maintain
+select {schema}.maintain(%s::float8, %s::timestamptz)
+
+-- name: next_due
+select {schema}.next_due(%s::text[], %s::timestamptz)
+
+-- name: enqueue
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s, %s::int,
+  %s::timestamptz)
+
+-- name: enqueue_many
+select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
+  %s::int[], %s::json[], %s::int[], %s::timestamptz)
+
+-- name: wake
+select {schema}.wake()
+
+-- name: get
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result::text
+from {schema}.everything where id = %s::bigint
+
+-- name: list_live
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.live
+where id > %s::bigint and (%s::text[] is null or state = any(%s::text[])) and (%s::text is null or task = %s::text)
+  and (%s::text is null or queue = %s::text) and (%s::text is null or key = %s::text)
+order by id limit %s::int
+
+-- name: list_history
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, null::text, cancel_requested, result::text
+from {schema}.history
+where id > %s::bigint and (%s::text[] is null or state = any(%s::text[])) and (%s::text is null or task = %s::text)
+  and (%s::text is null or queue = %s::text) and (%s::text is null or key = %s::text)
+order by id limit %s::int
+
+-- name: counts
+select state, count(*) from {schema}.live group by state
+union all
+select state, count(*) from {schema}.history group by state
+
+-- name: retry
+select done, why from {schema}.retry(%s::bigint, %s::timestamptz)
+
+-- name: cancel
+select done, why from {schema}.cancel(%s::bigint, %s, %s::timestamptz)
+
+-- name: remove
+select done, why from {schema}.remove(%s::bigint)
+
+-- name: remove_key
+select id, done, why from {schema}.remove_key(%s)
+
+-- name: listen
+listen {channel_name}
+
+-- name: is_listening
+select count(*) from pg_catalog.pg_listening_channels() c where c = {channel}
+
+-- name: lock_schema
+select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({channel}, 0))
+
+-- name: has_schema
+select pg_catalog.to_regnamespace({schema_name}) is not null
+
+-- name: has_migrations
+select pg_catalog.to_regclass({migrations_name}) is not null
+
+-- name: migrations
+select id, breaking from {schema}.migrations order by id
+
+-- name: note_migration
+insert into {schema}.migrations (id, breaking) values (%s::int, %s)
+
+-- name: create_schema
+create schema {schema}
+
+-- name: create_migrations
+create table {schema}.migrations (
+  id int primary key, ts timestamptz not null default now(), breaking boolean not null default false)
+
+-- name: drop_schema
+drop schema if exists {schema} cascade

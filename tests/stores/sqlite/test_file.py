@@ -1,0 +1,178 @@
+"""The file: where it may lie, who may read it, what is said when it is not a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stowhand.errors import ConfigurationError, SchemaMissing, SchemaTooNew, StoreError, StoreUnreachable
+from stowhand.job import NewJob
+from stowhand.store import StoreOptions
+from stowhand.stores.sqlite import SqliteStore, connection, file
+from tests.conftest import Run
+
+
+def test_only_its_owner_may_read_the_file(tmp_path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        store = SqliteStore(tmp_path / "jobs.db")
+        await store.install()
+        await store.enqueue(NewJob(task="t"))
+        modes = {entry.name: entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()}  # noqa: ASYNC240
+        assert modes == {"jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600}
+        await store.close()
+
+    run(scenario())
+
+
+def test_opening_and_enqueueing_never_make_a_file(tmp_path: Path, run: Run) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    with pytest.raises(SchemaMissing, match="stowhand migrate"):
+        run(store.open())
+    with pytest.raises(SchemaMissing, match="stowhand migrate"):
+        run(store.enqueue(NewJob(task="t")))
+    assert run(store.status()).installed is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_applications_file_lacks_our_tables_and_keeps_its_own(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "app.db"
+    app = sqlite3.connect(path)
+    app.executescript("CREATE TABLE orders (id INTEGER); INSERT INTO orders VALUES (7); PRAGMA user_version = 42;")
+    app.close()
+
+    async def scenario() -> None:
+        store = SqliteStore(path)
+        with pytest.raises(SchemaMissing, match="orders"):
+            await store.open()
+        await store.install()
+        await store.enqueue(NewJob(task="t"))
+        await store.uninstall()
+        await store.close()
+
+    run(scenario())
+    app = sqlite3.connect(path)
+    names = {name for (name,) in app.execute("SELECT name FROM sqlite_schema")}
+    assert names <= {"orders", "sqlite_sequence"}
+    assert app.execute("SELECT id FROM orders").fetchall() == [(7,)]
+    assert app.execute("PRAGMA user_version").fetchone() == (42,)
+    app.close()
+
+
+def test_what_is_no_database_is_called_so(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database\n" * 100)
+    with pytest.raises(StoreError, match="not, or no longer, a sound SQLite file"):
+        run(SqliteStore(path).open())
+
+
+def test_a_newer_breaking_schema_is_refused(path: Path, run: Run) -> None:
+    raw = sqlite3.connect(path)
+    raw.execute("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (99, 1, 0)")
+    raw.commit()
+    raw.close()
+    with pytest.raises(SchemaTooNew, match="upgrade this package"):
+        run(SqliteStore(path).open())
+
+
+def test_a_newer_schema_that_breaks_nothing_is_used(path: Path, run: Run) -> None:
+    raw = sqlite3.connect(path)
+    raw.execute("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (99, 0, 0)")
+    raw.commit()
+    raw.close()
+
+    async def scenario() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        assert (await store.status()).installed == 99
+        await store.close()
+
+    run(scenario())
+
+
+def test_many_installs_at_once_make_one_schema(tmp_path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
+        statuses = await asyncio.gather(*(store.install() for store in stores))
+        assert {status.installed for status in statuses} == {1}
+        await stores[0].enqueue(NewJob(task="t"))
+        for store in stores:
+            await store.close()
+
+    run(scenario())
+
+
+def test_places_where_no_queue_can_live_are_explained(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "link.db").symlink_to("elsewhere.db")
+    for path, words in {
+        tmp_path: "is a folder",
+        tmp_path / "link.db": "symbolic link to elsewhere.db",
+        tmp_path / "absent" / "jobs.db": "absent does not exist",
+        Path(os.devnull): "not a regular file",
+    }.items():
+        with pytest.raises(ConfigurationError, match=words):
+            run(SqliteStore(path).install())
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("nfs4", True), ("cifs", True), ("9p", True), ("ext4", False)])
+def test_network_file_systems_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refused: bool
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n")
+    assert file.file_system(tmp_path / "folder", mounts) == kind
+    monkeypatch.setattr(file, "file_system", lambda folder: kind)
+    if refused:
+        with pytest.raises(ConfigurationError, match=f"network file system \\({kind}\\)"):
+            file.check_place(tmp_path / "jobs.db")
+    else:
+        file.check_place(tmp_path / "jobs.db")
+
+
+def test_an_unknown_synchronous_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="FULL, NORMAL"):
+        SqliteStore(path, StoreOptions(synchronous="OFF"))
+
+
+def test_whoever_holds_the_lock_for_too_long_is_named(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BUSY_DEADLINE", 0.2)
+    program = (
+        "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "connection.execute('BEGIN IMMEDIATE'); print(flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with pytest.raises(StoreUnreachable) as raised:
+        run(SqliteStore(path).enqueue(NewJob(task="t")))
+    holder.communicate()
+    assert "is locked" not in str(raised.value)
+    if sys.platform == "linux":
+        assert f"process {holder.pid}" in str(raised.value)
+
+
+def test_a_damaged_page_is_found_by_the_check(path: Path, run: Run) -> None:
+    store = SqliteStore(path)
+
+    async def fill() -> None:
+        await store.enqueue_many([NewJob(task="t", payload=f'"{"x" * 900}"') for _ in range(200)])
+        assert await store.check() == []
+        await store.close()
+
+    async def check() -> int:
+        found = await store.check()
+        await store.close()
+        return len(found)
+
+    run(fill())
+    with path.open("r+b") as raw:
+        raw.seek(path.stat().st_size // 4096 // 2 * 4096)
+        raw.write(b"\xff" * 4096)
+    assert run(check()) > 0

@@ -1,0 +1,66 @@
+"""Hot statements find what they look for by an index: nothing walks over what a claim does not take."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from stowhand.stores.sqlite.statements import load
+
+SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id")
+"""These walk over what is small: a row for each queue, for each lost reply of a day, for each table."""
+HOT = [
+    (moment, name) for moment in ("claim", "leave", "heart", "enqueue") for name in load(moment) if name not in SMALL
+]
+WALKS_ON_PURPOSE = {
+    "due": "stowhand_jobs_ready",
+    "heads": "stowhand_heads_free",
+    "due_suspects": "stowhand_jobs_suspect",
+    "first_suspect": "stowhand_jobs_suspect",
+    "stalled": "stowhand_jobs_running",
+    "held_by_worker": "stowhand_jobs_running",
+}
+"""Walks, but only over the few rows of a partial index: suspects, or what is running."""
+
+
+@pytest.mark.parametrize(("moment", "name"), HOT, ids=[f"{moment}.{name}" for moment, name in HOT])
+def test_a_hot_statement_walks_over_no_table(template: Path, moment: str, name: str) -> None:
+    steps = plan(template, load(moment)[name])
+    index = WALKS_ON_PURPOSE.get(name)
+    walks = [
+        step
+        for step in steps
+        if step.startswith("SCAN") and "VIRTUAL TABLE" not in step and not (index and index in step)
+        if "CONSTANT ROW" not in step
+    ]
+    assert not walks, steps
+
+
+@pytest.mark.parametrize("name", ["next_task", "next_level", "due", "due_and_allowed", "heads", "next_serial_level"])
+def test_a_claims_order_is_the_order_of_an_index(template: Path, name: str) -> None:
+    steps = plan(template, load("claim")[name])
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+def test_the_running_job_of_a_queue_is_found_by_its_index(template: Path) -> None:
+    steps = plan(template, "SELECT 1 FROM stowhand_jobs WHERE queue = :queue AND state = 'processing'")
+    assert "stowhand_jobs_one_per_queue" in steps[0]
+
+
+def plan(path: Path, statement: str) -> list[str]:
+    """What SQLite would do."""
+    connection = sqlite3.connect(path)
+    try:
+        given = (None,) * statement.count("?") if "?" in statement else _Anything()
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
+    finally:
+        connection.close()
+
+
+class _Anything(dict[str, None]):
+    """A value for every name."""
+
+    def __missing__(self, name: str) -> None:
+        return None

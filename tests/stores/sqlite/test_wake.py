@@ -1,0 +1,52 @@
+"""Waiting for news: none is lost between two calls, and there is none without a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from stowhand.job import NewJob
+from stowhand.stores.sqlite import SqliteStore
+from tests.conftest import Run
+
+
+def test_what_was_committed_between_two_waits_is_heard(path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        ours, other = SqliteStore(path), SqliteStore(path)
+        await ours.open()
+        assert not await ours.wait(0.05)
+        await other.enqueue(NewJob(task="t"))
+        assert await ours.wait(2)
+        while await ours.wait(0.05):
+            pass
+        assert not await ours.wait(0.05)
+        await ours.close()
+        await other.close()
+
+    run(scenario())
+
+
+def test_what_was_committed_since_the_opening_is_heard(path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        ours, other = SqliteStore(path), SqliteStore(path)
+        await ours.open()
+        await other.enqueue(NewJob(task="t"))
+        assert await ours.wait(2)
+        await ours.close()
+        await other.close()
+
+    run(scenario())
+
+
+def test_an_enqueue_of_this_process_wakes_at_once(path: Path, run: Run) -> None:
+    async def scenario() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        waiting = asyncio.create_task(store.wait(10))
+        await asyncio.sleep(0)
+        await store.enqueue(NewJob(task="t"))
+        # Not even a tick: the very next rounds of the loop.
+        assert await asyncio.wait_for(waiting, 0.005)
+        await store.close()
+
+    run(scenario())
