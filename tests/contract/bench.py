@@ -1,0 +1,157 @@
+"""The bench: one store under test, its heart, a clock that stands still, and the verbs of the suite."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any, Self
+
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
+from stowhand.store import Claim, ClaimRequest, Heart, JobFilter, Lease, QueueStore, StoreOptions, Verdict
+from stowhand.testing import FakeClock
+from tests.contract.places import Image, Place
+
+LEASE = 30.0
+STATES = tuple(State)
+
+
+class Bench:
+    """A store with an empty set of jobs. Opened by the test's own loop, closed after the test."""
+
+    def __init__(self, place: Place, options: StoreOptions, clock: FakeClock, *, opened: bool = True) -> None:
+        self.place = place
+        self.clock = clock
+        self._options = options
+        self._opened = opened
+        self._stack = AsyncExitStack()
+        self._numbers = itertools.count(1)
+        self.store: QueueStore
+        self.heart: Heart
+
+    async def __aenter__(self) -> Self:
+        if not self._opened:
+            self.store = self.place.store(self._options)
+            self._stack.push_async_callback(self.store.close)
+            return self
+        self.store = await self.another()
+        self.heart = self.another_heart(self.store)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def another(self) -> QueueStore:
+        """One more store on the same jobs, as another process would open it."""
+        store = self.place.store(self._options)
+        await store.open()
+        self._stack.push_async_callback(store.close)
+        return store
+
+    def another_heart(self, store: QueueStore) -> Heart:
+        """A heart of that store, closed after the test."""
+        heart = store.heart()
+        self._stack.callback(heart.close)
+        return heart
+
+    def unopened(self) -> QueueStore:
+        """A store that has not been opened; the test closes it."""
+        return self.place.store(self._options)
+
+    @property
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+
+    async def add(self, task: str = "t", **details: Any) -> Job:
+        return await self.store.enqueue(NewJob(task=task, **details))
+
+    async def claim(
+        self, limit: int = 1, *, worker: str = "w1", token: str | None = None, lease: float = LEASE, **asked: Any
+    ) -> Sequence[Claim[Job]]:
+        return await self.store.claim(
+            ClaimRequest(worker=worker, token=token or new_token(), limit=limit, lease=lease, **asked)
+        )
+
+    async def take(self, **asked: Any) -> Lease:
+        """Claim exactly one job, and give its lease."""
+        (claim,) = await self.claim(**asked)
+        return claim.lease
+
+    async def start(self, task: str = "t", **details: Any) -> Lease:
+        """A new job, running."""
+        job = await self.add(task, **details)
+        lease = await self.take(tasks=(task,), suspects=False)
+        assert lease.job_id == job.id, "another job was due: give it a task of its own"
+        return lease
+
+    async def settle(self, lease: Lease, settlement: Settlement = COMPLETED, *, repeat: bool = False) -> Verdict:
+        (verdict,) = await self.store.settle([(lease, settlement)], repeat=repeat)
+        return verdict
+
+    async def job(self, job_id: int) -> Job:
+        job = await self.store.get(job_id)
+        assert job is not None, f"job {job_id} is nowhere"
+        return job
+
+    async def image(self, job_id: int) -> Image | None:
+        """Everything the store keeps of a job, wherever it lies."""
+        return await asyncio.to_thread(self.place.image, job_id)
+
+    async def in_state(self, state: State, *, task: str | None = None, **details: Any) -> Job:
+        """A job that has come to stand there on the ordinary way."""
+        task = task or f"made{next(self._numbers)}"
+        job = await self.add(task, **details)
+        if state is State.QUEUED:
+            return job
+        (claim,) = await self.claim(tasks=(task,))
+        if state is not State.PROCESSING:
+            assert await self.settle(claim.lease, WAYS[state]) is Verdict.SETTLED
+        return await self.job(job.id)
+
+    async def lose(self, lease: Lease) -> None:
+        """The worker of this lease dies, and somebody saw it."""
+        (reset,) = self.heart.reset_lease(lease)
+        assert reset.job_id == lease.job_id
+
+    async def make_suspect(self, task: str = "killer", times: int = 2, **details: Any) -> Job:
+        """A waiting job whose worker has died that often."""
+        job = await self.add(task, **details)
+        for deaths in range(times):
+            await self.lose(await self.take(tasks=(task,), suspects=deaths >= 2))
+        return await self.job(job.id)
+
+    async def everything(self) -> Sequence[Job]:
+        """All jobs, the history too."""
+        return await self.store.list(JobFilter(states=STATES, limit=10_000))
+
+
+def judged(outcome: Outcome, attempts: int = 1, max_attempts: int = 25) -> Settlement:
+    """What the law says of an outcome."""
+    return settle(outcome, attempts=attempts, max_attempts=max_attempts, backoff=lambda attempt: 60.0)
+
+
+ERRORED = judged(Retry("it failed", 60.0))
+FAILED = judged(Fail("it is broken"))
+SNOOZED = judged(Snooze(60.0))
+CANCELED = judged(Cancel("not wanted"))
+
+WAYS = {State.ERRORED: ERRORED, State.FAILED: FAILED, State.CANCELED: CANCELED, State.COMPLETED: COMPLETED}
+"""How a running job comes to each state."""
+
+SETTLEMENTS = {"complete": COMPLETED, "retry": ERRORED, "fail": FAILED, "snooze": SNOOZED, "cancel": CANCELED}
+
+
+def new_token() -> str:
+    return str(uuid.uuid4())
+
+
+async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
+    """A heart's call from a thread of its own, as a worker makes it."""
+    return await asyncio.to_thread(call, *args)

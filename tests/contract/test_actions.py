@@ -1,0 +1,223 @@
+"""Actions on single jobs: the table "what each call does in each state", line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED
+from stowhand.store import Answer, Done, Verdict
+from tests.contract.bench import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, Bench
+
+Q, P, E, C, F, X = State.QUEUED, State.PROCESSING, State.ERRORED, State.COMPLETED, State.FAILED, State.CANCELED
+
+TABLE = [
+    ("cancel", Q, Done.DONE, X),
+    ("cancel", E, Done.DONE, X),
+    ("cancel", P, Done.ASKED, P),
+    ("cancel", F, Done.REFUSED, F),
+    ("cancel", X, Done.UNCHANGED, X),
+    ("cancel", C, Done.REFUSED, C),
+    ("remove", Q, Done.DONE, None),
+    ("remove", E, Done.DONE, None),
+    ("remove", P, Done.REFUSED, P),
+    ("remove", F, Done.DONE, None),
+    ("remove", X, Done.DONE, None),
+    ("remove", C, Done.REFUSED, C),
+    ("remove_key", Q, Done.DONE, None),
+    ("remove_key", E, Done.DONE, None),
+    ("remove_key", F, Done.DONE, None),
+    ("remove_key", X, Done.MISSING, X),
+    ("remove_key", C, Done.MISSING, C),
+    ("retry", Q, Done.DONE, Q),
+    ("retry", E, Done.DONE, Q),
+    ("retry", P, Done.REFUSED, P),
+    ("retry", F, Done.DONE, Q),
+    ("retry", X, Done.DONE, Q),
+    ("retry", C, Done.REFUSED, C),
+]
+
+
+@pytest.mark.parametrize(("call", "state", "done", "after"), TABLE)
+async def test_the_table_of_calls_and_states(
+    bench: Bench, call: str, state: State, done: Done, after: State | None
+) -> None:
+    job = await bench.in_state(state, key="k")
+    before = await bench.image(job.id)
+    act: Callable[[object], Awaitable[Answer]] = getattr(bench.store, call)
+    answer = await act("k" if call == "remove_key" else job.id)
+    assert answer.done is done
+    assert answer.job_id == (None if (call, done) == ("remove_key", Done.MISSING) else job.id)
+    found = await bench.store.get(job.id)
+    assert (found and found.state) == after
+    if done in (Done.REFUSED, Done.UNCHANGED, Done.MISSING):
+        assert answer.why, "people must be told why"
+        assert await bench.image(job.id) == before
+
+
+async def test_an_unknown_job_is_missing(bench: Bench) -> None:
+    for act in (bench.store.retry, bench.store.cancel, bench.store.remove):
+        answer = await act(999_999)
+        assert (answer.done, answer.job_id) == (Done.MISSING, 999_999)
+
+
+async def test_a_key_that_nobody_holds_is_missing(bench: Bench) -> None:
+    assert (await bench.store.remove_key("nobody")).done is Done.MISSING
+
+
+async def test_a_canceled_job_is_in_the_history_and_its_key_free(bench: Bench) -> None:
+    job = await bench.add(key="k")
+    await bench.pass_time(5)
+    await bench.store.cancel(job.id)
+    canceled = await bench.job(job.id)
+    assert (canceled.state, canceled.finished_at, canceled.attempts) == (X, bench.now, 0)
+    assert (await bench.add(key="k")).id != job.id
+
+
+@pytest.mark.parametrize("how", ["retry", "snooze", "cancel"])
+async def test_cancel_wins_over_every_way_back(bench: Bench, how: str) -> None:
+    lease = await bench.start(key="k")
+    await bench.store.cancel(lease.job_id)
+    assert (await bench.job(lease.job_id)).cancel_requested
+    assert await bench.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
+    job = await bench.job(lease.job_id)
+    assert (job.state, job.finished_at) == (X, bench.now)
+    assert await bench.settle(lease, SETTLEMENTS[how], repeat=True) is Verdict.ALREADY_SETTLED
+    assert (await bench.add(key="k")).id != job.id
+
+
+@pytest.mark.parametrize(("settlement", "state"), [(COMPLETED, C), (FAILED, F)])
+async def test_cancel_does_not_undo_an_end(bench: Bench, settlement: object, state: State) -> None:
+    lease = await bench.start()
+    await bench.store.cancel(lease.job_id)
+    await bench.settle(lease, COMPLETED if state is C else FAILED)
+    assert (await bench.job(lease.job_id)).state is state
+
+
+async def test_asking_twice_to_cancel_is_asking_once(bench: Bench) -> None:
+    lease = await bench.start()
+    await bench.store.cancel(lease.job_id)
+    image = await bench.image(lease.job_id)
+    answer = await bench.store.cancel(lease.job_id)
+    assert answer.done in (Done.ASKED, Done.UNCHANGED)
+    assert await bench.image(lease.job_id) == image
+
+
+@pytest.mark.parametrize("end", [C, F])
+async def test_a_request_to_cancel_does_not_survive_the_attempt(bench: Bench, end: State) -> None:
+    lease = await bench.start(key="k")
+    await bench.store.cancel(lease.job_id)
+    await bench.settle(lease, FAILED)
+    await bench.store.retry(lease.job_id)
+    again = await bench.take()
+    assert bench.heart.beat([again], 30).canceled == frozenset()
+    await bench.settle(again, ERRORED)
+    assert (await bench.job(lease.job_id)).state is E
+
+
+async def test_removing_the_key_of_a_running_job_lets_it_end_once(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    answer = await bench.store.remove_key("k")
+    assert answer.job_id == lease.job_id
+    assert answer.done in (Done.DONE, Done.ASKED)
+    running = await bench.job(lease.job_id)
+    assert (running.state, running.key) == (P, None)
+    assert (await bench.store.remove_key("k")).done is Done.MISSING
+    assert await bench.settle(lease) is Verdict.SETTLED
+    assert (await bench.job(lease.job_id)).state is C
+
+
+@pytest.mark.parametrize("settlement", [ERRORED, SNOOZED])
+async def test_a_running_job_whose_key_was_removed_has_no_way_back(bench: Bench, settlement: object) -> None:
+    lease = await bench.start(key="k")
+    await bench.store.remove_key("k")
+    await bench.settle(lease, ERRORED if settlement is ERRORED else SNOOZED)
+    assert (await bench.job(lease.job_id)).state is X
+
+
+async def test_retry_makes_a_failed_job_due_now_with_every_attempt_before_it(bench: Bench) -> None:
+    job = await bench.add(key="k", max_attempts=2, max_resets=3)
+    await bench.lose(await bench.take())
+    await bench.settle(await bench.take(), FAILED)
+    await bench.pass_time(100)
+    assert (await bench.store.retry(job.id)).done is Done.DONE
+    back = await bench.job(job.id)
+    assert (back.state, back.attempts, back.resets, back.key) == (Q, 0, 0, "k")
+    assert (back.finished_at, back.max_attempts, back.max_resets) == (None, 2, 3)
+    assert back.run_at <= bench.now
+    assert (await bench.take()).job_id == job.id
+
+
+async def test_retry_makes_an_errored_job_due_now(bench: Bench) -> None:
+    job = await bench.in_state(E)
+    await bench.store.retry(job.id)
+    back = await bench.job(job.id)
+    assert (back.state, back.attempts, back.run_at) == (Q, 0, bench.now)
+    (claim,) = await bench.claim()
+    assert (claim.lease.job_id, claim.attempts) == (job.id, 1)
+
+
+async def test_retry_makes_a_future_job_due_now(bench: Bench) -> None:
+    job = await bench.add(delay=3600.0)
+    await bench.store.retry(job.id)
+    assert (await bench.take()).job_id == job.id
+
+
+async def test_retry_of_a_dead_killer_gives_it_another_chance(bench: Bench) -> None:
+    job = await bench.add(max_attempts=1)
+    await bench.lose(await bench.take())
+    assert (await bench.job(job.id)).state is F
+    await bench.store.retry(job.id)
+    assert (await bench.job(job.id)).resets == 0
+    assert (await bench.take()).job_id == job.id
+
+
+async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(bench: Bench) -> None:
+    job = await bench.in_state(X, key="k", payload='{"n": 1}', queue="q", priority=4, flags=("f",))
+    await bench.store.retry(job.id)
+    back = await bench.job(job.id)
+    assert (back.id, back.state, back.key, back.attempts) == (job.id, Q, "k", 0)
+    assert (back.payload, back.queue, back.priority, back.flags) == (job.payload, "q", 4, ("f",))
+    assert back.finished_at is None
+    assert (await bench.store.counts())[X] == 0
+    assert (await bench.store.remove_key("k")).job_id == job.id
+
+
+async def test_a_canceled_job_comes_back_without_its_key_when_another_has_it(bench: Bench) -> None:
+    job = await bench.in_state(X, key="k")
+    taker = await bench.add("taker", key="k")
+    assert (await bench.store.retry(job.id)).done is Done.DONE
+    assert (await bench.job(job.id)).key is None
+    assert (await bench.job(taker.id)).key == "k"
+
+
+async def test_a_canceled_job_that_came_back_can_be_canceled_and_retried_again(bench: Bench) -> None:
+    lease = await bench.start()
+    await bench.store.cancel(lease.job_id)
+    await bench.settle(lease, ERRORED)
+    for _ in range(2):
+        assert (await bench.store.retry(lease.job_id)).done is Done.DONE
+        assert not (await bench.job(lease.job_id)).cancel_requested
+        assert (await bench.store.cancel(lease.job_id)).done is Done.DONE
+    assert (await bench.store.counts())[X] == 1
+
+
+async def test_a_retried_job_that_had_lost_its_retries_has_them_again(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    await bench.add("newer", key="k")
+    await bench.settle(lease, ERRORED)
+    assert (await bench.job(lease.job_id)).state is F
+    await bench.store.retry(lease.job_id)
+    await bench.settle(await bench.take(tasks=("t",)), ERRORED)
+    assert (await bench.job(lease.job_id)).state is E
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_remove_leaves_other_jobs_alone(bench: Bench, state: State) -> None:
+    bystander = await bench.in_state(state)
+    job = await bench.add("other")
+    await bench.store.remove(job.id)
+    assert await bench.store.get(job.id) is None
+    assert await bench.job(bystander.id) == bystander

@@ -1,0 +1,91 @@
+"""Looking: single jobs, lists and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from stowhand.job import State
+from stowhand.store import JobFilter
+from tests.contract.bench import STATES, Bench
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_job_is_found_wherever_it_lies(bench: Bench, state: State) -> None:
+    job = await bench.in_state(state, payload='{"n": 1}', queue="q", flags=("f",), priority=3, max_resets=4)
+    found = await bench.job(job.id)
+    assert (found.id, found.state, found.queue, found.flags) == (job.id, state, "q", ("f",))
+    assert (found.priority, found.max_resets, found.created_at) == (3, 4, job.created_at)
+    assert (found.finished_at is not None) == state.terminal
+    assert (found.worker is not None) == (state is State.PROCESSING)
+
+
+async def test_an_unknown_job_is_none(bench: Bench) -> None:
+    assert await bench.store.get(999_999) is None
+
+
+async def test_a_list_shows_what_lives_and_what_failed(bench: Bench) -> None:
+    jobs = {state: await bench.in_state(state) for state in STATES}
+    listed = await bench.store.list(JobFilter())
+    assert [job.id for job in listed] == [
+        jobs[state].id for state in STATES if state not in (State.COMPLETED, State.CANCELED)
+    ]
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_list_of_one_state_shows_that_state(bench: Bench, state: State) -> None:
+    jobs = {each: await bench.in_state(each) for each in STATES}
+    assert [job.id for job in await bench.store.list(JobFilter(states=(state,)))] == [jobs[state].id]
+
+
+async def test_a_list_may_mix_the_living_and_the_history_in_id_order(bench: Bench) -> None:
+    wanted = (State.COMPLETED, State.QUEUED, State.CANCELED)
+    jobs = [await bench.in_state(state) for state in (*wanted, *wanted, State.FAILED)]
+    listed = await bench.store.list(JobFilter(states=wanted))
+    assert [job.id for job in listed] == [job.id for job in jobs[:6]]
+
+
+async def test_a_list_is_paged_by_id(bench: Bench) -> None:
+    jobs = [await bench.in_state(state) for state in (State.QUEUED, State.COMPLETED, State.FAILED) * 3]
+    seen: list[int] = []
+    while page := await bench.store.list(JobFilter(states=STATES, after=seen[-1] if seen else 0, limit=2)):
+        assert len(page) <= 2
+        seen.extend(job.id for job in page)
+    assert seen == [job.id for job in jobs]
+
+
+async def test_a_list_is_narrowed_by_task_queue_and_key(bench: Bench) -> None:
+    wanted = await bench.add("a", queue="q", key="k")
+    await bench.add("b", queue="q", key="l")
+    await bench.add("a", queue="r")
+    assert [job.id for job in await bench.store.list(JobFilter(task="a", queue="q"))] == [wanted.id]
+    assert [job.id for job in await bench.store.list(JobFilter(key="k"))] == [wanted.id]
+    assert len(await bench.store.list(JobFilter(queue="q"))) == 2
+    assert list(await bench.store.list(JobFilter(task="z"))) == []
+
+
+async def test_counts_name_every_state(bench: Bench) -> None:
+    assert await bench.store.counts() == dict.fromkeys(State, 0)
+    for number, state in enumerate(STATES, 1):
+        for _ in range(number):
+            await bench.in_state(state)
+    assert await bench.store.counts() == {state: number for number, state in enumerate(STATES, 1)}
+
+
+async def test_looking_changes_nothing(bench: Bench) -> None:
+    job = await bench.in_state(State.PROCESSING)
+    image = await bench.image(job.id)
+    await bench.job(job.id)
+    await bench.everything()
+    await bench.store.counts()
+    assert await bench.image(job.id) == image
+
+
+async def test_times_are_aware(bench: Bench) -> None:
+    for state in STATES:
+        job = await bench.job((await bench.in_state(state)).id)
+        times = (job.run_at, job.created_at, job.updated_at, job.started_at, job.finished_at)
+        assert all(moment.utcoffset() is not None for moment in times if moment is not None)
+
+
+async def test_a_store_says_where_it_is(bench: Bench) -> None:
+    assert bench.store.description

@@ -1,0 +1,219 @@
+"""Settling: what a store writes for each settlement, and that one never sinks another."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import JobFilter, Verdict
+from tests.contract.bench import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, Bench
+from tests.contract.places import payload_of
+
+
+async def test_completed_goes_to_the_history_with_its_result(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    await bench.pass_time(5)
+    assert await bench.settle(lease, Settlement(State.COMPLETED, Ended.OK, result='{"sum": 3}')) is Verdict.SETTLED
+    job = await bench.job(lease.job_id)
+    assert (job.state, job.finished_at, job.worker, job.attempts) == (State.COMPLETED, bench.now, None, 1)
+    assert job.result is not None
+    assert payload_of(job.result) == {"sum": 3}
+    assert [listed.id for listed in await bench.store.list(JobFilter())] == []
+
+
+async def test_a_completed_job_keeps_the_error_of_an_earlier_attempt(bench: Bench) -> None:
+    job = await bench.in_state(State.ERRORED)
+    await bench.pass_time(60)
+    await bench.settle(await bench.take())
+    done = await bench.job(job.id)
+    assert (done.state, done.last_error, done.attempts) == (State.COMPLETED, "it failed", 2)
+
+
+async def test_completing_frees_the_key(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    await bench.settle(lease)
+    following = await bench.add(key="k")
+    assert following.id != lease.job_id
+    assert following.state is State.QUEUED
+
+
+async def test_errored_waits_for_its_delay_by_the_stores_clock(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    await bench.pass_time(5)
+    assert await bench.settle(lease, ERRORED) is Verdict.SETTLED
+    job = await bench.job(lease.job_id)
+    assert (job.state, job.attempts, job.resets, job.last_error) == (State.ERRORED, 1, 0, "it failed")
+    assert (job.run_at, job.worker, job.finished_at) == (bench.now + timedelta(seconds=60), None, None)
+    assert job.key == "k"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.25, 22026.465795])
+async def test_a_delay_is_kept_to_the_microsecond(bench: Bench, delay: float) -> None:
+    lease = await bench.start()
+    await bench.settle(lease, Settlement(State.ERRORED, Ended.RETRY, delay=delay, error="x"))
+    job = await bench.job(lease.job_id)
+    assert abs((job.run_at - bench.now).total_seconds() - delay) < 0.000_002
+
+
+async def test_failed_stays_among_the_living_with_its_key(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    await bench.pass_time(5)
+    assert await bench.settle(lease, FAILED) is Verdict.SETTLED
+    (job,) = await bench.store.list(JobFilter())
+    assert (job.id, job.state, job.last_error, job.key) == (lease.job_id, State.FAILED, "it is broken", "k")
+    assert (job.finished_at, job.worker, job.attempts, job.resets) == (bench.now, None, 1, 0)
+
+
+async def test_a_snooze_gives_the_attempt_back(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    assert await bench.settle(lease, SNOOZED) is Verdict.SETTLED
+    job = await bench.job(lease.job_id)
+    assert (job.state, job.attempts, job.last_error, job.key) == (State.QUEUED, 0, None, "k")
+    assert (job.run_at, job.worker) == (bench.now + timedelta(seconds=60), None)
+
+
+async def test_canceled_goes_to_the_history_with_its_reason_and_frees_the_key(bench: Bench) -> None:
+    lease = await bench.start(key="k")
+    assert await bench.settle(lease, CANCELED) is Verdict.SETTLED
+    job = await bench.job(lease.job_id)
+    assert (job.state, job.last_error, job.finished_at) == (State.CANCELED, "not wanted", bench.now)
+    assert (await bench.add(key="k")).id != job.id
+
+
+@pytest.mark.parametrize("how", SETTLEMENTS)
+async def test_every_settlement_takes_the_resets_back_to_nought(bench: Bench, how: str) -> None:
+    job = await bench.make_suspect(times=1)
+    lease = await bench.take()
+    assert (await bench.job(job.id)).resets == 1
+    await bench.settle(lease, SETTLEMENTS[how])
+    assert (await bench.job(job.id)).resets == 0
+
+
+async def test_an_empty_batch_settles_nothing(bench: Bench) -> None:
+    assert list(await bench.store.settle([])) == []
+
+
+async def test_verdicts_come_in_the_order_of_the_batch(bench: Bench) -> None:
+    leases = [await bench.start(f"t{number}") for number in range(6)]
+    await bench.settle(leases[1])
+    await bench.lose(leases[4])
+    batch = [(lease, ERRORED if lease.job_id % 2 else COMPLETED) for lease in reversed(leases)]
+    verdicts = await bench.store.settle(batch)
+    expected = [Verdict.SETTLED] * 6
+    expected[1], expected[4] = Verdict.LOST, Verdict.ALREADY_SETTLED
+    assert list(verdicts) == expected
+
+
+async def test_a_batch_may_mix_every_outcome(bench: Bench) -> None:
+    leases = [await bench.start(f"t{number}") for number in range(5)]
+    await bench.store.settle(list(zip(leases, SETTLEMENTS.values(), strict=True)))
+    states = [(await bench.job(lease.job_id)).state for lease in leases]
+    assert states == [State.COMPLETED, State.ERRORED, State.FAILED, State.QUEUED, State.CANCELED]
+
+
+async def test_a_large_batch_is_settled_whole(bench: Bench) -> None:
+    await bench.store.enqueue_many(NewJob(task="t") for _ in range(700))
+    claims = await bench.claim(700)
+    verdicts = await bench.store.settle([(claim.lease, COMPLETED) for claim in claims])
+    assert list(verdicts) == [Verdict.SETTLED] * 700
+    assert (await bench.store.counts())[State.COMPLETED] == 700
+
+
+async def test_what_follows_is_enqueued_with_the_settlement(bench: Bench) -> None:
+    lease = await bench.start()
+    then = (NewJob(task="next", payload='{"n": 1}', queue="q"), NewJob(task="later", delay=60.0, key="k"))
+    await bench.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=then))
+    first, second = await bench.store.list(JobFilter())
+    assert (first.task, payload_of(first.payload), first.queue, first.run_at) == ("next", {"n": 1}, "q", bench.now)
+    assert (second.task, second.key, second.run_at) == ("later", "k", bench.now + timedelta(seconds=60))
+
+
+async def test_what_follows_obeys_the_rules_of_keys(bench: Bench) -> None:
+    waiting = await bench.add("old", key="k", run_at=bench.now + timedelta(hours=1))
+    lease = await bench.start()
+    await bench.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="new", key="k"),)))
+    (job,) = await bench.store.list(JobFilter())
+    assert (job.id, job.task, job.revision) == (waiting.id, "new", 1)
+
+
+async def test_nothing_follows_a_settlement_that_was_not_accepted(bench: Bench) -> None:
+    lease = await bench.start()
+    await bench.lose(lease)
+    then = (NewJob(task="next"),)
+    assert await bench.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=then)) is Verdict.LOST
+    assert [job.task for job in await bench.everything()] == ["t"]
+
+
+async def test_a_repeated_settlement_enqueues_what_follows_once(bench: Bench) -> None:
+    lease = await bench.start()
+    what = Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="next"),))
+    await bench.settle(lease, what)
+    assert await bench.settle(lease, what, repeat=True) is Verdict.ALREADY_SETTLED
+    assert [job.task for job in await bench.everything()] == ["t", "next"]
+
+
+UNWRITABLE = {
+    "follows without a legal attempt": Settlement(
+        State.COMPLETED, Ended.OK, result="1", then=(NewJob(task="fine"), NewJob(task="next", max_attempts=0))
+    ),
+    "follows with an endless task name": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="x" * 200),)),
+    "follows with an endless key": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="x", key="k" * 600),)),
+    "a lone surrogate in the result": Settlement(State.COMPLETED, Ended.OK, result='"\ud800"'),
+}
+
+
+@pytest.mark.parametrize("why", UNWRITABLE)
+async def test_a_settlement_that_cannot_be_written_fails_that_job_alone(bench: Bench, why: str) -> None:
+    before, bad, after = [await bench.start(f"t{number}") for number in range(3)]
+    verdicts = await bench.store.settle([(before, COMPLETED), (bad, UNWRITABLE[why]), (after, ERRORED)])
+    assert list(verdicts) == [Verdict.SETTLED] * 3
+    job = await bench.job(bad.job_id)
+    assert (job.state, job.result, job.finished_at) == (State.FAILED, None, bench.now)
+    assert job.last_error
+    assert (await bench.job(before.job_id)).state is State.COMPLETED
+    assert (await bench.job(after.job_id)).state is State.ERRORED
+    assert len(await bench.everything()) == 3
+
+
+async def test_a_repeat_of_a_settlement_that_could_not_be_written_is_known(bench: Bench) -> None:
+    lease = await bench.start()
+    what = UNWRITABLE["follows with an endless key"]
+    await bench.settle(lease, what)
+    assert await bench.settle(lease, what, repeat=True) is Verdict.ALREADY_SETTLED
+
+
+async def test_without_a_history_what_completed_is_gone(forgetful_bench: Bench) -> None:
+    bench = forgetful_bench
+    lease = await bench.start(key="k")
+    await bench.settle(lease)
+    assert await bench.store.get(lease.job_id) is None
+    assert (await bench.add(key="k")).id != lease.job_id
+
+
+async def test_without_a_history_what_was_canceled_is_gone(forgetful_bench: Bench) -> None:
+    bench = forgetful_bench
+    lease = await bench.start()
+    await bench.settle(lease, CANCELED)
+    assert await bench.store.get(lease.job_id) is None
+    waiting = await bench.add()
+    await bench.store.cancel(waiting.id)
+    assert await bench.store.get(waiting.id) is None
+
+
+async def test_without_a_history_what_follows_is_enqueued_all_the_same(forgetful_bench: Bench) -> None:
+    bench = forgetful_bench
+    lease = await bench.start()
+    await bench.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="next"),)))
+    assert [job.task for job in await bench.everything()] == ["next"]
+
+
+async def test_attempts_never_fall_below_nought(bench: Bench) -> None:
+    lease = await bench.start()
+    for _ in range(3):
+        await bench.settle(lease, SNOOZED)
+        assert (await bench.job(lease.job_id)).attempts == 0
+        await bench.pass_time(60)
+        lease = await bench.take()

@@ -1,0 +1,280 @@
+"""Random lives of jobs: operations drawn from a seed, and how to do the same one to any store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from stowhand.errors import InvalidJob
+from stowhand.job import KeyMode, NewJob
+from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
+from stowhand.store import ClaimRequest, Heart, Lease, QueueStore
+from stowhand.testing import FakeClock
+
+LEASE = 10.0
+WORKERS = ("w1", "w2", "w3")
+TASKS = ("a", "b", "c")
+OUTCOMES: tuple[Outcome, ...] = (
+    Complete(),
+    Complete(),
+    Retry("no", 3.0),
+    Retry("not yet", 0.0),
+    Fail("never"),
+    Snooze(3.0),
+    Cancel("away"),
+)
+
+Ordinal = int
+"""A job by the order of its birth: stores give different ids, because a failed insert may burn one."""
+
+
+class Twin:
+    """One store that lives the same life as the others."""
+
+    def __init__(self, name: str, store: QueueStore, heart: Heart) -> None:
+        self.name = name
+        self.store = store
+        self.heart = heart
+        self.ids: list[int] = []
+        """Ordinal to id."""
+        self.ordinals: dict[int, Ordinal] = {}
+
+    def lease(self, held: tuple[Ordinal, str, int]) -> Lease:
+        ordinal, token, epoch = held
+        return Lease(self.ids[ordinal], token, epoch)
+
+    def learn(self, ids: list[int]) -> None:
+        """Ids never seen before are the youngest jobs."""
+        for job_id in sorted(set(ids) - self.ordinals.keys()):
+            self.ordinals[job_id] = len(self.ids)
+            self.ids.append(job_id)
+
+    def pairs(self, pairs: frozenset[tuple[int, str]]) -> set[tuple[Ordinal, str]]:
+        return {(self.ordinals[job_id], token) for job_id, token in pairs}
+
+
+Doing = Callable[[Twin], Awaitable[Callable[[], object]]]
+"""Does something to a twin; what it gives, called once new ids are learnt, is an answer that all twins must share."""
+
+
+class Operations:
+    """Draws operations; knows what has been born and leased so far."""
+
+    def __init__(self, seed: int, clock: FakeClock) -> None:
+        self._random = Random(seed)
+        self._clock = clock
+        self.leases: list[tuple[Ordinal, str, int]] = []
+        self.attempts: dict[tuple[Ordinal, str], tuple[int, int]] = {}
+        self.born = 0
+
+    def draw(self) -> tuple[str, Doing]:
+        """What is done, in words, and the doing of it."""
+        chances: dict[Callable[[], tuple[str, Doing]], int] = {
+            self.enqueue: 6,
+            self.enqueue_many: 1,
+            self.claim: 7,
+            self.settle: 7,
+            self.beat: 2,
+            self.release: 2,
+            self.reset_lease: 2,
+            self.abandon: 1,
+            self.sweep: 2,
+            self.act: 5,
+            self.remove_key: 1,
+            self.pass_time: 3,
+        }
+        (chosen,) = self._random.choices(list(chances), list(chances.values()))
+        return chosen()
+
+    def enqueue(self) -> tuple[str, Doing]:
+        new = self._new_job()
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            try:
+                job = await twin.store.enqueue(new)
+            except InvalidJob:
+                return lambda: "refused"
+            return lambda: twin.ordinals[job.id]
+
+        return f"enqueue {new}", do
+
+    def enqueue_many(self) -> tuple[str, Doing]:
+        drawn = [self._new_job() for _ in range(self._random.randint(2, 5))]
+        keyed = [job for job in drawn if job.key is not None]
+        keys = [job.key for job in keyed]
+        # At most two with keys, and last: in which order several are born is not promised.
+        jobs = [job for job in drawn if job.key is None] + keyed[: 1 if len(set(keys[:2])) == 2 else 2]
+        keys = [job.key for job in jobs if job.key is not None]
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            try:
+                ids = await twin.store.enqueue_many(jobs)
+            except InvalidJob:
+                assert len(keys) > len(set(keys))
+                return lambda: "refused"
+            return lambda: [twin.ordinals[job_id] for job_id in ids]
+
+        return f"enqueue_many {jobs}", do
+
+    def claim(self) -> tuple[str, Doing]:
+        request = ClaimRequest(
+            worker=self._random.choice(WORKERS),
+            token=self._stale_token() or str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
+            limit=self._random.randint(1, 4),
+            lease=LEASE,
+            tasks=self._random.choice([None, None, TASKS, ("a",), ("b", "c")]),
+            forbidden_flags=self._random.choice([(), (), ("f",), ("f", "g")]),
+            suspects=self._random.random() < 0.25,
+        )
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            claims = await twin.store.claim(request)
+            for claim in claims:
+                held = (twin.ordinals[claim.lease.job_id], claim.lease.token, claim.lease.epoch)
+                if held not in self.leases:
+                    self.leases.append(held)
+                    self.attempts[held[:2]] = (claim.attempts, claim.max_attempts)
+            return lambda: [
+                (twin.ordinals[each.lease.job_id], each.lease.epoch, each.attempts, each.task, each.queue)
+                for each in claims
+            ]
+
+        return f"claim {request}", do
+
+    def settle(self) -> tuple[str, Doing]:
+        leases = self._some_leases(3)
+        if len({ordinal for ordinal, _, _ in leases}) < len(leases):
+            leases = leases[:1]
+        then = (self._new_job(),) if self._random.random() < 0.15 else ()
+        repeat = self._random.random() < 0.3
+        batch = []
+        for held in leases:
+            attempts, most = self.attempts[held[:2]]
+            outcome = self._random.choice(OUTCOMES)
+            follows = then if isinstance(outcome, Complete) else ()
+            batch.append(
+                (held, settle(outcome, attempts=attempts, max_attempts=most, backoff=lambda _: 2.0, then=follows))
+            )
+            then = ()
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            verdicts = await twin.store.settle([(twin.lease(held), what) for held, what in batch], repeat=repeat)
+            return lambda: list(verdicts)
+
+        return f"settle {batch} repeat={repeat}", do
+
+    def beat(self) -> tuple[str, Doing]:
+        leases = self._some_leases(4)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            pulse = twin.heart.beat([twin.lease(held) for held in leases], LEASE)
+            return lambda: [twin.pairs(pairs) for pairs in (pulse.lost, pulse.canceled, pulse.busy)]
+
+        return f"beat {leases}", do
+
+    def release(self) -> tuple[str, Doing]:
+        leases = self._some_leases(3)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            twin.heart.release([twin.lease(held) for held in leases])
+            return lambda: None
+
+        return f"release {leases}", do
+
+    def reset_lease(self) -> tuple[str, Doing]:
+        leases = self._some_leases(1)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            return resets(twin, [reset for held in leases for reset in twin.heart.reset_lease(twin.lease(held))])
+
+        return f"reset_lease {leases}", do
+
+    def abandon(self) -> tuple[str, Doing]:
+        leases = self._some_leases(1)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            for _, token, _ in leases:
+                twin.heart.abandon(token)
+            return lambda: None
+
+        return f"abandon {leases}", do
+
+    def sweep(self) -> tuple[str, Doing]:
+        worker = self._random.choice([None, *WORKERS])
+        slack = self._random.choice([0.0, 5.0])
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            found = twin.heart.reset_stalled(slack) if worker is None else twin.heart.reset_worker(worker)
+            return resets(twin, found)
+
+        return f"sweep worker={worker} slack={slack}", do
+
+    def act(self) -> tuple[str, Doing]:
+        name = self._random.choice(["cancel", "retry", "remove"])
+        if not self.born:
+            return self.pass_time()
+        # The young are the lively ones.
+        ordinal = max(self.born - 1 - int(self._random.expovariate(0.15)), 0)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            answer = await getattr(twin.store, name)(twin.ids[ordinal])
+            return lambda: answer.done
+
+        return f"{name} {ordinal}", do
+
+    def remove_key(self) -> tuple[str, Doing]:
+        key = self._random.choice(["k", "l", "m"])
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            answer = await twin.store.remove_key(key)
+            return lambda: (answer.done, answer.job_id and twin.ordinals[answer.job_id])
+
+        return f"remove_key {key}", do
+
+    def pass_time(self) -> tuple[str, Doing]:
+        moment = self._clock.monotonic() + self._random.choice([0.5, 2.0, 4.0, 11.0])
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            await self._clock.advance(max(moment - self._clock.monotonic(), 0.0))
+            return lambda: None
+
+        return f"until {moment}", do
+
+    def _new_job(self) -> NewJob:
+        choose = self._random.choice
+        key = choose([None, None, "k", "l", "m"])
+        return NewJob(
+            task=choose(TASKS),
+            payload=choose(["{}", '{"n": 1}', "[1]", "[2, 3]", "null"]),
+            queue=choose([None, None, "q", "r"]),
+            priority=choose([0, 0, -1, 2**31 - 1]),
+            run_at=choose([None, None, None, self._clock.now() - timedelta(seconds=7)]) if key is None else None,
+            delay=choose([None, 4.0]) if key is not None else None,
+            max_attempts=choose([1, 2, 25]),
+            max_resets=choose([None, None, 0, 1]),
+            key=key,
+            key_mode=choose(list(KeyMode)),
+            flags=choose([(), (), ("f",), ("g", "f")]),
+        )
+
+    def _some_leases(self, most: int) -> list[tuple[Ordinal, str, int]]:
+        """Mostly fresh ones, some zombies."""
+        fresh, stale = self.leases[-6:], self.leases[:-6]
+        count = min(self._random.randint(1, most), len(fresh))
+        chosen = self._random.sample(fresh, count)
+        if stale and self._random.random() < 0.3:
+            chosen[-1:] = [self._random.choice(stale)]
+        return chosen
+
+    def _stale_token(self) -> str | None:
+        if self.leases and self._random.random() < 0.05:
+            return self._random.choice(self.leases)[1]
+        return None
+
+
+def resets(twin: Twin, found: Any) -> Callable[[], object]:
+    """Who was taken back from whom, and what became of it."""
+    return lambda: [(twin.ordinals[each.job_id], each.task, each.state, each.worker) for each in found]
