@@ -167,7 +167,7 @@ class Events:
         self.on_listener_error: Callable[[Listener, Event, BaseException], None] | None = None
 
     def on(self, kind: type[Event], listener: Listener) -> None:
-        """Call ``listener`` for events of this type. It runs where the event happens: the loop, or the heart's thread."""
+        """Call ``listener`` for events of this type, where they happen: on the loop, or in the heart's thread."""
         self._listeners.setdefault(kind, []).append(listener)
 
     def wants(self, kind: type[Event]) -> bool:
@@ -179,6 +179,6 @@ class Events:
         for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
-            except Exception as error:  # boundary: the core must survive its watchers; the hook below reports it
+            except Exception as error:  # noqa: BLE001 - boundary: the core survives its watchers; the hook reports it
                 if self.on_listener_error is not None:
                     self.on_listener_error(listener, event, error)

@@ -21,7 +21,7 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
 from stowhand.leases import Held, Leases, Pair, leases_of
-from stowhand.options import WorkerOptions
+from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.resetter import Resetter
 from stowhand.store import Heart, Lease
 
@@ -43,7 +43,6 @@ class Keeper:
         events: Events,
         clock: Clock,
         worker: str,
-        *,
         tell_lost: Callable[[list[Held]], None],
         tell_canceled: Callable[[list[Held]], None],
     ) -> None:
@@ -107,7 +106,7 @@ class Keeper:
             self._resetter.tick(working=len(self._leases) > 0)
         except StoreError as error:
             self._failures += 1
-            pause = min(0.1 * 2**self._failures, self._options.every_beat / 2, 2.0)
+            pause = min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0)
             if self._failures == 1 or self._failures % 10 == 0:
                 self._events.emit(StoreTrouble(self._worker, "beat", str(error), pause))
             return float(pause)
@@ -120,6 +119,7 @@ class Keeper:
         due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)
         due = [held for held in due if self._worth_keeping(held, now)]
         busy = [held for held in self._leases.find(self._busy) if held not in due]
+        self._busy = frozenset(held.pair for held in busy)
         for group in (due, *([held] for held in busy)):
             if group:
                 self._renew(group)
@@ -165,7 +165,7 @@ class Keeper:
 
 
 class Watch:
-    """Notices a blocked loop. The loop says ``seen()`` some times a second; here another thread looks when it last did."""
+    """Notices a blocked loop: the loop says ``seen()`` some times a second, another thread looks when it last did."""
 
     def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
         self._events, self._clock, self._worker, self._options = events, clock, worker, options
@@ -201,12 +201,12 @@ class Watch:
     def _judge(self, blocked: float) -> None:
         held = self.driving()
         claim = held.claim if held is not None else None
-        patience = 3 * self._options.lease + ((self.timeout_of(claim) or 0.0) if claim is not None else 0.0)
+        patience = 3 * self._options.lease + (self.timeout_of(claim) or 0.0 if claim is not None else 0.0)
         self.hangs = blocked > patience
         self._next_report = min(self._next_report, max(patience, blocked) + 0.01)
         if self.hangs:
             self._next_report = blocked * 2
-        stack = sys._current_frames().get(self._thread)
+        stack = sys._current_frames().get(self._thread)  # noqa: SLF001 - its documented use: stacks of other threads
         self._events.emit(
             LoopBlocked(
                 worker=self._worker,

@@ -12,11 +12,12 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol
 
 from stowhand.clock import Cancelable, Clock
-from stowhand.handler import Attempt, Handler, Policy
+from stowhand.handler import Attempt, Handler
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import Cancel, Outcome, Retry
 from stowhand.outcomes import from_error, from_returned
@@ -79,16 +80,14 @@ class Lanes:
         leases: Leases,
         ending: Ending,
         clock: Clock,
-        *,
         concurrency: int,
-        default: Policy,
-        isolate: Isolate | None = None,
+        timeout_of: Callable[[Any], float | None],
+        isolate: Isolate | None,
     ) -> None:
         self._handle = handler.handle
         self._isolate = isolate
-        self._policy: Callable[[Any], Policy] | None = getattr(handler, "policy", None)
+        self._timeout_of = timeout_of
         self._leases, self._ending, self._clock = leases, ending, clock
-        self._default = default
         self._lanes = [Lane() for _ in range(concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._unborn = list(reversed(self._lanes))
@@ -102,20 +101,23 @@ class Lanes:
         self.running = 0
         self.ended = 0
         """Attempts ended so far."""
+        self.worked = 0.0
+        """Seconds that they took, all added up."""
         self.driving: Held | None = None
-        """What the loop was last seen in; the watchdog names it when the loop is blocked."""
+        """Whose handler the loop is in just now; the watchdog names it when the loop is blocked."""
         self._crashed: Callable[[BaseException], None] | None = None
 
     def open(self, crashed: Callable[[BaseException], None]) -> None:
         """Lanes become tasks as they are first needed; ``crashed`` is told if one ends by itself."""
         self._crashed = crashed
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every lane's task. A handler that ignores it is left behind: stopping is always bounded."""
         self._crashed = None
-        for lane in self._lanes:
-            if lane.task is not None:
-                lane.task.cancel()
+        tasks = [(lane.task, lane.held) for lane in self._lanes if lane.task is not None]
+        for task, _ in tasks:
+            task.cancel()
+        await asyncio.gather(*(task for task, held in tasks if held is None), return_exceptions=True)
 
     @property
     def free(self) -> int:
@@ -128,18 +130,17 @@ class Lanes:
         self._wake()
 
     def stop(self, held: Held, why: Stop) -> None:
-        """Tell a running handler to stop. The first reason stands, but a lost lease outdoes the others."""
-        for lane in self._lanes:
-            if lane.held is held:
-                if lane.stop is None or why is Stop.LOST:
-                    first, lane.stop = lane.stop is None, why
-                    held.stopped_at = self._clock.monotonic()
-                    if held.attempt is not None:
-                        held.attempt.lost = why is Stop.LOST
-                        held.attempt.cancel(why.value)
-                    if first and lane.task is not None:
-                        lane.task.cancel()
-                return
+        """Tell a running handler to stop, once. The first reason stands, but a lost lease outdoes the others."""
+        lane = next((lane for lane in self._lanes if lane.held is held), None)
+        if lane is None or lane.task is None or not (lane.stop is None or why is Stop.LOST):
+            return
+        first, lane.stop = lane.stop is None, why
+        if held.attempt is not None:
+            held.attempt.lost = why is Stop.LOST
+            held.attempt.cancel(why.value)
+        if first:
+            held.stopped_at = self._clock.monotonic()
+            lane.task.cancel()
 
     def stop_all(self, why: Stop) -> None:
         """Tell every running handler to stop."""
@@ -161,8 +162,10 @@ class Lanes:
             lane.task.add_done_callback(self._lane_ended)
 
     def _lane_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self._crashed is not None:
-            self._crashed(error)
+        """Only ``close`` ends lanes. One that ended by itself would be a slot lost in silence."""
+        error = None if task.cancelled() else task.exception()
+        if self._crashed is not None:
+            self._crashed(error or RuntimeError("a lane of the worker was cancelled by somebody else's code"))
 
     async def _run(self, lane: Lane) -> None:
         while True:
@@ -175,6 +178,8 @@ class Lanes:
                 if self._clock.monotonic() - self._breath > BREATH:
                     await self._clock.sleep(0)
                     self._breath = self._clock.monotonic()
+            if self._crashed is None:
+                return  # a handler swallowed the cancellation that was to end its lane, and has ended late
             sleeper = asyncio.get_running_loop().create_future()
             self._idle.append(sleeper)
             self.starved()
@@ -196,33 +201,33 @@ class Lanes:
             lane.held = None
             self.running -= 1
             self.ended += 1
-        self._leases.end(held)
-        self._ending.ended(held, outcome, lane.stop)
+            held.seconds = self._clock.monotonic() - attempt.started
+            self.worked += held.seconds
+        if self._crashed is not None:
+            self._leases.end(held)
+            self._ending.ended(held, outcome, lane.stop)
 
     async def _attempt(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Outcome | None:
         """Run the handler. Whatever it returns or raises becomes an outcome; nothing escapes but our own end."""
+        outcome: Outcome | None
         try:
-            apart = self._isolate if held.suspect else None
-            coroutine = self._handle(attempt) if apart is None else apart(attempt)
-            returned = await _drive(coroutine, contextvars.copy_context(), self._step(lane, held, attempt))
+            outcome = from_returned(await self._drive(lane, held, attempt))
         except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
-            if held.suspect and isinstance(error, ChildCrashed):
+            if self._crashed is None:
+                raise  # the lane itself is being ended
+            outcome = self._raised(lane, attempt, error)
+        if lane.task is not None and lane.task.cancelling():
+            await _forgive(lane.task)
+        # Told to stop, and ended well all the same: its result counts, unless the lease is gone.
+        return None if lane.stop is Stop.LOST else outcome
+
+    def _raised(self, lane: Lane, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
+        match lane.stop:
+            case None if isinstance(error, ChildCrashed):
                 lane.stop = Stop.CRASHED
                 return None
-            if lane.stop is None:
-                if isinstance(error, asyncio.CancelledError) and _cancelling():
-                    raise  # not ours: the worker's own tasks are being ended
+            case None:
                 return from_error(error)
-            _forgive()
-            return self._stopped(lane, attempt, error)
-        if lane.stop is None:
-            return from_returned(returned)
-        # It was told to stop and ended well all the same: its result counts, unless the lease is gone.
-        _forgive()
-        return None if lane.stop is Stop.LOST else from_returned(returned)
-
-    def _stopped(self, lane: Lane, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
-        match lane.stop:
             case Stop.TIMEOUT:
                 thread = "; its thread cannot be stopped and its result will be ignored" if attempt.detached else ""
                 return Retry(f"timed out: the attempt took longer than {lane.timer_seconds:g} s{thread}")
@@ -231,57 +236,46 @@ class Lanes:
             case _:
                 return None
 
-    def _step(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Callable[[bool], None]:
-        """Called before each step of the handler, and once (``True``) when it first waits."""
-
-        def step(waits: bool) -> None:
-            if not waits:
-                self.driving = held
-                return
-            if self.ready:
-                self._wake()
-            policy = self._policy(held.claim) if self._policy is not None else self._default
-            timeout = policy.timeout if policy.timeout is not None else self._default.timeout
-            if timeout is not None:
-                spent = self._clock.monotonic() - attempt.started
-                lane.timer_seconds = timeout
-                lane.timer = self._clock.call_later(max(timeout - spent, 0), lambda: self.stop(held, Stop.TIMEOUT))
-
-        return step
-
-
-@types.coroutine
-def _drive(
-    coroutine: Coroutine[Any, Any, object], context: contextvars.Context, step: Callable[[bool], None]
-) -> Generator[Any, Any, object]:
-    """Await ``coroutine`` in the current task, under a context of its own."""
-    step(False)
-    try:
-        waits_for = context.run(coroutine.send, None)
-    except StopIteration as end:
-        return end.value
-    step(True)
-    while True:
+    @types.coroutine
+    def _drive(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Generator[Any, Any, object]:
+        """Await the handler in the lane's task, under a context of its own, and see each of its steps."""
+        context = contextvars.copy_context()
+        handle = self._isolate if held.suspect and self._isolate is not None else self._handle
+        coroutine = context.run(handle, attempt)
         advance: Callable[[Any], Any] = coroutine.send
         given: Any = None
-        try:
-            given = yield waits_for
-        except BaseException as error:
-            advance, given = coroutine.throw, error
-        step(False)
-        try:
-            waits_for = context.run(advance, given)
-        except StopIteration as end:
-            return end.value
+        waited = False
+        while True:
+            self.driving = held
+            try:
+                waits_for = context.run(advance, given)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.driving = given = None
+            if not waited:
+                waited = True
+                self._waits(lane, held, attempt)
+            try:
+                given = yield waits_for
+                advance = coroutine.send
+            except BaseException as error:  # noqa: BLE001 - passed on to the handler
+                advance, given = coroutine.throw, error
+
+    def _waits(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> None:
+        """A handler waits for the first time: from here on it needs a timer, and the next job another lane."""
+        if self.ready:
+            self._wake()
+        timeout = self._timeout_of(held.claim)
+        if timeout is not None:
+            spent = self._clock.monotonic() - attempt.started
+            lane.timer_seconds = timeout
+            lane.timer = self._clock.call_later(max(timeout - spent, 0), lambda: self.stop(held, Stop.TIMEOUT))
 
 
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _forgive() -> None:
-    """The cancellation was meant for the job, not for the lane."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling() > 0:
+async def _forgive(task: asyncio.Task[None]) -> None:
+    """The cancellation was meant for the job, or was the handler's own doing: the lane's next job has no part in it."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # one that is still on its way arrives here
+    while task.cancelling():
         task.uncancel()

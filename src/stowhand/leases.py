@@ -32,22 +32,24 @@ class Phase(IntEnum):
 class Held:
     """One lease of ours."""
 
-    __slots__ = ("attempt", "beaten", "claim", "deadline", "phase", "since", "stopped_at", "suspect")
+    __slots__ = ("attempt", "beaten", "claim", "deadline", "phase", "seconds", "since", "stopped_at", "suspect")
 
-    def __init__(self, claim: Claim[Any], sent: float, deadline: float, suspect: bool) -> None:
+    def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
         self.claim = claim
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
         self.phase = Phase.AHEAD
-        self.since = sent
-        """When the claim was sent."""
+        self.since = since
+        """When it came: a slow reply is no reason to hand it back at once."""
         self.beaten = sent
         """When the last good renewal was *sent* (not answered): what the store promised counts from no earlier."""
         self.deadline = deadline
         """After this the store may give the job away."""
         self.attempt: Attempt[Any] | None = None
         self.stopped_at: float | None = None
-        """When the handler was told to stop."""
+        """When the handler was first told to stop."""
+        self.seconds = 0.0
+        """How long the handler took."""
 
     @property
     def pair(self) -> Pair:
@@ -67,10 +69,10 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def take(self, claims: Sequence[Claim[Any]], sent: float, *, suspects: bool = False) -> list[Held]:
-        """Enter what a claim brought; ``sent`` is when it was sent."""
+    def take(self, claims: Sequence[Claim[Any]], *, sent: float, since: float, suspects: bool = False) -> list[Held]:
+        """Enter what a claim brought that was sent at ``sent`` and answered at ``since``."""
         deadline = sent + self._lease - self._margin
-        entered = [Held(claim, sent, deadline, suspects) for claim in claims]
+        entered = [Held(claim, sent, since, deadline, suspects) for claim in claims]
         with self._lock:
             for held in entered:
                 self._held[held.pair] = held

@@ -49,14 +49,13 @@ def check_options(job: NewJob) -> NewJob:
         _check_integer("max_resets", job.max_resets, 0)
     if job.run_at is not None:
         _check_moment(job.run_at, job.delay)
-    exact = (
-        None if job.delay is None else read_delay(job.delay),
-        job.key_mode if type(job.key_mode) is KeyMode else _read_key_mode(job.key_mode),
-        () if job.flags == () else _read_flags(job.flags),
-    )
-    if exact == (job.delay, job.key_mode, job.flags):
+    delay = None if job.delay is None else read_delay(job.delay)
+    key_mode = job.key_mode if type(job.key_mode) is KeyMode else _read_key_mode(job.key_mode)
+    flags = () if job.flags == () else _read_flags(job.flags)
+    # Identity: a KeyMode equals its text, and a delay of 1 equals 1.0.
+    if delay is job.delay and key_mode is job.key_mode and flags is job.flags:
         return job
-    return msgspec.structs.replace(job, delay=exact[0], key_mode=exact[1], flags=exact[2])
+    return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
 
 
 def check_name(field: str, name: object, limit: int) -> str:
@@ -134,7 +133,9 @@ def _read_flags(flags: object) -> tuple[str, ...]:
     names = tuple(flags)
     if len(names) > FLAGS_LIMIT:
         raise InvalidJob(f"flags: {len(names)} flags, the limit is {FLAGS_LIMIT}")
-    return tuple(check_name("flags", name, FLAG_LIMIT) for name in names)
+    for name in names:
+        check_name("flags", name, FLAG_LIMIT)
+    return names
 
 
 def _text(field: str, value: object) -> str:

@@ -6,10 +6,12 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff
-from stowhand.retry import natural
+from stowhand.retry import exponential, natural
 
 LOOK_AHEAD_SECONDS = 0.25
 STRETCHED_POLL = 10.0
+OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
+"""Seconds until a call is tried again that the store has not answered n times in a row. An outage may last for days."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             for name in ("grace", "look_ahead")
             if getattr(self, name) < 0
         ]
-        if self.beat is not None and self.beat * 3 > self.lease:
+        if self.beat is not None and self.beat * 3 > self.lease * 1.000001:  # three times 0.1 is more than 0.3
             problems.append(f"beat: {self.beat} s given; a lease of {self.lease} s must last at least three beats")
         if problems:
             raise ConfigurationError("; ".join(problems))

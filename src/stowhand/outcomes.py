@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
+from types import TracebackType
 
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
 from stowhand.text import clean
+
+LONGEST_DELAY = 100 * 366 * 86_400.0
+"""Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
 
 
 def from_returned(value: object) -> Outcome:
-    """An outcome is itself; anything else completes the job, with that result."""
-    if isinstance(value, Complete):
-        return value
-    if isinstance(value, Retry):
-        return Retry(clean(_words(value.error, "asked for a retry")), value.after)
-    if isinstance(value, Fail):
-        return Fail(clean(_words(value.error, "failed")), value.poison)
-    if isinstance(value, Cancel):
-        return Cancel(clean(_words(value.reason, "canceled")))
-    if isinstance(value, Snooze):
-        return value
-    return Complete(value)
+    """An outcome is itself, made safe to store; anything else completes the job, with that result."""
+    match value:
+        case Complete():
+            return value
+        case Retry(error, after):
+            return _retry(_words(error, "asked for a retry"), after)
+        case Fail(error, poison):
+            return Fail(_words(error, "failed"), poison)
+        case Cancel(reason):
+            return Cancel(_words(reason, "canceled"))
+        case Snooze(delay):
+            return _snooze(delay)
+        case _:
+            return Complete(value)
 
 
 def from_error(error: BaseException) -> Outcome:
@@ -40,13 +49,23 @@ def describe(error: BaseException) -> str:
     Whatever the error's own ``__str__`` does, this does not raise.
     """
     try:
-        lines = traceback.format_exception(error)
-    except BaseException as trouble:  # boundary: an error that cannot be printed is still an error to be stored
+        # Notes are indented or come later; of a SyntaxError the lines before it are indented.
+        titles = [line for line in traceback.format_exception_only(error) if not line.startswith(" ")]
+        title = "".join(titles[:1]).strip() or type(error).__name__
+        lines = traceback.format_exception(type(error), error, _beyond_us(error.__traceback__))
+    except BaseException as trouble:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
         return clean(f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})")
-    head = "".join(traceback.format_exception_only(error)[-1:]).strip() or type(error).__name__
     if isinstance(error, UndecodablePayload):
-        return clean(head.partition(": ")[2] or head)
-    return clean(head + "\n" + "".join(lines))
+        return clean(title.partition(": ")[2] or title)
+    return clean(title + "\n" + "".join(lines))
+
+
+def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler's own first frame on: ours say nothing to its author (unless all are ours)."""
+    theirs = trace
+    while theirs is not None and str(theirs.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
+        theirs = theirs.tb_next
+    return theirs or trace
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -67,8 +86,38 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             todo.append(one.__context__)
 
 
+def _retry(error: str, after: timedelta | float | None) -> Outcome:
+    try:
+        return Retry(error, None if after is None else _delay(after))
+    except (TypeError, ValueError, OverflowError):
+        return Retry(clean(f"{error} (and after {_no_duration(after)})"))
+
+
+def _snooze(delay: timedelta | float) -> Outcome:
+    """A handler's mistake in saying how long is treated as any other error in it."""
+    try:
+        return Snooze(_delay(delay))
+    except (TypeError, ValueError, OverflowError):
+        return Retry(clean(f"asked to snooze for {_no_duration(delay)}"))
+
+
+def _delay(duration: timedelta | float) -> float:
+    delay = seconds(duration)
+    if math.isnan(delay):
+        raise ValueError("not a number")
+    return min(max(delay, 0.0), LONGEST_DELAY)
+
+
+def _no_duration(value: object) -> str:
+    try:
+        shown = reprlib.repr(value)
+    except Exception as trouble:  # noqa: BLE001 - boundary: as below
+        shown = f"a {type(value).__name__} ({type(trouble).__name__})"
+    return f"{shown}, which is no duration: give seconds or a timedelta"
+
+
 def _words(text: object, default: str) -> str:
     try:
-        return str(text).strip() or default
-    except Exception as trouble:  # boundary: a reason that cannot be printed must not lose the outcome
-        return f"{default} (its text could not be made: {type(trouble).__name__})"
+        return clean(str(text).strip() or default)
+    except Exception as trouble:  # noqa: BLE001 - boundary: a reason that cannot be printed must not lose the outcome
+        return clean(f"{default} (its text could not be made: {type(trouble).__name__})")

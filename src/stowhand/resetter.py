@@ -1,4 +1,4 @@
-"""Finds jobs whose worker died and gives them back. Part of every worker; also runs alone. Never a job, never a leader."""
+"""Finds jobs whose worker died and gives them back. In every worker, or alone; never a job, never a leader."""
 
 from __future__ import annotations
 

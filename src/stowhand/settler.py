@@ -7,7 +7,7 @@ a job is settled at once; under load the batches grow by themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stowhand.clock import Clock
@@ -15,20 +15,20 @@ from stowhand.errors import StoreError
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import Settlement
+from stowhand.options import OUTAGE
 from stowhand.store import Store, Verdict
 
 BATCH = 250
 BUSY_PAUSE = 0.25
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 
 class Ended:
     """An ended attempt on its way to the store."""
 
-    __slots__ = ("held", "repeat", "seconds", "settlement")
+    __slots__ = ("held", "repeat", "settlement")
 
-    def __init__(self, held: Held, settlement: Settlement, seconds: float) -> None:
-        self.held, self.settlement, self.seconds = held, settlement, seconds
+    def __init__(self, held: Held, settlement: Settlement) -> None:
+        self.held, self.settlement = held, settlement
         self.repeat = False
         """An earlier call that carried it had no reply."""
 
@@ -48,7 +48,7 @@ class Settler:
         self.freed: Callable[[], None] = lambda: None
         """Told when something may have become claimable."""
         self.quiet: Callable[[], None] = lambda: None
-        """Told when nothing is left to record."""
+        """Told when the pile is gone; what is busy may still come back."""
         self._pile: list[Ended] = []
         self._flying = 0
         self._busy = 0
@@ -76,8 +76,7 @@ class Settler:
                 self._flying = len(batch)
                 await self._record(batch)
                 self._flying = 0
-            if not self._busy:
-                self.quiet()
+            self.quiet()
 
     async def _record(self, batch: list[Ended]) -> None:
         """Until the store has answered: a lost reply is repeated as it is, the fence makes that harmless."""
@@ -97,12 +96,12 @@ class Settler:
             return
 
     async def _pause(self, error: StoreError) -> None:
-        pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
         self._failures += 1
+        pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 
-    def _answer(self, batch: list[Ended], verdicts: Any) -> None:
+    def _answer(self, batch: list[Ended], verdicts: Sequence[Verdict]) -> None:
         gone: list[Held] = []
         busy: list[Ended] = []
         freed = False
@@ -114,7 +113,7 @@ class Settler:
             gone.append(ended.held)
             if verdict is Verdict.SETTLED or verdict is Verdict.ALREADY_SETTLED:
                 self.settled += 1
-                freed = freed or ended.held.claim.queue is not None or not ended.settlement.state.terminal
+                freed = freed or _frees(ended)
                 if tell:
                     self._events.emit(self._ended(ended))
             else:
@@ -153,6 +152,12 @@ class Settler:
             attempt=claim.attempts,
             max_attempts=claim.max_attempts,
             ended=settlement.ended,
-            seconds=ended.seconds,
+            seconds=ended.held.seconds,
             error=settlement.error,
         )
+
+
+def _frees(ended: Ended) -> bool:
+    """Did its settlement make something claimable: its queue, itself, or jobs enqueued along with it?"""
+    settlement = ended.settlement
+    return ended.held.claim.queue is not None or not settlement.state.terminal or bool(settlement.then)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from stowhand.clock import Clock
@@ -19,13 +20,17 @@ from stowhand.errors import StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.keeper import Keeper
 from stowhand.lanes import Lanes
-from stowhand.leases import Held, Leases
-from stowhand.options import LOOK_AHEAD_SECONDS, WorkerOptions
+from stowhand.leases import Held, Leases, Phase
+from stowhand.options import LOOK_AHEAD_SECONDS, OUTAGE, WorkerOptions
 from stowhand.settler import Settler
 from stowhand.store import ClaimRequest, Store
 
+PATIENCE = 5.0
+"""Seconds that the last claim may take when the worker has been told to stop."""
 BACKLOG = 1000
 """Ended jobs not yet recorded, above which nothing new is claimed."""
+SUSPECTS_EVERY = 5.0
+"""Seconds after which suspects are asked for although there is other work; where they run apart they need not wait."""
 
 
 class Taker:
@@ -50,25 +55,29 @@ class Taker:
         self._events, self._clock, self._worker = events, clock, worker
         self._can_isolate = can_isolate
         self._stir = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._rested = False
         self._wakes = 0
         self._dry = False
         """The last claim brought nothing, and nothing has woken us since."""
         self._rate = 0.0
         self._counted = 0
+        self._worked = 0.0
         self._mark = clock.monotonic()
         self._failures = 0
-        self.suspect: Held | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._suspect: Held | None = None
         """A job in quarantine that runs now."""
+        self._looked = clock.monotonic()
+        """When we last asked for one."""
 
     async def run(self) -> None:
         """Claim and start until stopped, or, with ``once``, until nothing is due and nothing runs."""
+        self._task = asyncio.current_task()
         while not self._stopping:
             self._stir.clear()
-            seen = self._wakes
             limit = 0 if self._dry else self._limit()
             if limit:
-                if await self._claim(limit) or await self._claim_suspect() or self._wakes != seen:
+                if await self._look(limit):
                     continue
                 self._dry = True
                 if self._options.once and self.is_idle:
@@ -76,9 +85,11 @@ class Taker:
             await self._pause()
 
     def stop(self) -> None:
-        """Take nothing more."""
+        """Take nothing more. A claim on its way is awaited, so that what it brings can go back; but not for ever."""
         self._stopping = True
         self._stir.set()
+        if (task := self._task) is not None:
+            self._clock.call_later(PATIENCE, lambda: task.cancel() and None)
 
     def wake(self) -> None:
         """There may be new work."""
@@ -94,18 +105,19 @@ class Taker:
 
     def suspect_ended(self) -> None:
         """The job in quarantine is done; ordinary ones may run again."""
-        self.suspect = None
+        self._suspect = None
         self.wake()
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits for a slot, or is on its way to the store."""
-        return not self._lanes.running and not self._lanes.ready and not self._settler.backlog
+        lanes = self._lanes
+        return not (lanes.running or lanes.ready or self._settler.backlog or self._keeper.owes)
 
     # -- how many --------------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        if self.suspect is not None and not self._can_isolate:
+        if self._quarantined and not self._can_isolate:
             return 0  # it runs alone
         if self._settler.backlog > BACKLOG:
             return 0
@@ -117,14 +129,29 @@ class Taker:
         return max(self._lanes.free + ahead - waiting, 0)
 
     def _measure(self) -> None:
-        """Jobs per second since the last claim that brought some, half old and half new; what runs ahead follows it."""
-        now, ended = self._clock.monotonic(), self._lanes.ended
+        """Jobs per second since the last claim that brought some, half old and half new; what runs ahead follows it.
+
+        Of two ways to count, the slower: by the clock (handlers may share one processor), and by how long handlers
+        took (many slow ones that end at one moment are no sign of haste).
+        """
+        now, ended, worked = self._clock.monotonic(), self._lanes.ended, self._lanes.worked
         done, took = ended - self._counted, max(now - self._mark, 0.001)
         if done or took > 1.0:
-            self._rate = (self._rate + done / took) / 2
-            self._mark, self._counted = now, ended
+            each = max((worked - self._worked) / self._options.concurrency, 0.000001)
+            self._rate = (self._rate + min(done / took, done / each)) / 2
+            self._mark, self._counted, self._worked = now, ended, worked
 
     # -- claim -----------------------------------------------------------------------------------
+
+    async def _look(self, limit: int) -> bool:
+        """Claim. False when there was nothing, and nobody has woken us meanwhile."""
+        seen = self._wakes
+        late = self._can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
+        if late and await self._claim_suspect():
+            return True
+        if await self._claim(limit) or self._wakes != seen:
+            return True
+        return await self._claim_suspect() > 0 or self._wakes != seen
 
     async def _claim(self, limit: int, *, suspects: bool = False) -> int:
         request = ClaimRequest(
@@ -142,50 +169,74 @@ class Taker:
         except StoreError as error:
             await self._give_up(request.token, error)
             return 0
+        except asyncio.CancelledError:
+            self._keeper.abandon(request.token)  # the worker stops and waits no longer for the reply
+            raise
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
             self._failures = 0
         if claims:
             self._measure()
-            held = self._leases.take(claims, sent, suspects=suspects)
+            held = self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=suspects)
             if suspects:
-                self.suspect = held[0]
-            self._lanes.add(held)
+                self._suspect = held[0]
+            if not self._stopping:  # else the worker hands them back as they are
+                self._lanes.add(held)
         return len(claims)
 
     async def _claim_suspect(self) -> int:
         """A job that workers died under runs apart: in a child where there is one, else when nothing else runs."""
-        if self.suspect is not None or (not self._can_isolate and not self.is_idle) or not self._lanes.free:
+        if self._quarantined or not self._lanes.free or not (self._can_isolate or self.is_idle):
             return 0
+        self._looked = self._clock.monotonic()
         return await self._claim(1, suspects=True)
+
+    @property
+    def _quarantined(self) -> bool:
+        """A job in quarantine is held. One that was given back before it started leaves nothing behind to wait for."""
+        one = self._suspect
+        return one is not None and (one.phase is not Phase.GONE or one.attempt is not None)
 
     async def _give_up(self, token: str, error: StoreError) -> None:
         """The reply is lost: abandon the token, wait, and beat before going on, for the store may have forgotten us."""
         self._keeper.abandon(token)
-        pause = min(0.1 * 2**self._failures, 5.0)
         self._failures += 1
+        pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
         beats = self._keeper.beats
         self._keeper.beat_soon()
-        await self._clock.sleep(pause)
+        await self._rest(pause)
         while len(self._leases) and self._keeper.beats == beats and not self._stopping:
-            await self._clock.sleep(0.05)
+            await self._rest(0.05)
         self._wakes += 1  # whatever woke us meanwhile, ask again
 
     # -- pause -----------------------------------------------------------------------------------
 
     async def _pause(self) -> None:
-        timer = None
-        if self._dry:
-            seen = self._wakes
-            nap = await self._nap()
-            if self._wakes != seen:
-                return  # woken while we asked
-            timer = self._clock.call_later(nap, self.wake)
-            self._mark = self._clock.monotonic()
-        await self._stir.wait()
-        if timer is not None:
-            timer.cancel()
+        """Until stirred; when the store had nothing, until woken, and no longer than a nap."""
+        if not self._dry:
+            await self._stir.wait()
+            return
+        timer = self._clock.call_later(await self._nap(), self.wake)
+        await self._until(lambda: not self._dry)
+        timer.cancel()
+
+    async def _rest(self, seconds: float) -> None:
+        """Sleep, unless stopped."""
+        self._rested = False
+        timer = self._clock.call_later(seconds, self._rise)
+        await self._until(lambda: self._rested)
+        timer.cancel()
+
+    def _rise(self) -> None:
+        self._rested = True
+        self._stir.set()
+
+    async def _until(self, over: Callable[[], bool]) -> None:
+        """Wait, however often stirred, until it is over or the worker stops."""
+        while not (over() or self._stopping):
+            self._stir.clear()
+            await self._stir.wait()
 
     async def _nap(self) -> float:
         """Seconds an idle worker may sleep: a poll interval, or less when something falls due before."""

@@ -2,9 +2,10 @@
 
 A worker is a generic process configured with a Store (where jobs are kept) and a Handler (what to do with one):
 
+    wake     hear that there may be work (wakeups.py)
     take     claim at most the free slots, and a little ahead in proportion to the measured rate (taker.py)
     work     run the handler in a lane (lanes.py); whatever it returns or raises is an Outcome (outcomes.py)
-    settle   judge the outcome (lifecycle.py) and record it, everything that has piled up in one call (settler.py)
+    settle   judge the outcome (judge.py, lifecycle.py); record all that have piled up in one call (settler.py)
     beat     meanwhile, from another thread, keep the leases true (keeper.py, leases.py)
     stop     take nothing new; give running jobs their grace; hand the rest back unspent; bounded, always
 
@@ -18,34 +19,34 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from stowhand.clock import Clock, SystemClock
-from stowhand.errors import StoreError
+from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.events import (
     Events,
     JobLost,
     JobStarted,
-    ResultDropped,
-    StoreTrouble,
+    LeaseEnding,
     ThreadAbandoned,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
 )
 from stowhand.handler import Handler, Policy
+from stowhand.judge import Judge
 from stowhand.keeper import Keeper
 from stowhand.lanes import Isolate, Lanes, Stop
 from stowhand.leases import Held, Leases, Phase
-from stowhand.lifecycle import Complete, Outcome, Settlement, settle
+from stowhand.lifecycle import Outcome
 from stowhand.options import WorkerOptions
 from stowhand.settler import Ended, Settler
-from stowhand.store import Claim, Lease, Store
+from stowhand.store import Lease, Store
 from stowhand.taker import Taker
+from stowhand.wakeups import Wakeups
 
 LAST_PAUSE = 5.0
-"""Seconds that handlers have to end once they were told to stop, and the store to answer the last calls."""
+"""Seconds that handlers have once they were told to end; and after them the store, for the last calls."""
 GUARD = 0.25
 
 
@@ -71,19 +72,12 @@ class Worker:
         self.options = options or WorkerOptions()
         self.id = self.options.name or new_identity()
         self.events = events or Events()
-        self._store, self._handler = store, handler
-        self._clock = clock or SystemClock()
+        self._store, self._clock = store, clock or SystemClock()
         self._leases = Leases(self.options.lease)
-        self._default = Policy(timeout=self.options.timeout, backoff=self.options.backoff)
-        self._policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: self._default)
+        default = Policy(timeout=self.options.timeout, backoff=self.options.backoff)
+        self._judge = Judge(handler, default, self.events)
         self._lanes = Lanes(
-            handler,
-            self._leases,
-            self,
-            self._clock,
-            concurrency=self.options.concurrency,
-            default=self._default,
-            isolate=isolate,
+            handler, self._leases, self, self._clock, self.options.concurrency, self._judge.timeout, isolate
         )
         self._settler = Settler(store, self._leases, self.events, self._clock, self.id)
         self._keeper = self._make_keeper(on_hang)
@@ -99,10 +93,15 @@ class Worker:
             self.id,
             can_isolate=isolate is not None,
         )
-        self._lanes.starved = self._settler.quiet = self._taker.stir
+        self._lanes.starved, self._settler.quiet = self._taker.stir, self._stir
         self._settler.freed = self._taker.wake
+        self._wakeups = Wakeups(store, self.options, self.events, self._clock, self.id, self._taker.wake)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = self._now = False
+        self._ticker: Ticker | None = None
+        self._progress = asyncio.Event()
+        """Something ended that a stopping worker may be waiting for."""
+        self._stopped_at: float | None = None
+        self._now = False
         self._crash: BaseException | None = None
         self.unfinished: list[Lease] = []
         """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
@@ -110,22 +109,33 @@ class Worker:
     # -- the worker's own life -------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until stopped. When it returns, nothing is in processing under this worker but ``unfinished``."""
+        """Work until stopped. When it returns, nothing is in processing under this worker but ``unfinished``.
+
+        Raises what broke one of its own loops (a bug here or in a store), after stopping in order. Cancelled, it hands
+        everything back first, which takes some seconds at most.
+        """
         self._loop = asyncio.get_running_loop()
         self._keeper.watch.here()
-        self._lanes.open(self._lane_crashed)
-        ticker = self._clock.ticker("stowhand heart", self._keeper.tick)
+        self._lanes.open(self._broke)
+        self._ticker = self._clock.ticker("stowhand heart", self._tick)
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(verb) for verb in (self._settler.run(), self._listen(), self._guard())]
-                await self._taker.run()
-                await self._finish(ticker.poke)
-                for helper in helpers:
-                    helper.cancel()
+                taking = group.create_task(self._supervise(self._taker.run))
+                verbs = (self._settler.run, self._wakeups.run, self._guard)
+                helpers = [group.create_task(self._supervise(verb)) for verb in verbs]
+                try:
+                    await asyncio.wait([taking])
+                except asyncio.CancelledError:
+                    self.stop(now=True)
+                    raise
+                finally:
+                    await self._finish(taking)
+                    for helper in helpers:
+                        helper.cancel()
         finally:
-            self._lanes.close()
-            ticker.stop()
+            await self._lanes.close()
+            self._ticker.stop()
             self._keeper.close()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._crash is not None:
@@ -136,33 +146,30 @@ class Worker:
 
         Harmless when repeated. On the worker's own loop; from elsewhere through ``call_soon_threadsafe``.
         """
-        if (now and not self._now) or not self._stopping:
+        if (first := self._stopped_at is None) or (now and not self._now):
             self.events.emit(WorkerStopping(self.id, self._lanes.running, now))
-        self._stopping = True
         self._now = self._now or now
-        self._taker.stop()
+        self._progress.set()
+        if first:
+            self._stopped_at = self._clock.monotonic()
+            self._taker.stop()
+            self._return_unstarted()
+
+    async def _supervise(self, verb: Callable[[], Awaitable[None]]) -> None:
+        """None of our loops ends in silence: what it raises stops the worker, in order, and ``run`` raises it."""
+        try:
+            await verb()
+        except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
+            self._broke(error)
+
+    def _broke(self, error: BaseException) -> None:
+        self._crash = self._crash or error
+        self.stop(now=True)
 
     @property
     def running(self) -> int:
         """Handlers at work."""
         return self._lanes.running
-
-    # -- wake -----------------------------------------------------------------------------------
-
-    async def _listen(self) -> None:
-        """Pass on the store's wake-ups. They are hints: losing them all costs a poll interval."""
-        failures = 0
-        while True:
-            try:
-                if await self._store.wait(self.options.poll(hears=self._store.hears)):
-                    self._taker.wake()
-                failures = 0
-            except StoreError as error:
-                pause = min(0.1 * 2**failures, 5.0)
-                failures += 1
-                if failures == 1:
-                    self.events.emit(StoreTrouble(self.id, "listen", str(error), pause))
-                await self._clock.sleep(pause)
 
     # -- work and settle (Ending, for the lanes) --------------------------------------------------
 
@@ -174,43 +181,17 @@ class Worker:
 
     def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
         """A handler ended: judge it, and put the settlement on the pile."""
-        if held is self._taker.suspect:
-            self._taker.suspect_ended()
-        attempt, claim = held.attempt, held.claim
+        attempt = held.attempt
         assert attempt is not None
+        if held.suspect:
+            self._taker.suspect_ended()
         if attempt.detached:
-            self.events.emit(ThreadAbandoned(self.id, claim.lease.job_id, claim.task))
+            self.events.emit(ThreadAbandoned(self.id, held.claim.lease.job_id, held.claim.task))
         if outcome is None:
             self._unrecorded(held, stop)
-            return
-        settlement = self._settlement(held, outcome)
-        self._settler.add(Ended(held, settlement, self._clock.monotonic() - attempt.started))
-
-    def _settlement(self, held: Held, outcome: Outcome) -> Settlement:
-        claim, attempt = held.claim, held.attempt
-        assert attempt is not None
-        result = None
-        if isinstance(outcome, Complete) and outcome.result is not None:
-            result = self._encoded(claim, outcome.result)
-        return settle(
-            outcome,
-            attempts=claim.attempts,
-            max_attempts=claim.max_attempts,
-            backoff=self._policy(claim).backoff,
-            result=result,
-            then=tuple(attempt.then),
-        )
-
-    def _encoded(self, claim: Claim[Any], result: object) -> str | None:
-        """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""
-        encode: Callable[[object], str] | None = getattr(self._handler, "encode", None)
-        if encode is None:
-            return None
-        try:
-            return encode(result)
-        except (ValueError, TypeError) as error:
-            self.events.emit(ResultDropped(claim.lease.job_id, claim.task, str(error)))
-            return None
+        else:
+            self._settler.add(Ended(held, self._judge.settle(attempt, outcome)))
+        self._progress.set()
 
     def _unrecorded(self, held: Held, stop: Stop | None) -> None:
         """It ended without an outcome to record: lost, returned unspent, or its child died."""
@@ -221,8 +202,7 @@ class Worker:
             return
         self._leases.drop([held])
         if stop is Stop.LOST:
-            why = "its lease ended before the handler did"
-            self.events.emit(JobLost(self.id, lease.job_id, held.claim.task, why))
+            self.events.emit(JobLost(self.id, lease.job_id, held.claim.task, "its lease ended before its handler"))
         elif stop is Stop.CRASHED:
             self._keeper.crashed(lease)
         else:
@@ -231,67 +211,85 @@ class Worker:
     # -- beat ------------------------------------------------------------------------------------
 
     def _make_keeper(self, on_hang: Callable[[], None]) -> Keeper:
-        keeper = Keeper(
-            self._store.heart(),
-            self._leases,
-            self.options,
-            self.events,
-            self._clock,
-            self.id,
-            tell_lost=self._from_keeper(Stop.LOST),
-            tell_canceled=self._from_keeper(Stop.CANCELED),
-        )
+        heart, lost, canceled = self._store.heart(), self._from_keeper(Stop.LOST), self._from_keeper(Stop.CANCELED)
+        keeper = Keeper(heart, self._leases, self.options, self.events, self._clock, self.id, lost, canceled)
         keeper.watch.driving = lambda: self._lanes.driving
-        keeper.watch.timeout_of = lambda claim: self._policy(claim).timeout
+        keeper.watch.timeout_of = self._judge.timeout
         keeper.watch.on_hang = on_hang
         return keeper
+
+    def _tick(self) -> float:
+        """The heart goes on beating while the worker stops because of an error in it."""
+        try:
+            return self._keeper.tick()
+        except Exception as error:  # noqa: BLE001 - boundary: the top of the heart's thread
+            self._on_loop(self._broke, error)
+            return 1.0
+        finally:
+            if self._stopped_at is not None:
+                self._on_loop(self._progress.set)
 
     def _from_keeper(self, why: Stop) -> Callable[[list[Held]], None]:
         """What the keeper's thread hears about leases is done on the loop."""
 
         def tell(held: list[Held]) -> None:
-            assert self._loop is not None
             for one in held:
-                self._loop.call_soon_threadsafe(self._stop_one, one, why)
+                self._on_loop(self._stop_one, one, why)
 
         return tell
 
+    def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
+        # A last tick may outlive the loop; what it hears then concerns nobody.
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *args)
+
     def _stop_one(self, held: Held, why: Stop) -> None:
-        if held.phase is Phase.AHEAD and why is Stop.LOST:
+        """Nothing is written for a lost lease, nor is it renewed; what has ended hears it from its settlement."""
+        if why is Stop.LOST and held.phase is not Phase.ENDED:
             self._leases.drop([held])
-        else:
-            self._lanes.stop(held, why)
+        self._lanes.stop(held, why)
 
     async def _guard(self) -> None:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
         while True:
-            now = self._clock.monotonic()
             self._keeper.watch.seen()
-            for held in self._leases.expired(now):
+            for held in self._leases.expired(self._clock.monotonic()):
+                if held.phase is Phase.RUNNING:
+                    self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
                 self._stop_one(held, Stop.LOST)
             await self._clock.sleep(min(GUARD, self.options.lease / 20))
 
     # -- stop ------------------------------------------------------------------------------------
 
-    async def _finish(self, poke: Callable[[], None]) -> None:
+    async def _finish(self, taking: asyncio.Task[None]) -> None:
         """Hand back what has not started, let the rest end within the grace, then hand that back too."""
-        self._keeper.give_back(self._leases.pull_ahead(float("inf")), "the worker stopped before it was started")
-        poke()
-        grace_ends = self._clock.monotonic() + self.options.grace
-        await self._until(lambda: not self._lanes.running or self._now, grace_ends)
-        self._lanes.stop_all(Stop.RETURNED)
-        last = self._clock.monotonic() + LAST_PAUSE
-        await self._until(lambda: not self._lanes.running, last)
+        lanes, clock = self._lanes, self._clock
+        await asyncio.wait([taking])
+        self._return_unstarted()
+        since = clock.monotonic() if self._stopped_at is None else self._stopped_at
+        await self._until(lambda: not lanes.running or self._now, since + self.options.grace)
+        lanes.stop_all(Stop.RETURNED)
+        await self._until(lambda: not lanes.running, clock.monotonic() + LAST_PAUSE)
         self.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
-        await self._until(lambda: not self._settler.backlog, last)
-        poke()
-        await self._until(lambda: not self._keeper.owes, last)
+        self._poke()
+        last = clock.monotonic() + LAST_PAUSE
+        await self._until(lambda: not self._settler.backlog and not self._keeper.owes, last)
 
-    def _lane_crashed(self, error: BaseException) -> None:
-        """A lane ended by itself, which is our own mistake: stop, and let ``run`` raise it. Nothing ends silently."""
-        self._crash = error
-        self.stop(now=True)
+    def _stir(self) -> None:
+        self._taker.stir()
+        self._progress.set()
+
+    def _return_unstarted(self) -> None:
+        self._keeper.give_back(self._leases.pull_ahead(float("inf")), "the worker stopped before it was started")
+        self._poke()
+
+    def _poke(self) -> None:
+        if self._ticker is not None:
+            self._ticker.poke()
 
     async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
-        while not reached() and self._clock.monotonic() < deadline:
-            await self._clock.sleep(0.005)
+        while not reached() and (left := deadline - self._clock.monotonic()) > 0:
+            self._progress.clear()
+            timer = self._clock.call_later(left, self._progress.set)
+            await self._progress.wait()
+            timer.cancel()

@@ -119,6 +119,8 @@ def define(
     """
     if not callable(function):
         raise ConfigurationError(f"a task is a function; a {type(function).__qualname__} was given")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{function.__qualname__} is a generator: a task returns once; remove its yield")
     known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__)
     for option in options:
         if option not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator
-from typing import Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -119,8 +119,12 @@ class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
         super().__init__(definition, producer)
         functools.update_wrapper(self, definition.function)
 
-    def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        return cast("R_co", self._definition.function(context, *args, **kwargs))
+    if TYPE_CHECKING:
+
+        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    else:
+        # By position or by name, wherever the function has it: what a type cannot say stays possible.
+        __call__ = Task.__call__
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"

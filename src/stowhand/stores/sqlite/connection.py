@@ -30,7 +30,15 @@ BUSY_DEADLINE = 60.0
 class Connection:
     """A lazily opened connection that threads use one at a time. ``prepare`` sees every new one before anybody else."""
 
-    def __init__(self, path: Path, synchronous: str, now: Now, prepare: Callable[[sqlite3.Connection], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        synchronous: str,
+        now: Now,
+        prepare: Callable[[sqlite3.Connection], None],
+        patience: float | None = None,
+    ) -> None:
+        self._patience = patience
         self._path, self._synchronous, self._now, self._prepare = path, synchronous, now, prepare
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
@@ -93,7 +101,7 @@ class Connection:
 
     def _patiently(self, step: Callable[[], T]) -> T:
         """Repeat a step while others have the lock. Every try waits inside SQLite, so this does not spin."""
-        deadline = stopwatch() + BUSY_DEADLINE
+        deadline = stopwatch() + (BUSY_DEADLINE if self._patience is None else self._patience)
         while True:
             try:
                 return step()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from stowhand.errors import SchemaMissing, SchemaOutdated, SchemaTooNew, StoreUnreachable
+from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreUnreachable
 from stowhand.store import SchemaStatus
 from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.statements import load
@@ -94,7 +94,7 @@ def uninstall(connection: sqlite3.Connection) -> None:
 def write_ahead(connection: sqlite3.Connection, path: Path) -> None:
     """Readers and the writer do not wait for each other; a kill leaves a sound file."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise StoreUnreachable(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
+        raise ConfigurationError(f"Python's SQLite is {sqlite3.sqlite_version}; 3.35 or newer is needed")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StoreUnreachable(f"{path}: write-ahead logging is not possible on this file system (it stays {mode!r})")

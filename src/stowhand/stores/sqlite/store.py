@@ -53,7 +53,8 @@ class SqliteStore:
         self._synchronous = options.synchronous
         self._now = moment.clock(options.pinned)
         self._writer, self._reader = self._connect(), self._connect()
-        self._wake = Wake(self._connect())
+        # It is used on the loop's own thread, which must not be kept waiting.
+        self._wake = Wake(self._connect(patience=0.0))
         self._threads: dict[Connection, ThreadPoolExecutor] = {}
         self._pid = os.getpid()
 
@@ -214,10 +215,11 @@ class SqliteStore:
 
     # -- connections --------------------------------------------------------------------------------
 
-    def _connect(self) -> Connection:
-        return Connection(
-            self._path, self._synchronous, self._now, lambda connection: schema.prepare(connection, self._path)
-        )
+    def _connect(self, patience: float | None = None) -> Connection:
+        def prepare(connection: sqlite3.Connection) -> None:
+            schema.prepare(connection, self._path)
+
+        return Connection(self._path, self._synchronous, self._now, prepare, patience)
 
     @contextmanager
     def _unchecked(self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None) -> Iterator[Connection]:

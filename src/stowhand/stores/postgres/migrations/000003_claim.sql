@@ -66,6 +66,8 @@ language plpgsql as $$
 declare
   _held boolean;
 begin
+  perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
+  if found then return 'free'; end if;
   select q.holder_id is not null into _held from {schema}.queues q where q.name = _name;
   if not found then
     -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
@@ -100,16 +102,18 @@ begin
   loop
     _seen := 0;
     for _place in
-      select j.priority, j.run_at, j.id, j.queue, true as scout from {schema}.live j
-        where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.run_at <= _at
-          and (_tasks is null or j.task = any(_tasks))
-          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-          and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
-      union all
-      select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false from {schema}.queues q
-        where q.hint_run_at is not null and q.hint_run_at <= _at
-          and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
-      order by 1, 2, 3 limit 1000
+      -- Nested, so that it is planned as a merge of two index scans; at the top level a union would be sorted whole.
+      select m.priority, m.run_at, m.id, m.queue, m.scout from (
+        select j.priority, j.run_at, j.id, j.queue, true as scout from {schema}.live j
+          where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.run_at <= _at
+            and (_tasks is null or j.task = any(_tasks))
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+            and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
+        union all
+        select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false from {schema}.queues q
+          where q.hint_run_at is not null and q.hint_run_at <= _at
+            and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
+      ) m order by m.priority, m.run_at, m.id limit 1000
     loop
       _seen := _seen + 1;
       if (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id) then

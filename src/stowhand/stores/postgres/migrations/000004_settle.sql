@@ -13,23 +13,32 @@ create type {schema}.verdict as (
 create function {schema}.free_queues(_names text[], _ids bigint[], _tokens uuid[], _at timestamptz) returns void
 language plpgsql as $$
 declare
-  _queue record;
-  _waking boolean := false;
+  _freed text[];
+  _absorbed text[];
+  _name text;
 begin
-  for _queue in
-    select q.name, q.absorbed from unnest(_names, _ids, _tokens) as f(name, id, token)
-      join {schema}.queues q on q.name = f.name and q.holder_id = f.id and q.holder_token = f.token
-    order by q.name for update of q
-  loop
-    update {schema}.queues q set holder_id = null, holder_token = null where q.name = _queue.name;
-    -- A new statement, now that the row is locked: every scout that was absorbed by a claim is visible.
-    if _queue.absorbed then perform {schema}.refresh_hint(_queue.name, _at); end if;
-    _waking := _waking or exists (
+  perform from {schema}.queues q where q.name = any(_names) order by q.name for update;
+  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
+  with freed as (
+    update {schema}.queues q set holder_id = null, holder_token = null
+      from unnest(_names, _ids, _tokens) as f(name, id, token)
+      where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token
+      returning q.name, q.absorbed
+  )
+  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f;
+  if _absorbed is not null then
+    foreach _name in array _absorbed loop
+      perform {schema}.refresh_hint(_name, _at);
+    end loop;
+  end if;
+  if exists (
+    select from unnest(_freed) as f(name) where exists (
       select from {schema}.live j
-      where j.queue = _queue.name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-        and j.run_at <= _at);
-  end loop;
-  if _waking then perform {schema}.wake(); end if;
+      where j.queue = f.name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+        and j.run_at <= _at))
+  then
+    perform {schema}.wake();
+  end if;
 end $$;
 
 -- The commonest settlement: completed, nothing to add. Gives the ids that were settled.

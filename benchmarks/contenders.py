@@ -1,0 +1,102 @@
+"""Who is measured, with which settings, and how each is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+STATE = ROOT / ".state" / "peers"
+SCRIPTS = Path(__file__).parent / "peers"
+NODE = STATE / "node"
+PYTHON = STATE / "python"
+
+NPM_PACKAGES = ("graphile-worker@0.17.3", "pg@8")  # 0.18 asks for Node 22
+PIP_PACKAGES = ("pgqueuer==1.6.*", "asyncpg", "uvloop", "procrastinate==3.10.*", "psycopg[binary,pool]", "huey==3.5.*")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A queue with one set of settings, driven through a small script of ours that knows a few verbs."""
+
+    name: str
+    script: str
+    measures: tuple[str, ...]
+    family: str
+    """What ``--peers`` calls it."""
+    live: str = ""
+    """SQL that is true while a job is left."""
+    environment: dict[str, str] = field(default_factory=dict)
+    share: float = 1.0
+    """Of the jobs, for those that would take minutes."""
+
+    @property
+    def command(self) -> list[str]:
+        """What runs the script; a verb and a number follow."""
+        script = SCRIPTS / self.script
+        if script.suffix == ".js":
+            return ["node", str(script)]
+        own = self.family == "stowhand"
+        return [sys.executable if own else str(PYTHON / "bin" / "python"), str(script)]
+
+
+ALL = ("one", "many", "drain", "latency", "idle")
+OURS_LIVE = "exists (select from stowhand.live)"
+POSTGRES = (
+    Contender("stowhand", "stowhand_.py", ALL, "stowhand", OURS_LIVE),
+    Contender("bare insert", "bare.py", ("one",), "stowhand"),
+    Contender(
+        "graphile-worker, batched",
+        "graphile.js",
+        ("one", "many", "drain"),
+        "graphile",
+        "exists (select from graphile_worker._private_jobs)",
+        {"GRAPHILE_MODE": "batched"},
+    ),
+    Contender("graphile-worker, plain", "graphile.js", ("latency", "idle"), "graphile", "", {"GRAPHILE_MODE": "plain"}),
+    Contender("pgqueuer", "pgqueuer_.py", ALL, "pgqueuer", "exists (select from pgqueuer)"),
+    Contender(
+        "procrastinate",
+        "procrastinate_.py",
+        ALL,
+        "procrastinate",
+        "exists (select from procrastinate_jobs where status in ('todo', 'doing'))",
+        share=0.05,
+    ),
+)
+
+SQLITE_LIVE = "exists (select 1 from stowhand_jobs)"
+SQLITE = (
+    Contender("stowhand, FULL", "stowhand_.py", ALL, "stowhand", SQLITE_LIVE, {"STOWHAND_SYNCHRONOUS": "FULL"}),
+    Contender("stowhand, NORMAL", "stowhand_.py", ALL, "stowhand", SQLITE_LIVE, {"STOWHAND_SYNCHRONOUS": "NORMAL"}),
+    Contender("huey, FULL", "huey_.py", ALL, "huey", "exists (select 1 from task)", {"HUEY_DURABLE": "yes"}, share=0.1),
+    Contender("huey, OFF", "huey_.py", ALL, "huey", "exists (select 1 from task)", share=0.5),
+)
+
+
+def install(families: set[str]) -> None:
+    """Put the peers' packages below .state/peers, if they are not there."""
+    if "graphile" in families and not (NODE / "node_modules" / "graphile-worker").is_dir():
+        NODE.mkdir(parents=True, exist_ok=True)
+        (NODE / "package.json").write_text("{}\n")
+        _run("npm", "install", "--no-fund", "--no-audit", "--prefix", str(NODE), *NPM_PACKAGES)
+    if families & {"pgqueuer", "procrastinate", "huey"} and not (PYTHON / "complete").exists():
+        venv.create(PYTHON, with_pip=True)
+        _run(str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", *PIP_PACKAGES)
+        (PYTHON / "complete").touch()
+
+
+def environment(probes: Path) -> dict[str, str]:
+    """What every script finds in its environment."""
+    path = os.pathsep.join([str(ROOT / "src"), str(SCRIPTS)])
+    return {**os.environ, "PYTHONPATH": path, "PEERS_NODE": str(NODE), "STOWHAND_BENCH_PROBE": str(probes)}
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}")

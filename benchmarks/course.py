@@ -1,0 +1,147 @@
+"""One measurement of one contender. The same clock, the same course for everybody.
+
+A drain is timed from the beginning of the first handler until no job is left in the table: counting only handlers would
+flatter those that fetch much and record late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.contenders import STATE, Contender, environment
+from benchmarks.grounds import Ground
+from stowhand.bench.probe import look
+from stowhand.bench.workers import resident
+
+Finding = tuple[str, float]
+"""What was found, and the figure."""
+
+WARM_UP = 5
+STATISTICS_LAG = 11.0
+"""Seconds until PostgreSQL has surely counted what a connection did."""
+
+
+class Course:
+    """One contender on its own ground."""
+
+    def __init__(self, contender: Contender, ground: Ground, probes: Path) -> None:
+        self.contender, self._ground, self._probes = contender, ground, probes
+        self._environment = environment(probes) | ground.environment | contender.environment
+        self._log = STATE / "logs" / f"{contender.name}.log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+
+    # -- the measurements ------------------------------------------------------------------------
+
+    def one(self, count: int) -> Iterator[Finding]:
+        """Enqueue one by one, in a database that has nothing else to do."""
+        yield "enqueue, one by one, jobs/s", self._rate("one", count)
+
+    def many(self, count: int) -> Iterator[Finding]:
+        """Enqueue in bulk."""
+        yield "enqueue, in bulk, jobs/s", self._rate("many", count)
+
+    def drain(self, processes: int, jobs: int) -> Iterator[Finding]:
+        """Work a backlog off."""
+        jobs = max(int(jobs * self.contender.share), 100)
+        self._fresh()
+        self._call("many", jobs)
+        with self.workers(processes) as workers:
+            _wait(lambda: look(self._probes).count >= jobs, 300.0, workers, glance=0.01)
+            _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
+            seconds = time.monotonic() - look(self._probes).first
+            memory = max(resident(worker.pid) for worker in workers)
+        yield f"drain, {processes} process{'es' * (processes > 1)}, jobs/s", jobs / seconds
+        yield "memory of a worker after a drain, MB", memory
+
+    def latency(self, samples: int) -> Iterator[Finding]:
+        """From the call that enqueues to the beginning of the handler, on an idle queue."""
+        self._fresh()
+        with self.workers(1):
+            self._call("slowly", samples + WARM_UP)
+        delays = sorted(1000 * delay for delay in look(self._probes).delays[WARM_UP:])
+        yield "enqueue to start, p50, ms", delays[len(delays) // 2]
+        yield "enqueue to start, p99, ms", delays[int(len(delays) * 0.99)]
+
+    def idle(self, window: float) -> Iterator[Finding]:
+        """A worker that has done a few jobs and has nothing to do."""
+        self._fresh()
+        with self.workers(1) as workers:
+            self._call("slowly", WARM_UP)
+            time.sleep(STATISTICS_LAG)
+            before, began = self._ground.transactions(), time.monotonic()
+            time.sleep(window)
+            after, ended = self._ground.transactions(), time.monotonic()
+            memory = resident(workers[0].pid)
+        yield "transactions of an idle worker, per minute", 60 * (after - before) / (ended - began)
+        yield "memory of an idle worker, MB", memory
+
+    def _rate(self, verb: str, count: int) -> float:
+        count = max(int(count * self.contender.share), 100)
+        self._fresh()
+        return count / float(self._call(verb, count)["seconds"])
+
+    # -- its processes ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def workers(self, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """So many worker processes for the length of the block."""
+        started: list[subprocess.Popen[bytes]] = []
+        with self._log.open("wb") as log:
+            try:
+                for _ in range(count):
+                    command = [*self.contender.command, "worker", "0"]
+                    started.append(
+                        subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+                    )
+                yield started
+            except Exception as error:
+                error.add_note(self._log.read_text(errors="replace")[-2000:])
+                raise
+            finally:
+                _end(started)
+
+    def _fresh(self) -> None:
+        for file in self._probes.iterdir():
+            file.unlink()
+        self._call("setup", 0)
+
+    def _call(self, verb: str, count: int) -> dict[str, float]:
+        command = [*self.contender.command, verb, str(count)]
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, check=False, timeout=600.0
+        )
+        if done.returncode:
+            raise RuntimeError(f"{self.contender.name}: {verb} failed:\n{done.stderr[-3000:]}")
+        said = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return dict(json.loads(said[-1])) if said else {}
+
+
+def _wait(
+    reached: Callable[[], bool], seconds: float, workers: list[subprocess.Popen[bytes]], *, glance: float = 0.003
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if any(worker.poll() is not None for worker in workers):
+            raise RuntimeError("a worker ended by itself")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done within {seconds:g} s")
+        time.sleep(glance)
+
+
+def _end(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Ask, wait, then end whatever is left of each session."""
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(5.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()

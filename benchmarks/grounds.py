@@ -1,0 +1,70 @@
+"""Where a contender runs: a database of its own on the one server, or a file of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+
+
+class Ground(Protocol):
+    """What a course needs to know of it."""
+
+    environment: dict[str, str]
+
+    def asks(self, condition: str) -> bool:
+        """Whether this SQL holds."""
+
+    def transactions(self) -> int:
+        """So far, without our own questions; 0 where nobody counts."""
+
+
+class PostgresGround:
+    """A database. Its scripts find it by the variables of libpq."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        places = parse_qs(parts.query)
+        self.environment = {
+            "STOWHAND_CONNECTION": url,
+            "PGHOST": places["host"][0],
+            "PGPORT": places["port"][0],
+            "PGUSER": parts.username or "postgres",
+            "PGDATABASE": parts.path.lstrip("/"),
+        }
+        self._name = parts.path.lstrip("/")
+        self._url, self._admin = url, url.replace(parts.path, "/postgres", 1)
+
+    def asks(self, condition: str) -> bool:
+        """Whether this SQL holds."""
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            row = connection.execute(f"select {condition}").fetchone()
+        return bool(row and row[0])
+
+    def transactions(self) -> int:
+        """Asked in another database, which is not counted."""
+        question = "select xact_commit + xact_rollback from pg_stat_database where datname = %s"
+        with psycopg.connect(self._admin, autocommit=True) as connection:
+            row = connection.execute(question, (self._name,)).fetchone()
+        return int(row[0]) if row else 0
+
+
+class FileGround:
+    """A file of SQLite."""
+
+    def __init__(self, file: Path) -> None:
+        self.environment = {"STOWHAND_CONNECTION": f"sqlite:///{file}", "BENCH_FILE": str(file)}
+        self._file = file
+
+    def asks(self, condition: str) -> bool:
+        """Whether this SQL holds."""
+        with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
+            return bool(connection.execute(f"select {condition}").fetchone()[0])
+
+    def transactions(self) -> int:
+        """Nobody counts."""
+        return 0

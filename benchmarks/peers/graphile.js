@@ -1,0 +1,63 @@
+// graphile-worker. GRAPHILE_MODE=batched: its documented settings for throughput; plain: its own defaults for latency.
+'use strict';
+const { join } = require('path');
+const { createRequire } = require('module');
+const { hit, sendSlowly } = require('./probe.js');
+
+const modules = createRequire(join(process.env.PEERS_NODE, 'package.json'));
+const { run, makeWorkerUtils, Logger } = modules('graphile-worker');
+const { Pool } = modules('pg');
+
+const batched = process.env.GRAPHILE_MODE === 'batched';
+const concurrentJobs = batched ? 24 : 10;
+const pgPool = new Pool({ max: concurrentJobs + 2 }); // the server is named by PGHOST and its kin
+pgPool.on('error', () => {});
+const throughput = {
+  localQueue: { size: 500, refetchDelay: { durationMs: 10 } },
+  completeJobBatchDelay: 0,
+  failJobBatchDelay: 0,
+};
+const preset = {
+  worker: { pgPool, concurrentJobs, logger: new Logger(() => () => {}), ...(batched ? throughput : {}) },
+};
+
+const timed = async (count, work) => {
+  const began = process.hrtime.bigint();
+  await work();
+  console.log(JSON.stringify({ count, seconds: Number(process.hrtime.bigint() - began) / 1e9 }));
+};
+
+const verbs = {
+  setup: async (utils) => {
+    await utils.migrate();
+    await pgPool.query('truncate graphile_worker._private_jobs, graphile_worker._private_job_queues');
+  },
+  one: (utils, count) =>
+    timed(count, async () => {
+      for (let number = 0; number < count; number++) await utils.addJob('noop', { number });
+    }),
+  many: (utils, count) =>
+    timed(count, async () => {
+      for (let from = 0; from < count; from += 1000) {
+        const length = Math.min(1000, count - from);
+        await utils.addJobs(Array.from({ length }, (_, at) => ({ identifier: 'noop', payload: { number: from + at } })));
+      }
+    }),
+  slowly: (utils, count) => sendSlowly(count, (number, sent) => utils.addJob('noop', { number, sent })),
+};
+
+const main = async (verb, count) => {
+  if (verb === 'worker') {
+    await run({ preset, taskList: { noop: async (payload) => hit(payload.sent) } });
+    return;
+  }
+  const utils = await makeWorkerUtils({ preset });
+  await verbs[verb](utils, count);
+  await utils.release();
+  await pgPool.end();
+};
+
+main(process.argv[2], Number(process.argv[3])).catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

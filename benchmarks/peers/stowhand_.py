@@ -1,0 +1,60 @@
+"""Stowhand itself, driven as an application drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import probe
+
+from stowhand.bench.tasks import app, noop
+from stowhand.service.settings import ResolvedStore, StoreSettings
+from stowhand.stores import open_store
+
+STORE = StoreSettings(
+    connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),
+    history=None,
+    synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL"),
+)
+
+
+async def setup() -> None:
+    """Empty tables, as just installed."""
+    store = open_store(STORE.url, STORE.options())
+    try:
+        await store.uninstall()
+        await store.install()
+    finally:
+        await store.close()
+
+
+async def one(count: int) -> None:
+    """Enqueue one by one."""
+    for number in range(count):
+        await noop.enqueue(number=number)
+
+
+async def many(count: int) -> None:
+    """Enqueue in one call."""
+    await app.enqueue_many(noop.new_job(number=number) for number in range(count))
+
+
+async def main(verb: str, count: int) -> None:
+    """Do it, and say how long it took."""
+    if verb == "setup":
+        await setup()
+        return
+    app.adopt(STORE.url, STORE.options())
+    async with app:
+        if verb == "slowly":
+            await probe.send_slowly(count, lambda number, sent: noop.enqueue(number=number, sent=sent))
+        else:
+            with probe.timed(count):
+                await {"one": one, "many": many}[verb](count)
+
+
+if sys.argv[1] == "worker":
+    command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.bench.tasks:app", "--jobs", "24", "--history", "none"]
+    os.execv(sys.executable, [sys.executable, *command, "--log-level", "error"])
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))

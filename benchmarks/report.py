@@ -1,0 +1,76 @@
+"""What was found, side by side, and what it is held against."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+OURS = "stowhand"
+
+
+@dataclass(frozen=True)
+class Target:
+    """First tier of design/PERFORMANCE.md: a ratio to a peer of the same run, or a bound."""
+
+    measure: str
+    peer: str | None
+    least: float | None = None
+    most: float | None = None
+    ours: str = OURS
+
+
+BATCHED, PLAIN = "graphile-worker, batched", "graphile-worker, plain"
+TARGETS = (
+    Target("drain, 1 process, jobs/s", BATCHED, least=1.0),
+    Target("drain, 2 processes, jobs/s", BATCHED, least=1.0),
+    Target("enqueue, in bulk, jobs/s", BATCHED, least=1.2),
+    Target("enqueue, one by one, jobs/s", "bare insert", least=0.9),
+    Target("enqueue to start, p50, ms", PLAIN, most=1.0),
+    Target("enqueue to start, p99, ms", PLAIN, most=1.0),
+    Target("transactions of an idle worker, per minute", None, most=36),
+    Target("memory of a worker after a drain, MB", None, most=60),
+    Target("drain, 1 process, jobs/s", None, least=8_000, ours="stowhand, FULL"),
+    Target("drain, 1 process, jobs/s", None, least=15_000, ours="stowhand, NORMAL"),
+    Target("drain, 1 process, jobs/s", "huey, FULL", least=3.0, ours="stowhand, FULL"),
+    Target("enqueue to start, p50, ms", None, most=50, ours="stowhand, FULL"),
+)
+
+
+@dataclass
+class Report:
+    """Figures by measure and contender."""
+
+    runs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def add(self, measure: str, contender: str, figure: float) -> None:
+        """One more run."""
+        self.runs.setdefault(measure, {}).setdefault(contender, []).append(figure)
+
+    def lines(self) -> Iterator[str]:
+        """A table, then the targets."""
+        for measure, found in self.runs.items():
+            yield f"\n{measure}"
+            own = self._median(measure, next(iter(found)))
+            for contender, runs in found.items():
+                median = statistics.median(runs)
+                ratio = f"{own / median:>8.2f}x" if own and median and contender != next(iter(found)) else " " * 9
+                yield f"  {contender:<28}{median:>12,.6g}{ratio}   ({', '.join(f'{run:,.6g}' for run in runs)})"
+        yield "\ntargets of the first tier"
+        yield from self._verdicts()
+
+    def _verdicts(self) -> Iterator[str]:
+        for target in TARGETS:
+            ours = self._median(target.measure, target.ours)
+            peer = self._median(target.measure, target.peer) if target.peer else 1.0
+            if ours is None or not peer:
+                continue
+            figure = ours / peer
+            met = (target.least is None or figure >= target.least) and (target.most is None or figure <= target.most)
+            bound = f">= {target.least:g}" if target.least is not None else f"<= {target.most:g}"
+            against = f"x of {target.peer}" if target.peer else ""
+            yield f"  {target.measure:<46}{figure:>10,.4g}{against}   {bound:<9} {'met' if met else 'NOT MET'}"
+
+    def _median(self, measure: str, contender: str) -> float | None:
+        runs = self.runs.get(measure, {}).get(contender)
+        return statistics.median(runs) if runs else None

@@ -1,0 +1,1 @@
+"""``stowhand bench``: how fast a store is on this machine, with this product as it is."""

@@ -1,0 +1,74 @@
+"""The law applied to one attempt: what the handler says about a record, and the settlement of what became of it.
+
+Policy, backoff and encoding are somebody else's code. When one of them fails, the job's own settlement says so; the
+worker goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stowhand.events import Events, ResultDropped
+from stowhand.handler import Attempt, Handler, Policy
+from stowhand.lifecycle import Complete, Outcome, Retry, Settlement, settle
+from stowhand.outcomes import LONGEST_DELAY, describe
+from stowhand.retry import natural
+from stowhand.store import Claim
+from stowhand.text import clean
+
+
+class Judge:
+    """One handler's policies. ``default`` stands where the handler does not say."""
+
+    def __init__(self, handler: Handler, default: Policy, events: Events) -> None:
+        self._policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: default)
+        self._encode: Callable[[object], str] | None = getattr(handler, "encode", None)
+        self._default, self._events = default, events
+
+    def timeout(self, claim: Claim[Any]) -> float | None:
+        """Seconds that this attempt may take. Raises whatever the handler's policy raises."""
+        timeout = self._policy(claim).timeout
+        return timeout if timeout is not None else self._default.timeout
+
+    def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
+        """The settlement. A policy that fails costs its own job a wait by the natural table, and says so there."""
+        result = None
+        if isinstance(outcome, Complete) and outcome.result is not None:
+            result = self._encoded(attempt.claim, outcome.result)
+        try:
+            return self._settle(attempt, outcome, result)
+        except Exception as trouble:  # noqa: BLE001 - boundary: told in the job's error text
+            said = f"{outcome.error}\n" if isinstance(outcome, Retry) else ""
+            outcome = Retry(clean(f"{said}(how long to wait could not be decided: {describe(trouble)})"))
+            return self._settle(attempt, outcome, None, natural)
+
+    def _settle(
+        self,
+        attempt: Attempt[Any],
+        outcome: Outcome,
+        result: str | None,
+        backoff: Callable[[int], float] | None = None,
+    ) -> Settlement:
+        claim = attempt.claim
+        settlement = settle(
+            outcome,
+            attempts=claim.attempts,
+            max_attempts=claim.max_attempts,
+            backoff=backoff or (lambda attempts: self._policy(claim).backoff(attempts)),
+            result=result,
+            then=tuple(attempt.then),
+        )
+        if not settlement.delay <= LONGEST_DELAY:
+            raise ValueError(f"the backoff of attempt {claim.attempts} gave {settlement.delay} s")
+        return settlement
+
+    def _encoded(self, claim: Claim[Any], result: object) -> str | None:
+        """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""
+        if self._encode is None:
+            return None
+        try:
+            return self._encode(result)
+        except Exception as error:  # noqa: BLE001 - boundary: a result may raise anything; the event says what
+            self._events.emit(ResultDropped(claim.lease.job_id, claim.task, describe(error).partition("\n")[0]))
+            return None

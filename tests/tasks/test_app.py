@@ -1,0 +1,338 @@
+"""An application's life with its App: connecting, an embedded worker, the synchronous face."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
+from stowhand.job import Job, NewJob, State
+from stowhand.service.app import App
+from stowhand.store import QueueStore, StoreOptions
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/queue.db"
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    app = App(url)
+    yield app
+    app.sync.close()
+
+
+def add_send(app: App, done: list[Any] | None = None) -> Any:
+    @app.task
+    async def send(to: str) -> str:
+        if done is not None:
+            done.append(to)
+        return to
+
+    return send
+
+
+async def settled(store: QueueStore, *ids: int) -> list[Job]:
+    """The jobs, once each is in a terminal state."""
+    while True:
+        jobs = [job for one in ids if (job := await store.get(one)) is not None]
+        if all(job.state.terminal for job in jobs):
+            return jobs
+        await asyncio.sleep(0.01)
+
+
+def test_enqueueing_never_installs_and_says_what_to_do(app: App, run: Run) -> None:
+    send = add_send(app)
+    for _ in range(2):
+        with pytest.raises(SchemaMissing):
+            run(send.enqueue("x"))
+
+
+def test_each_event_loop_has_connections_of_its_own(app: App, run: Run) -> None:
+    send = add_send(app)
+
+    async def once() -> tuple[int, QueueStore]:
+        async with app:
+            store = await app.open()
+            assert await app.open() is store
+            return (await send.enqueue("x")).id, store
+
+    app.sync.install()
+    first, second = run(once()), run(once())
+    assert first[1] is not second[1]
+    assert first[0] != second[0]
+
+
+def test_a_worker_in_the_background_works_leaves_signals_alone_and_stops_with_the_block(app: App, run: Run) -> None:
+    done: list[str] = []
+    send = add_send(app, done)
+
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+    async def scenario() -> None:
+        before = handlers()
+        async with app.run_in_background(concurrency=2, lease=timedelta(seconds=9)) as worker:
+            assert worker.options.lease == 9.0
+            assert worker.options.tasks == ("send",)
+            job = await send.enqueue("x")
+            [ended] = await settled(await app.open(), job.id)
+            assert (ended.state, ended.result, done) == (State.COMPLETED, '"x"', ["x"])
+            assert handlers() == before
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        await app.close()
+
+    run(scenario())
+
+
+def test_bad_rows_fail_alone_with_a_readable_reason(app: App, url: str, run: Run) -> None:
+    done: list[str] = []
+    send = add_send(app, done)
+    bad = [
+        '{"to":1e5000}',
+        '{"to":',
+        '{"to":"\\u0000"}',
+        '{"to":7}',
+        "[]",
+        '{"to":"x","cc":"y"}',
+        "[" * 200 + "]" * 200,
+    ]
+
+    app.sync.install()
+
+    async def scenario() -> None:
+        async with app:
+            store = await app.open()
+            ids = [(await send.enqueue(f"good {number}")).id for number in range(len(bad) + 1)]
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+                for one, payload in zip(ids, bad, strict=False):
+                    connection.execute(f"update {live_table(connection)} set payload = ? where id = ?", (payload, one))
+                connection.commit()
+            async with app.run_in_background(concurrency=3):
+                jobs = await settled(store, *ids)
+        *failed, good = jobs
+        assert good.state is State.COMPLETED
+        assert done == [f"good {len(bad)}"]
+        for job, payload in zip(failed, bad, strict=True):
+            assert (job.state, job.attempts) == (State.FAILED, 1), payload
+            assert (job.last_error or "").startswith("payload of task 'send': "), payload
+            assert "Traceback" not in (job.last_error or "")
+
+    run(scenario())
+
+
+def live_table(connection: sqlite3.Connection) -> str:
+    tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+    with_payload = [
+        table
+        for table in tables
+        if {"payload", "run_at"} <= {column[1] for column in connection.execute(f"pragma table_info({table})")}
+    ]
+    live: str = min(with_payload, key=lambda name: ("history" in name, name))
+    return live
+
+
+def test_a_worker_that_ends_by_itself_is_reported_at_once_and_raised_at_the_end(run: Run) -> None:
+    class Broken(MemoryStore):
+        async def claim(self, request: Any) -> Any:
+            raise KeyError("a mistake of ours")
+
+    app = App(store=Broken())
+    add_send(app)
+    reported: list[dict[str, Any]] = []
+    told = asyncio.Event()
+
+    async def scenario() -> None:
+        def on_error(_: object, context: dict[str, Any]) -> None:
+            reported.append(context)
+            told.set()
+
+        asyncio.get_running_loop().set_exception_handler(on_error)
+        async with app.run_in_background():
+            await told.wait()
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - a group or the error itself, as the worker has it
+        run(scenario())
+    assert "a mistake of ours" in repr(caught.value)
+    assert "embedded worker ended by itself" in reported[0]["message"]
+
+
+def test_a_worker_needs_a_connection_and_a_task(run: Run) -> None:
+    async def scenario() -> None:
+        app = App(store=MemoryStore())
+        with pytest.raises(ConfigurationError, match="not connected on this event loop; use 'async with app:'"):
+            app.worker()
+        async with app:
+            with pytest.raises(ConfigurationError, match="no task is declared; import the modules"):
+                app.worker()
+            add_send(app)
+            with pytest.raises(ConfigurationError, match="worker: no option 'concurency'; did you mean 'concurrency'"):
+                app.worker(concurency=3)  # type: ignore[call-arg]
+            assert app.worker(tasks=["send"]).options.tasks == ("send",)
+
+    run(scenario())
+
+
+def test_contradictory_and_unknown_options_are_refused_when_the_app_is_made() -> None:
+    with pytest.raises(ConfigurationError, match="a store is given, and a URL"):
+        App("sqlite:///x.db", store=MemoryStore())
+    with pytest.raises(ConfigurationError, match="App: no option 'shema'; did you mean 'schema'"):
+        App(shema="x")  # type: ignore[call-arg]
+
+
+def test_without_a_url_the_settings_say_where(url: str, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setenv("STOWHAND_CONNECTION", url)
+    app = App()
+
+    async def scenario() -> str:
+        async with app:
+            return (await app.open()).description
+
+    with pytest.raises(SchemaMissing):
+        run(scenario())
+    app.sync.install()
+    assert "queue.db" in run(scenario())
+    app.sync.close()
+
+
+def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_its_own(url: str, run: Run) -> None:
+    nameless, named = App(), App(url)
+
+    async def where(app: App) -> str:
+        app.adopt(url.replace("queue.db", "workers.db"), StoreOptions())
+        try:
+            return (await app.open(install=True)).description
+        finally:
+            await app.close()
+
+    assert "workers.db" in run(where(nameless))
+    assert "queue.db" in run(where(named))
+
+
+# -- the synchronous face ------------------------------------------------------------------------
+
+
+def test_scripts_enqueue_without_an_event_loop(app: App, run: Run) -> None:
+    send = add_send(app)
+    app.sync.install()
+    job = app.sync.enqueue(send.options(queue="q"), "x")
+    assert (job.payload, job.queue) == ('{"to":"x"}', "q")
+    assert app.sync.add_job("other", [1], key="k").key == "k"
+    assert len(set(app.sync.enqueue_many(send.new_job(str(number)) for number in range(1_234)))) == 1_234
+    with pytest.raises(InvalidJob, match="missing argument 'to'"):
+        app.sync.enqueue(send)
+
+
+def test_many_threads_share_one_portal(app: App) -> None:
+    send = add_send(app)
+    app.sync.install()
+    with ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(lambda number: app.sync.enqueue(send, str(number)).id, range(40)))
+    assert len(set(ids)) == 40
+    assert len([thread for thread in threading.enumerate() if thread.name == "stowhand sync"]) == 1
+
+
+def test_the_synchronous_face_may_be_used_where_a_loop_runs_and_after_it_was_closed(app: App, run: Run) -> None:
+    send = add_send(app)
+    app.sync.install()
+
+    async def inside() -> int:
+        return app.sync.enqueue(send, "x").id
+
+    assert run(inside()) > 0
+    app.sync.close()
+    app.sync.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "stowhand sync"]
+    assert app.sync.enqueue(send, "y").id > 1
+
+
+def test_a_generator_is_iterated_in_the_calling_thread_and_its_error_writes_nothing(app: App) -> None:
+    send = add_send(app)
+    app.sync.install()
+    seen: set[str] = set()
+
+    def jobs() -> Iterator[NewJob]:
+        for number in range(700):
+            seen.add(threading.current_thread().name)
+            yield send.new_job(str(number))
+        raise ZeroDivisionError("the query failed")
+
+    with pytest.raises(ZeroDivisionError, match="the query failed"):
+        app.sync.enqueue_many(jobs())
+    assert seen == {threading.current_thread().name}
+    assert sum(app.sync._portal.run(counts_of(app)).values()) == 0
+
+
+def counts_of(app: App) -> Any:
+    async def counts() -> dict[State, int]:
+        return await (await app.open()).counts()
+
+    return counts
+
+
+def test_an_invalid_job_ends_a_generator_that_would_go_on_for_ever(app: App) -> None:
+    app.sync.install()
+
+    def endless() -> Iterator[NewJob]:
+        number = 0
+        while True:
+            number += 1
+            yield NewJob(task="x" * (129 if number == 1_000 else 3))
+
+    with pytest.raises(InvalidJob, match="job 1000 of the batch: task: 129 characters"):
+        app.sync.enqueue_many(endless())
+
+
+def test_a_call_from_its_own_loop_is_refused_instead_of_waiting_for_itself(app: App) -> None:
+    async def inside() -> None:
+        app.sync.add_job("x")
+
+    with pytest.raises(RuntimeError, match="would wait for itself"):
+        app.sync._portal.run(inside)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_fork_the_child_starts_a_portal_of_its_own(app: App) -> None:
+    send = add_send(app)
+    app.sync.install()
+    app.sync.enqueue(send, "parent")
+    child = multiprocessing.get_context("fork").Process(target=lambda: app.sync.enqueue(send, "child"), daemon=True)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert sum(app.sync._portal.run(counts_of(app)).values()) == 2
+
+
+# -- inside the caller's transaction -------------------------------------------------------------
+
+
+def test_a_job_enqueued_in_a_transaction_commits_and_rolls_back_with_it(app: App, url: str) -> None:
+    send = add_send(app)
+    app.sync.install()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("begin immediate")
+        job = send.options(key="k").enqueue_in(connection, "x")
+        assert (job.payload, job.key) == ('{"to":"x"}', "k")
+        connection.rollback()
+        assert sum(app.sync._portal.run(counts_of(app)).values()) == 0
+        with pytest.raises(InvalidJob, match="argument 'to'"):
+            send.enqueue_in(connection, 3)
+        connection.execute("begin immediate")
+        send.enqueue_in(connection, "y")
+        connection.commit()
+    assert app.sync._portal.run(counts_of(app))[State.QUEUED] == 1

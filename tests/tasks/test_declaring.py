@@ -1,0 +1,166 @@
+"""Declaring a task: what is refused at once, with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, UnknownTask
+from stowhand.retry import SERVICE
+from stowhand.service.app import App
+from stowhand.tasks.context import Context
+from stowhand.testing import MemoryStore
+
+
+@pytest.fixture
+def app() -> App:
+    return App(store=MemoryStore())
+
+
+def test_a_task_stays_a_normal_function(app: App) -> None:
+    @app.task(queue="mail")
+    def greet(name: str, *, loud: bool = False) -> str:
+        """Say hello."""
+        return f"Hello, {name}{'!' if loud else '.'}"
+
+    assert greet("Ada") == "Hello, Ada."
+    assert greet(name="Ada", loud=True) == "Hello, Ada!"
+    assert (greet.__name__, greet.__doc__) == ("greet", "Say hello.")  # type: ignore[attr-defined]
+    assert str(inspect.signature(greet)) == "(name: 'str', *, loud: 'bool' = False) -> 'str'"
+    assert inspect.unwrap(greet) is not greet
+
+
+def test_a_task_with_a_context_is_called_with_one(app: App) -> None:
+    @app.task
+    async def look(context: Context, number: int) -> tuple[object, int]:
+        return context, number
+
+    stand_in: Any = object()
+    assert asyncio.run(look(stand_in, 3)) == (stand_in, 3)
+    by_name: Any = look
+    assert asyncio.run(by_name(number=3, context=stand_in)) == (stand_in, 3)
+
+
+def test_the_name_is_the_functions_unless_given(app: App) -> None:
+    @app.task
+    def one() -> None: ...
+
+    @app.task(name="mail/two")
+    def two() -> None: ...
+
+    assert app.registry.names == (one.name, two.name) == ("one", "mail/two")
+
+
+def test_one_name_twice_is_an_error_that_names_both_functions(app: App) -> None:
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    app.task(name="x")(first)
+    with pytest.raises(DuplicateTask, match=r"two tasks are named 'x': .*first and .*second; give one"):
+        app.task(name="x")(second)
+
+
+def test_an_unknown_task_suggests_the_nearest(app: App) -> None:
+    app.task(name="send_mail")(lambda: None)
+    with pytest.raises(UnknownTask, match="no task 'send_mial'; did you mean 'send_mail'"):
+        app.registry.get("send_mial")
+    with pytest.raises(UnknownTask, match="there are none"):
+        App(store=MemoryStore()).registry.get("x")
+
+
+def star(*args: int) -> None: ...
+def double_star(payload: int, **kwargs: int) -> None: ...
+def positional_only(a: int, /) -> None: ...
+def file(handle: threading.Thread) -> None: ...
+def unresolved(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (star, r"parameter \*args: 'int': a payload names its arguments; take a list"),
+        (double_star, r"parameter \*\*kwargs: 'int': name the parameters, or take the whole object"),
+        (positional_only, "positional-only"),
+        (file, "parameter 'handle': .*Thread.*: not a type that JSON can be read as; take plain values"),
+        (unresolved, "parameter 'a': annotation 'Nowhere' cannot be resolved"),
+        (generator, "generator is a generator: a task returns once"),
+        (async_generator, "async_generator is a generator: a task returns once"),
+        ("send", "a task is a function; a str was given"),
+    ],
+)
+def test_a_function_that_cannot_be_a_task_is_refused_when_declared(
+    app: App, function: Callable[..., Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        app.task(function)
+    assert len(app.registry) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"timout": 3}, "no task option 'timout'; did you mean 'timeout'"),
+        ({"timeout": 0}, "timeout of 0.0 s; give more than 0"),
+        ({"executor": "process"}, "executor 'process'; there are: loop, thread"),
+        ({"backoff": "gentle"}, "no backoff named 'gentle'"),
+        ({"queue": "q" * 129}, "task 'wait': queue: 129 characters, the limit is 128"),
+        ({"name": "a\nb"}, "task: the control character U\\+000A"),
+        ({"name": ""}, "task: empty"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_declared(app: App, options: dict[str, Any], complaint: str) -> None:
+    def wait() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        app.task(**options)(wait)
+
+
+def test_an_async_function_runs_on_the_loop_and_cannot_ask_for_a_thread(app: App) -> None:
+    async def fast() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="an async function runs on the loop"):
+        app.task(executor="thread")(fast)
+
+
+def test_a_decorated_async_function_is_still_async(app: App) -> None:
+    async def inner() -> None: ...
+
+    @functools.wraps(inner)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return inner(*args, **kwargs)
+
+    assert app.task(wrapper).definition.executor == "loop"
+
+
+def test_run_options_and_job_options_are_kept(app: App) -> None:
+    @app.task(timeout=timedelta(minutes=2), backoff="service", queue="q", priority=-3, max_attempts=7, max_resets=0)
+    def careful() -> None: ...
+
+    definition = careful.definition
+    assert (definition.timeout, definition.backoff, definition.executor) == (120.0, SERVICE, "thread")
+    job = careful.new_job()
+    assert (job.queue, job.priority, job.max_attempts, job.max_resets) == ("q", -3, 7, 0)
+
+
+def test_an_annotation_that_only_the_return_type_has_is_nobodys_business(app: App) -> None:
+    def odd(a: int) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
+
+    app.task(odd)
+    with pytest.raises(InvalidJob, match="argument 'a': Expected 'int', got 'str'"):
+        app.registry.get("odd").shape.write(("1",), {})

@@ -1,0 +1,69 @@
+"""Type checkers complain about wrong arguments, and about nothing else: mypy is run on a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mypy import api
+
+PROGRAM = """
+from __future__ import annotations
+import sqlite3
+from datetime import timedelta
+from stowhand import App, Context
+from stowhand.job import Job
+
+app = App("sqlite:///queue.db", history=timedelta(days=1))
+
+@app.task
+async def send(to: str, copies: int = 1) -> str:
+    return to
+
+@app.task(queue="slow", timeout=timedelta(minutes=5))
+def resize(context: Context, path: str, *, width: int) -> None: ...
+
+async def right(connection: sqlite3.Connection) -> None:
+    job: Job = await send.enqueue("x", copies=2)
+    await send.options(queue="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
+    await resize.enqueue("photo.png", width=3)
+    inside: Job = send.enqueue_in(connection, "x")
+    ids: list[int] = await app.enqueue_many(send.new_job(str(n)) for n in range(3))
+    again: Job = app.sync.enqueue(send, "x", copies=1)
+    later: Job = app.sync.enqueue(resize.options(delay=3), "x", width=1)
+    direct: str = await send("x")
+
+async def wrong(context: Context) -> None:
+    await send.enqueue()  # E call-arg
+    await send.enqueue(1)  # E arg-type
+    await send.enqueue("x", 1, 2)  # E call-arg
+    await send.enqueue("x", cc="y")  # E call-arg
+    await resize.enqueue(context, "x", width=1)  # E misc arg-type
+    await resize.enqueue("x")  # E call-arg
+    resize("x", width=1)  # E arg-type call-arg
+    send.options(quue="x")  # E call-arg
+    send.options(priority="high")  # E typeddict-item arg-type
+    send.new_job(3)  # E arg-type
+    app.sync.enqueue(send, 3)  # E arg-type
+    app.task(timout=3)  # E call-overload
+"""
+
+
+def test_a_checker_complains_about_wrong_arguments_and_about_nothing_else(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    out, err, _ = api.run(
+        ["--strict", "--no-error-summary", "--hide-error-context", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    )
+    assert not err
+    found: dict[int, set[str]] = {}
+    for line in out.splitlines():
+        if ": error: " in line and "program.py" in line:
+            found.setdefault(int(line.split(":")[1]), set()).add(line.rpartition("[")[2].rstrip("]"))
+    expected = {
+        number: set(line.partition("# E ")[2].split())
+        for number, line in enumerate(PROGRAM.splitlines(), 1)
+        if "# E " in line
+    }
+    assert found.keys() == expected.keys(), out
+    for number, kinds in found.items():
+        assert kinds <= expected[number], out

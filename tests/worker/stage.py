@@ -1,0 +1,232 @@
+"""A worker on a memory store that can be made to fail, with a clock that the test moves, and everything it said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from stowhand import events as all_events
+from stowhand.clock import Clock
+from stowhand.errors import StoreUnreachable
+from stowhand.events import Event, Events
+from stowhand.handler import Attempt, Handler, handler
+from stowhand.job import Job, NewJob
+from stowhand.lanes import Isolate
+from stowhand.lifecycle import Settlement
+from stowhand.options import WorkerOptions
+from stowhand.store import Claim, ClaimRequest, Lease, Pulse, ResetJob, Verdict
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.testing.memory import MemoryHeart
+from stowhand.testing.rows import Row
+from stowhand.worker import Worker
+
+E = TypeVar("E", bound=Event)
+Act = Callable[[Attempt[Job]], Awaitable[object]]
+KINDS = [kind for kind in vars(all_events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+
+
+class FaultyStore(MemoryStore):
+    """A real store; what a test names in ``down`` does not answer, in ``mute`` does it and then loses the reply."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.hears = True
+        self.down: set[str] = set()
+        self.mute: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        """A call of this name waits here first."""
+        self.locked: set[int] = set()
+        """Rows that somebody's open transaction holds."""
+        self.calls: list[tuple[str, float, Any]] = []
+        self.time = clock
+        self.broken: dict[str, Exception] = {}
+        """A bug in the store: calls of this name raise this."""
+
+    def called(self, name: str) -> list[Any]:
+        """What was asked in each call of this name."""
+        return [asked for one, _, asked in self.calls if one == name]
+
+    def moments(self, name: str) -> list[float]:
+        """When calls of this name came."""
+        return [moment for one, moment, _ in self.calls if one == name]
+
+    def before(self, name: str, asked: Any = None) -> None:
+        self.calls.append((name, self.time.monotonic(), asked))
+        if name in self.broken:
+            raise self.broken[name]
+        if name in self.down:
+            raise StoreUnreachable(f"{name}: the store does not answer")
+
+    def after(self, name: str) -> None:
+        if name in self.mute:
+            self.mute.remove(name)
+            raise StoreUnreachable(f"{name}: the connection was cut")
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        self.before("claim", request)
+        claims = await super().claim(request)
+        if "claim" in self.gates:
+            await self.gates["claim"].wait()
+        self.after("claim")
+        return claims
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+        self.before("settle", ([lease.job_id for lease, _ in batch], repeat))
+        if "settle" in self.gates:
+            await self.gates["settle"].wait()
+        free = [pair for pair in batch if pair[0].job_id not in self.locked]
+        verdicts = dict(zip((lease for lease, _ in free), await super().settle(free, repeat=repeat), strict=True))
+        self.after("settle")
+        return [verdicts.get(lease, Verdict.BUSY) for lease, _ in batch]
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        self.before("next_due")
+        if "next_due" in self.gates:
+            await self.gates["next_due"].wait()
+        return await super().next_due(tasks)
+
+    async def wait(self, timeout: float) -> bool:
+        self.before("wait", timeout)
+        return await super().wait(timeout)
+
+    def heart(self) -> FaultyHeart:
+        return FaultyHeart(self)
+
+
+class FaultyHeart(MemoryHeart):
+    """The same faults for the blocking side."""
+
+    def __init__(self, store: FaultyStore) -> None:
+        super().__init__(store)
+        self._faulty = store
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        self._faulty.before("beat", [one.job_id for one in leases])
+        locked = self._faulty.locked
+        pulse = super().beat([one for one in leases if one.job_id not in locked], lease)
+        self._faulty.after("beat")
+        busy = frozenset((one.job_id, one.token) for one in leases if one.job_id in locked)
+        return Pulse(lost=pulse.lost, canceled=pulse.canceled, busy=pulse.busy | busy)
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        self._faulty.before("release", [one.job_id for one in leases])
+        super().release(leases)
+
+    def abandon(self, token: str) -> None:
+        self._faulty.before("abandon", token)
+        super().abandon(token)
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        self._faulty.before("reset_stalled", slack)
+        return super().reset_stalled(slack)
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        self._faulty.before("reset_lease", lease)
+        return super().reset_lease(lease)
+
+    def close(self) -> None:
+        self._faulty.before("close")
+
+
+class Stage:
+    """One running worker and its surroundings."""
+
+    def __init__(self, worker: Worker, store: FaultyStore, clock: FakeClock, said: list[Event]) -> None:
+        self.worker, self.store, self.clock, self.said = worker, store, clock, said
+        self.ending: asyncio.Task[None] = asyncio.get_running_loop().create_task(worker.run())
+
+    def told(self, kind: type[E]) -> list[E]:
+        """Events of one kind, so far."""
+        return [event for event in self.said if isinstance(event, kind)]
+
+    async def add(self, task: str = "act", *, count: int = 1, **details: Any) -> int:
+        """Enqueue; the id of the last."""
+        for _ in range(count):
+            job = await self.store.enqueue(NewJob(task=task, **details))
+        return job.id
+
+    async def does(self, task: str = "act", seconds: float = 0.0, **details: Any) -> Job:
+        """Enqueue one, let time pass, and show what became of it."""
+        job_id = await self.add(task, **details)
+        await self.clock.advance(seconds)
+        return await self.job(job_id)
+
+    async def job(self, job_id: int) -> Job:
+        job = await self.store.get(job_id)
+        assert job is not None
+        return job
+
+    def row(self, job_id: int) -> Row:
+        return next(row for row in self.store.rows() if row.id == job_id)
+
+    async def ended(self, within: float = 60.0) -> float:
+        """Let time pass until the worker has ended, and raise what it raised. How long that took."""
+        began = self.clock.monotonic()
+        while not self.ending.done() and self.clock.monotonic() - began < within:
+            await self.clock.advance(0.25)
+        assert self.ending.done(), f"the worker had not ended after {within} s"
+        self.ending.result()
+        return self.clock.monotonic() - began
+
+
+@asynccontextmanager
+async def at_work(
+    acts: Act | Mapping[str, Act] | Handler,
+    *,
+    store: FaultyStore | None = None,
+    clock: FakeClock | None = None,
+    isolate: Isolate | None = None,
+    jobs: Sequence[NewJob] = (),
+    **options: Any,
+) -> AsyncIterator[Stage]:
+    """A worker that runs for as long as the block lasts, and must leave nothing behind."""
+    clock = clock or FakeClock()
+    store = store or FaultyStore(clock)
+    for job in jobs:
+        await store.enqueue(job)
+    said: list[Event] = []
+    events = Events()
+    for kind in KINDS:
+        events.on(kind, said.append)
+    before = asyncio.all_tasks()
+    worker = Worker(
+        store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, isolate=isolate
+    )
+    stage = Stage(worker, store, clock, said)
+    await clock.settle()
+    try:
+        yield stage
+    finally:
+        if not stage.ending.done():
+            worker.stop(now=True)
+            await stage.ended()
+    await clock.settle()
+    assert asyncio.all_tasks() <= before, "a task outlived its worker"
+
+
+def handler_of(acts: Act | Mapping[str, Act] | Handler) -> Handler:
+    """One function for every task, one for each, or a whole handler."""
+    if hasattr(acts, "handle"):
+        return acts
+    if callable(acts):
+        return handler(acts)
+
+    async def by_task(attempt: Attempt[Job]) -> object:
+        return await acts[attempt.record.task](attempt)
+
+    return handler(by_task)
+
+
+def taking(clock: Clock, seconds: float) -> Act:
+    """A handler that takes so long."""
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await clock.sleep(seconds)
+
+    return act
+
+
+async def nothing(attempt: Attempt[Job]) -> None:
+    """A handler that never waits."""

@@ -1,0 +1,376 @@
+"""A handler runs inside its lane, and nothing of it reaches the next job there: no cancellation, no context, no timer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from stowhand.clock import Cancelable
+from stowhand.events import JobEnded, ThreadAbandoned
+from stowhand.handler import Attempt, Policy, handler
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Complete
+from stowhand.store import Claim
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+
+name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+
+
+async def probe(attempt: Attempt[Job]) -> str:
+    """What a clean lane looks like: not cancelled, before and after a wait, with the context of the worker."""
+    task = asyncio.current_task()
+    assert task is not None
+    found = (task.cancelling(), name.get())
+    await asyncio.sleep(0)
+    attempt.then.append(NewJob(task="verdict", payload=json.dumps([*found, task.cancelling(), name.get()])))
+    return ""
+
+
+async def test_jobs_one_after_another_in_one_lane_share_its_task() -> None:
+    seen: list[object] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        seen.append(asyncio.current_task())
+
+    async with at_work(act, concurrency=1) as stage:
+        await stage.add(count=5)
+        await stage.clock.settle()
+        assert len(seen) == 5
+        assert len(set(seen)) == 1
+
+
+# -- timeouts --------------------------------------------------------------------------------------
+
+
+async def test_an_attempt_that_takes_too_long_is_cancelled_and_retried() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 100), clock=clock, timeout=7.5) as stage:
+        job = await stage.does(seconds=7.4)
+        assert job.state is State.PROCESSING
+        await stage.clock.advance(0.2)
+        job = await stage.job(job.id)
+        assert (job.state, job.last_error) == (State.ERRORED, "timed out: the attempt took longer than 7.5 s")
+
+
+async def test_the_handlers_own_policy_comes_before_the_workers_timeout() -> None:
+    clock = FakeClock()
+
+    class Timed:
+        handle = staticmethod(taking(clock, 100))
+
+        def policy(self, claim: Claim[Job]) -> Policy:
+            return Policy(timeout=2.0 if claim.task == "short" else None)
+
+    async with at_work(Timed(), clock=clock, timeout=20.0) as stage:
+        short, long = await stage.add("short"), await stage.add("long")
+        await stage.clock.advance(2.1)
+        assert (await stage.job(short)).state is State.ERRORED
+        assert (await stage.job(long)).state is State.PROCESSING
+        await stage.clock.advance(18)
+        assert (await stage.job(long)).state is State.ERRORED
+
+
+async def test_a_handler_that_finishes_although_cancelled_keeps_its_result() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> object:
+        try:
+            await clock.sleep(100)
+        except asyncio.CancelledError:
+            await clock.sleep(3)
+        return Complete()
+
+    async with at_work({"act": act, "probe": probe}, clock=clock, timeout=5.0, concurrency=1) as stage:
+        job = await stage.does(seconds=8.1)
+        assert job.state is State.COMPLETED
+        await assert_lane_is_clean(stage)
+
+
+async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
+    class CountingClock(FakeClock):
+        timers = 0
+
+        def call_later(self, seconds: float, call: Any) -> Any:
+            self.timers += seconds == 1234.5
+            return super().call_later(seconds, call)
+
+    clock = CountingClock()
+    acts = {"act": nothing, "waits": taking(clock, 1)}
+    async with at_work(acts, clock=clock, timeout=1234.5, concurrency=1) as stage:
+        await stage.does()
+        before = asyncio.all_tasks()
+        await stage.add(count=50)
+        await stage.clock.settle()
+        assert len(stage.told(JobEnded)) == 51
+        assert (clock.timers, asyncio.all_tasks()) == (0, before)
+        await stage.does("waits")
+        assert clock.timers == 1
+
+
+async def test_the_timer_of_an_ended_attempt_is_cancelled() -> None:
+    class Timer:
+        def __init__(self, timer: Cancelable) -> None:
+            self.timer, self.cancelled = timer, False
+
+        def cancel(self) -> None:
+            self.cancelled = True
+            self.timer.cancel()
+
+    class WatchedClock(FakeClock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.watched: list[Timer] = []
+
+        def call_later(self, seconds: float, call: Any) -> Any:
+            timer = Timer(super().call_later(seconds, call))
+            if seconds == 1234.5:
+                self.watched.append(timer)
+            return timer
+
+    clock = WatchedClock()
+    async with at_work(taking(clock, 1), clock=clock, timeout=1234.5) as stage:
+        await stage.does(seconds=1.1)
+        assert [timer.cancelled for timer in clock.watched] == [True]
+
+
+async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        try:
+            await clock.sleep(100)
+        except asyncio.CancelledError:
+            attempt.detached = True
+            raise
+
+    async with at_work(act, clock=clock, timeout=5.0) as stage:
+        job = await stage.does(seconds=5.1)
+        assert "its thread cannot be stopped and its result will be ignored" in str(job.last_error)
+        assert [event.job_id for event in stage.told(ThreadAbandoned)] == [job.id]
+        stage.worker.stop(now=True)
+        await stage.ended()
+        assert stage.worker.unfinished == [], "its outcome is recorded: its lease is nobody's any more"
+
+
+async def test_an_attempt_hears_why_it_should_stop() -> None:
+    clock = FakeClock()
+    heard: list[str] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        assert not attempt.canceled
+        waiting = asyncio.ensure_future(attempt.until_canceled())
+        try:
+            await clock.sleep(100)
+        finally:
+            heard.append(f"{attempt.canceled} {await waiting} {await attempt.until_canceled()}")
+
+    async with at_work(act, clock=clock, timeout=5.0) as stage:
+        await stage.does(seconds=5.1)
+        assert heard == ["True timeout timeout"]
+
+
+# -- nothing leaks ---------------------------------------------------------------------------------
+
+
+async def own_timeout(attempt: Attempt[Job]) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await asyncio.sleep(30)
+
+
+async def own_timeout_that_escapes(attempt: Attempt[Job]) -> None:
+    async with asyncio.timeout(0.001):
+        await asyncio.sleep(30)
+
+
+async def own_group_that_fails(attempt: Attempt[Job]) -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("in a child")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+        await asyncio.sleep(30)
+
+
+async def cancels_itself_and_waits(attempt: Attempt[Job]) -> None:
+    this_task().cancel()
+    await asyncio.sleep(30)
+
+
+async def cancels_itself_and_returns(attempt: Attempt[Job]) -> None:
+    this_task().cancel()
+
+
+async def cancels_itself_thrice(attempt: Attempt[Job]) -> None:
+    for _ in range(3):
+        this_task().cancel()
+    await asyncio.sleep(30)
+
+
+async def cancels_itself_and_swallows_it(attempt: Attempt[Job]) -> None:
+    this_task().cancel()
+    try:
+        await asyncio.sleep(30)
+    except asyncio.CancelledError:
+        name.set("swallowed")
+
+
+async def sets_a_variable(attempt: Attempt[Job]) -> None:
+    name.set("somebody")
+    await asyncio.sleep(0)
+    assert name.get() == "somebody", "its own context lasts over a wait"
+
+
+def this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def assert_lane_is_clean(stage: Stage) -> None:
+    """The next job in the same lane finds no trace."""
+    done = len(stage.told(JobEnded))
+    await stage.add("probe")
+    await stage.clock.settle()
+    assert len(stage.told(JobEnded)) > done, "the lane does not work any more"
+    verdict = next(row for row in stage.store.rows() if row.task == "verdict")
+    assert verdict.payload == '[0, "nobody", 0, "nobody"]'
+
+
+@pytest.mark.parametrize(
+    ("act", "state"),
+    [
+        (own_timeout, State.COMPLETED),
+        (own_timeout_that_escapes, State.ERRORED),
+        (own_group_that_fails, State.ERRORED),
+        (cancels_itself_and_waits, State.ERRORED),
+        (cancels_itself_and_returns, State.COMPLETED),
+        (cancels_itself_thrice, State.ERRORED),
+        (cancels_itself_and_swallows_it, State.COMPLETED),
+        (sets_a_variable, State.COMPLETED),
+    ],
+)
+async def test_what_a_handler_does_to_its_task_does_not_reach_the_next_job(act: Any, state: State) -> None:
+    acts = {"act": act, "probe": probe}
+    async with at_work(acts, concurrency=1, tasks=("act", "probe")) as stage:
+        job_id = await stage.add("act")
+        while not stage.told(JobEnded):
+            await asyncio.sleep(0.002)
+            await stage.clock.settle()
+        assert (await stage.job(job_id)).state is state
+        await assert_lane_is_clean(stage)
+
+
+@pytest.mark.parametrize("scope", [lambda: asyncio.timeout(60), asyncio.TaskGroup])
+async def test_our_timeout_goes_through_a_handlers_own_scopes(scope: Callable[[], Any]) -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        async with scope():
+            await clock.sleep(100)
+
+    acts = {"act": act, "probe": probe}
+    async with at_work(acts, clock=clock, concurrency=1, timeout=5.0, tasks=("act", "probe")) as stage:
+        job = await stage.does(seconds=5.1)
+        assert str(job.last_error).startswith("timed out")
+        await assert_lane_is_clean(stage)
+
+
+async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_either() -> None:
+    class Middleware:
+        def handle(self, attempt: Attempt[Job]) -> Coroutine[Any, Any, object]:
+            if attempt.record.task == "act":
+                name.set("middleware")
+                return nothing(attempt)
+            return probe(attempt)
+
+    async with at_work(Middleware(), concurrency=1, tasks=("act", "probe")) as stage:
+        await stage.does()
+        await assert_lane_is_clean(stage)
+
+
+async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else() -> None:
+    """The timer fires in the very turn of the loop in which the handler's wait ends."""
+    clock = FakeClock()
+    async with at_work({"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, timeout=5.0) as stage:
+        job = await stage.does(seconds=5)
+        assert job.state in (State.COMPLETED, State.ERRORED)
+        await assert_lane_is_clean(stage)
+
+
+async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None:
+    clock = FakeClock()
+    alive: list[object] = []
+
+    class Witness:
+        def __del__(self) -> None:
+            alive.remove(id(self))
+
+    async def act(attempt: Attempt[Job]) -> None:
+        witness = Witness()
+        alive.append(id(witness))
+        await clock.sleep(100)
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with at_work(act, clock=clock, timeout=5.0) as stage:
+            await stage.does(seconds=5.1)
+            assert alive == []
+    finally:
+        gc.enable()
+
+
+async def test_a_handler_that_is_no_coroutine_fails_its_own_attempt_only() -> None:
+    class Wrong:
+        def handle(self, attempt: Attempt[Job]) -> Any:
+            return 7 if attempt.record.task == "bad" else nothing(attempt)
+
+    async with at_work(Wrong()) as stage:
+        assert (await stage.does("bad")).state is State.ERRORED
+        assert (await stage.does("good")).state is State.COMPLETED
+
+
+async def test_a_lane_cancelled_by_somebody_else_ends_the_worker_loudly_and_in_order() -> None:
+    clock = FakeClock()
+
+    async def cancels_the_idle_lane(attempt: Attempt[Job]) -> None:
+        for task in asyncio.all_tasks() - others - {this_task()}:
+            if task.get_name() == "stowhand lane":
+                task.cancel()
+
+    acts = {"brief": taking(clock, 1), "long": taking(clock, 100), "cancels": cancels_the_idle_lane}
+    async with at_work(acts, clock=clock, concurrency=3) as stage:
+        kept = await stage.add("long")
+        await stage.clock.settle()
+        others = asyncio.all_tasks()
+        await stage.add("brief", count=2)
+        await stage.clock.advance(2)
+        await stage.add("cancels")
+        with pytest.raises(RuntimeError, match="cancelled by somebody else"):
+            await stage.ended()
+        assert (await stage.job(kept)).state is State.QUEUED
+
+
+async def test_a_handler_that_waits_lets_the_next_job_start_in_another_lane() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(taking(clock, 10), clock=clock, store=store, concurrency=4) as stage:
+        await stage.add(count=10)
+        await stage.clock.settle()
+        assert stage.worker.running == 4
+        await stage.clock.advance(10.1)
+        assert stage.worker.running == 4
+        assert len(stage.told(JobEnded)) == 4
+
+
+def test_handlers_are_made_from_functions() -> None:
+    assert hasattr(handler(nothing), "handle")

@@ -1,0 +1,346 @@
+"""Whatever a handler returns or raises becomes an outcome, and what is stored of it is safe to store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from stowhand.errors import NonRetryable, Poison, UndecodablePayload
+from stowhand.events import JobEnded, ResultDropped
+from stowhand.handler import Attempt, Policy
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
+from stowhand.outcomes import LONGEST_DELAY, describe, from_error, from_returned
+from stowhand.store import Claim
+from stowhand.text import ERROR_LIMIT
+from tests.worker.stage import Act, at_work, nothing
+
+
+def returning(value: object) -> Act:
+    async def act(attempt: Attempt[Job]) -> object:
+        return value
+
+    return act
+
+
+def raising(make: Callable[[], BaseException]) -> Act:
+    async def act(attempt: Attempt[Job]) -> object:
+        raise make()
+
+    return act
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+# -- returned ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "ended"),
+    [
+        (None, State.COMPLETED, Ended.OK),
+        ({"any": "thing"}, State.COMPLETED, Ended.OK),
+        (Complete(), State.COMPLETED, Ended.OK),
+        (Retry("later"), State.ERRORED, Ended.RETRY),
+        (Fail("never"), State.FAILED, Ended.FAILED),
+        (Fail("never", poison=True), State.FAILED, Ended.POISON),
+        (Snooze(60), State.QUEUED, Ended.SNOOZED),
+        (Cancel("no longer"), State.CANCELED, Ended.CANCELED),
+    ],
+)
+async def test_a_returned_outcome_decides_the_state(value: object, state: State, ended: Ended) -> None:
+    async with at_work(returning(value)) as stage:
+        job = await stage.does()
+        assert job.state is state
+        assert [event.ended for event in stage.told(JobEnded)] == [ended]
+
+
+async def test_a_retry_waits_as_long_as_it_says() -> None:
+    async with at_work(returning(Retry("busy", after=timedelta(minutes=2)))) as stage:
+        job = await stage.does(seconds=119)
+        assert (job.attempts, job.last_error) == (1, "busy")
+        await stage.clock.advance(2)
+        assert (await stage.job(job.id)).attempts == 2
+
+
+async def test_a_snooze_spends_no_attempt() -> None:
+    async with at_work(returning(Snooze(timedelta(seconds=30)))) as stage:
+        job = await stage.does(seconds=29, max_attempts=1)
+        assert (job.state, job.attempts) == (State.QUEUED, 0)
+        assert len(stage.told(JobEnded)) == 1
+        await stage.clock.advance(32)
+        assert len(stage.told(JobEnded)) == 3
+
+
+@pytest.mark.parametrize(
+    "delay", ["soon", None, float("nan"), Unprintable(), 10**400, pytest.param(10**5000, id="huge")]
+)
+def test_a_delay_that_is_none_is_a_mistake_of_the_handler_like_any_error(delay: object) -> None:
+    asked = Snooze(delay)  # type: ignore[arg-type]
+    assert isinstance(from_returned(asked), Retry)
+    retried = from_returned(Retry("why", after=delay))  # type: ignore[arg-type]
+    assert isinstance(retried, Retry)
+    assert retried.after is None
+    assert retried.error.startswith("why")
+
+
+def test_endless_and_negative_delays_are_cut_to_what_every_store_can_add() -> None:
+    assert from_returned(Snooze(float("inf"))) == Snooze(LONGEST_DELAY)
+    assert from_returned(Retry("x", after=-3)) == Retry("x", after=0.0)
+
+
+@pytest.mark.parametrize("make", [Retry, Fail, Cancel])
+@pytest.mark.parametrize("words", ["", "  ", None, 7, Unprintable(), "a\x00b\ud800c", "x" * 100_000])
+def test_reasons_of_any_kind_are_made_storable(make: Callable[[object], Outcome], words: object) -> None:
+    outcome = from_returned(make(words))
+    text = outcome.reason if isinstance(outcome, Cancel) else outcome.error  # type: ignore[union-attr]
+    assert text
+    assert "\x00" not in text
+    assert len(text.encode()) <= ERROR_LIMIT
+
+
+# -- raised --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ValueError("no"),
+        lambda: SystemExit(3),
+        KeyboardInterrupt,
+        GeneratorExit,
+        asyncio.CancelledError,
+        lambda: StopIteration(1),
+        lambda: BaseExceptionGroup("many", [SystemExit(1), ValueError("no")]),
+        UnprintableError,
+    ],
+)
+async def test_an_error_of_any_kind_is_retried_and_ends_nothing_but_its_attempt(
+    make: Callable[[], BaseException],
+) -> None:
+    async with at_work({"bad": raising(make), "good": nothing}, concurrency=1) as stage:
+        bad = await stage.does("bad")
+        assert (bad.state, bad.attempts) == (State.ERRORED, 1)
+        assert bad.last_error
+        assert (await stage.does("good")).state is State.COMPLETED
+
+
+async def test_the_last_attempt_fails_the_job() -> None:
+    async with at_work(raising(lambda: ValueError("no"))) as stage:
+        job = await stage.does(seconds=60, max_attempts=3)
+        assert (job.state, job.attempts) == (State.FAILED, 3)
+        assert str(job.last_error).startswith("ValueError: no\nTraceback")
+
+
+def caused(error: Exception) -> Exception:
+    with contextlib.suppress(ValueError):
+        raise ValueError("the outer one") from error
+    outer = ValueError("the outer one")
+    outer.__cause__ = error
+    return outer
+
+
+def in_context(error: Exception) -> Exception:
+    try:
+        try:
+            raise error
+        except Exception:  # noqa: BLE001 - the point: another error while this one is handled
+            raise ValueError("the outer one")  # noqa: B904
+    except ValueError as outer:
+        return outer
+
+
+def grouped(error: Exception) -> Exception:
+    return ExceptionGroup("outer", [ValueError("another"), ExceptionGroup("inner", [caused(error)])])
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, caused, in_context, grouped])
+@pytest.mark.parametrize(("kind", "ended"), [(NonRetryable, Ended.FAILED), (Poison, Ended.POISON)])
+async def test_a_non_retryable_anywhere_among_the_causes_fails_at_once(
+    wrap: Callable[[Exception], Exception], kind: type[Exception], ended: Ended
+) -> None:
+    async with at_work(raising(lambda: wrap(kind("gone")))) as stage:
+        assert (await stage.does()).state is State.FAILED
+        assert [event.ended for event in stage.told(JobEnded)] == [ended]
+
+
+def test_a_context_that_was_suppressed_does_not_count() -> None:
+    try:
+        try:
+            raise Poison("handled, and overcome")
+        except Poison:
+            raise ValueError("something else") from None
+    except ValueError as error:
+        assert isinstance(from_error(error), Retry)
+
+
+def test_causes_that_go_in_a_circle_end() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert isinstance(from_error(one), Retry)
+
+
+def test_a_hundred_thousand_causes_do_not_exhaust_the_stack() -> None:
+    innermost: Exception = Poison("deep down")
+    for depth in range(20_000):
+        innermost, outer = ValueError(str(depth)), innermost
+        innermost.__cause__ = outer
+    outcome = from_error(innermost)
+    assert isinstance(outcome, Fail)
+    assert outcome.poison
+
+
+def deep(levels: int) -> int:
+    return deep(levels + 1) + 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ValueError("x" * 10_000_000),
+        lambda: ValueError("a\x00b\udfffc"),
+        UnprintableError,
+        lambda: ValueError(Unprintable()),
+    ],
+)
+def test_any_error_has_a_text_that_can_be_stored(make: Callable[[], BaseException]) -> None:
+    text = describe(make())
+    assert text
+    assert "\x00" not in text
+    assert len(text.encode()) <= ERROR_LIMIT
+
+
+async def test_endless_recursion_is_an_error_like_any_other() -> None:
+    async def act(attempt: Attempt[Job]) -> object:
+        return deep(0)
+
+    async with at_work(act) as stage:
+        job = await stage.does()
+        assert str(job.last_error).startswith("RecursionError: ")
+
+
+def test_the_first_line_is_the_error_even_when_it_has_notes() -> None:
+    error = ValueError("no")
+    error.add_note("by the way")
+    assert describe(error).splitlines()[0] == "ValueError: no"
+    assert "by the way" in describe(error)
+
+
+def test_the_first_line_of_a_syntax_error_is_its_message() -> None:
+    with pytest.raises(SyntaxError) as caught:
+        compile("a b", "<code>", "exec")
+    assert describe(caught.value).startswith("SyntaxError: ")
+
+
+async def test_the_traceback_begins_with_the_handler_and_not_with_us() -> None:
+    async with at_work(raising(lambda: ValueError("no"))) as stage:
+        trace = str((await stage.does()).last_error).splitlines()
+        assert "in act" in trace[2]
+
+
+def test_an_undecodable_payload_is_told_without_a_traceback() -> None:
+    outcome = from_error(UndecodablePayload("payload: 1e5000 is too large a number"))
+    assert outcome == Fail("payload: 1e5000 is too large a number", poison=True)
+
+
+# -- results, policies -----------------------------------------------------------------------------
+
+
+class Encoding:
+    """A handler with the optional hooks."""
+
+    def __init__(self, encode: Callable[[object], str], policy: Callable[[Claim[Job]], Policy] | None = None) -> None:
+        self.encode = encode
+        if policy is not None:
+            self.policy = policy
+        self.returns: object = {"a": 1}
+
+    async def handle(self, attempt: Attempt[Job]) -> object:
+        if isinstance(self.returns, Exception):
+            raise self.returns
+        return self.returns
+
+
+async def test_a_result_is_kept_as_the_handler_encodes_it() -> None:
+    async with at_work(Encoding(lambda result: f'"{result}"')) as stage:
+        assert (await stage.does()).result == "\"{'a': 1}\""
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TypeError("no"), RecursionError("deep"), UnprintableError()])
+async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(error: Exception) -> None:
+    def encode(result: object) -> str:
+        raise error
+
+    async with at_work(Encoding(encode)) as stage:
+        job = await stage.does()
+        assert (job.state, job.result) == (State.COMPLETED, None)
+        assert len(stage.told(ResultDropped)) == 1
+
+
+async def test_nothing_is_encoded_where_there_is_no_result() -> None:
+    def encode(result: object) -> str:
+        raise AssertionError
+
+    hooked = Encoding(encode)
+    hooked.returns = None
+    async with at_work(hooked) as stage:
+        assert (await stage.does()).state is State.COMPLETED
+        assert stage.told(ResultDropped) == []
+
+
+def failing(attempt: int) -> float:
+    raise ZeroDivisionError("in the backoff")
+
+
+@pytest.mark.parametrize("backoff", [failing, lambda n: float("nan"), lambda n: float("inf"), lambda n: "soon"])
+async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobody_else_anything(
+    backoff: Callable[[int], float],
+) -> None:
+    hooked = Encoding(str, lambda claim: Policy(backoff=backoff))
+    hooked.returns = ValueError("the real reason")
+    async with at_work(hooked) as stage:
+        job = await stage.does()
+        assert job.state is State.ERRORED
+        assert str(job.last_error).startswith("ValueError: the real reason")
+        assert "how long to wait could not be decided" in str(job.last_error)
+        await stage.clock.advance(2.8)
+        assert (await stage.job(job.id)).attempts == 2
+
+
+async def test_a_policy_that_fails_costs_an_attempt_and_not_the_worker() -> None:
+    async def waits(attempt: Attempt[Job]) -> None:
+        await asyncio.sleep(0)
+
+    class Broken:
+        handle = staticmethod(waits)
+
+        def policy(self, claim: Claim[Job]) -> Policy:
+            raise ZeroDivisionError("in the policy")
+
+    async with at_work(Broken()) as stage:
+        job = await stage.does()
+        assert job.state is State.ERRORED
+        assert "in the policy" in str(job.last_error)
+
+
+async def test_what_a_handler_leaves_in_then_is_enqueued_with_its_completion() -> None:
+    async def first(attempt: Attempt[Job]) -> None:
+        attempt.then.append(NewJob(task="second"))
+
+    async with at_work({"first": first, "second": nothing}) as stage:
+        await stage.does("first")
+        assert [event.task for event in stage.told(JobEnded)] == ["first", "second"]
