@@ -21,9 +21,7 @@ REGISTRIES = [
     "deb" + r"\.debian\.org",
 ]
 MACHINE = (
-    r"(?<![\w.)>}*/-])/(?:"
-    + "|".join(["work", "tmp", "root", "home", "opt/py" + "pi", "opt/wheels"])
-    + r")\b(?![-=])"
+    r"(?<![\w.)>}*/-])/(?:" + "|".join(["work", "tmp", "root", "home", "opt/py" + "pi", "opt/wheels"]) + r")\b(?![-=])"
 )
 PLACES = re.compile("|".join([*REGISTRIES, MACHINE]), re.IGNORECASE)
 

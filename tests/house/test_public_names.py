@@ -7,11 +7,39 @@ import sys
 
 import stowhand
 
-PUBLIC = """
-App Attempt Cancel Complete ConfigurationError Context Events Fail Handler InvalidJob Job KeyMode Lease NewJob
-NonRetryable Outcome OutcomeUnknown Poison Policy Resetter Retry Snooze State Store StoreOptions StoreUnreachable
-StowhandError Worker WorkerOptions __version__ open_store
-""".split()
+PUBLIC = [
+    "App",
+    "Attempt",
+    "Cancel",
+    "Complete",
+    "ConfigurationError",
+    "Context",
+    "Events",
+    "Fail",
+    "Handler",
+    "InvalidJob",
+    "Job",
+    "KeyMode",
+    "Lease",
+    "NewJob",
+    "NonRetryable",
+    "Outcome",
+    "OutcomeUnknown",
+    "Poison",
+    "Policy",
+    "Resetter",
+    "Retry",
+    "Snooze",
+    "State",
+    "Store",
+    "StoreOptions",
+    "StoreUnreachable",
+    "StowhandError",
+    "Worker",
+    "WorkerOptions",
+    "__version__",
+    "open_store",
+]
 
 
 def test_the_public_names_are_these_and_no_others() -> None:

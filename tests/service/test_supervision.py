@@ -37,7 +37,9 @@ def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_inn
     assert process.wait(20) == 0
 
 
-def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_lease_ends(url: str, workers: Workers) -> None:
+def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_lease_ends(
+    url: str, workers: Workers
+) -> None:
     async def enqueue(store: QueueStore) -> int:
         return (await store.enqueue(NewJob(task="innocent", payload='{"number": 1, "pause": 1.5}'))).id
 

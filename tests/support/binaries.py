@@ -86,9 +86,7 @@ def _major(bindir: Path) -> int | None:
     if not postgres.is_file() or not (bindir / "initdb").is_file():
         return None
     try:
-        answer = subprocess.run(
-            [postgres, "--version"], capture_output=True, text=True, check=True, timeout=30
-        )
+        answer = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
     match = re.search(r"\) (\d+)", answer.stdout)

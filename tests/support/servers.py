@@ -55,9 +55,7 @@ class PostgresServer(Databases):
         self._bindir = binaries.bindir
         self._process: subprocess.Popen[str] | None = None
         # The port only names the socket; it is spelled out because PGPORT would be used otherwise.
-        super().__init__(
-            f"postgresql://postgres@/postgres?host={quote(str(self._place.sockets), safe='')}&port=5432"
-        )
+        super().__init__(f"postgresql://postgres@/postgres?host={quote(str(self._place.sockets), safe='')}&port=5432")
         atexit.register(self.close)
 
     @property
@@ -146,18 +144,14 @@ class PostgresServer(Databases):
         while True:
             if self._process.poll() is not None:
                 self._process = None
-                raise RuntimeError(
-                    f"PostgreSQL of {self.binaries.source} did not start:\n{self.log()[-4000:]}"
-                )
+                raise RuntimeError(f"PostgreSQL of {self.binaries.source} did not start:\n{self.log()[-4000:]}")
             try:
                 psycopg.connect(self.admin_url, connect_timeout=5).close()
                 return
             except psycopg.OperationalError as error:
                 if time.monotonic() > deadline:
                     self.stop("kill")
-                    raise RuntimeError(
-                        f"PostgreSQL did not answer in {START_SECONDS:.0f} s: {error}"
-                    ) from error
+                    raise RuntimeError(f"PostgreSQL did not answer in {START_SECONDS:.0f} s: {error}") from error
             time.sleep(0.02)
 
     def _program(self, name: str) -> str:

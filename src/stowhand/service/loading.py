@@ -34,7 +34,9 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 def load_tasks(settings: WorkerSettings) -> LoadedTasks:
     """Import them. Raises ConfigurationError with what is wrong and where."""
     if settings.app is not None:
-        return LoadedTasks(load_object(settings.app, App).registry)
+        app = load_object(settings.app, App)
+        app.adopt(settings.store.url, settings.store.options())  # what its tasks enqueue goes where its worker works
+        return LoadedTasks(app.registry)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry)
     return LoadedTasks(registry, folder.passed_over)
