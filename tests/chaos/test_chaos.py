@@ -10,12 +10,15 @@ import asyncio
 import os
 import random
 import re
+import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from stowhand.job import NewJob, State
@@ -49,7 +52,7 @@ class Entry:
 @pytest.fixture
 def seed() -> int:
     chosen = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(1_000_000)))
-    print(f"CHAOS_SEED={chosen}")
+    print(f"CHAOS_SEED={chosen}")  # noqa: T201 - pytest shows it when the test fails
     return chosen
 
 
@@ -79,8 +82,6 @@ def test_a_postgres_queue_loses_nothing_under_kills_freezes_and_a_server_restart
 
 def terminate_backend(server: PostgresServer, rng: random.Random) -> str:
     """End one connection of a worker, whichever."""
-    import psycopg
-
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         rows = connection.execute(
             "select pid, application_name from pg_stat_activity"
@@ -106,7 +107,7 @@ class Chaos:
         self.url, self.folder, self.seed = url, folder, seed
         self.rng = random.Random(seed)
         self.ledger = folder / "ledger"
-        environment = {**os.environ, "CHAOS_LEDGER": str(self.ledger), "PYTHONPATH": os.pathsep.join([os.getcwd()])}
+        environment = {**os.environ, "CHAOS_LEDGER": str(self.ledger), "PYTHONPATH": str(Path.cwd())}
         environment.pop("DATABASE_URL", None)
         self.fleet = Fleet(url, folder, environment, self.rng)
         self.faults: list[Fault] = [self.fleet.kill_one] * KILLS + [self.fleet.freeze_one] * FREEZES
@@ -182,25 +183,41 @@ class Chaos:
         self._check_fence(entries)
 
     def _check_fence(self, entries: list[Entry]) -> None:
-        """Of each job one success was accepted, once, and it was the last lease's: its epoch is the highest of all."""
+        """Of each job one success was accepted, once, under the last lease that was ever given."""
         accepted = Counter(int(found) for found in COMPLETED.findall(self.fleet.logs()))
         twice = {job_id: count for job_id, count in accepted.items() if count > 1}
         assert not twice, f"accepted more than once: {twice}\n{self.dump()}"
         by_job: dict[int, list[Entry]] = defaultdict(list)
         for entry in entries:
             by_job[entry.job_id].append(entry)
-        for job_id, seen in by_job.items():
-            last = max(entry.epoch for entry in seen)
-            tokens = {entry.token for entry in seen if entry.epoch == last}
-            assert len(tokens) == 1, f"job {job_id}: two tokens under epoch {last}\n{self.dump()}"
-            ends = {entry.what for entry in seen if entry.epoch == last}
-            assert "ended" in ends, f"job {job_id}: completed, but its last lease ({last}) never ended\n{self.dump()}"
+        settled = settled_leases(self.url)
+        assert len(settled) == JOBS
+        for job_id, (epoch, token) in settled.items():
+            seen = by_job[job_id]
+            of_epoch = {entry.token for entry in seen if entry.epoch == epoch}
+            assert of_epoch == {token}, f"job {job_id}: settled under {token}, but epoch {epoch} was {of_epoch}"
+            assert max(entry.epoch for entry in seen) == epoch, (
+                f"job {job_id}: a stale lease was accepted\n{self.dump()}"
+            )
+            ends = [entry for entry in seen if entry.token == token and entry.what == "ended"]
+            assert len(ends) == 1, f"job {job_id}: accepted, but its handler ended {len(ends)} times under that lease"
 
     def dump(self) -> str:
         """What a person needs who looks into a failure."""
         lines = self.fleet.logs().splitlines()
         telling = [line for line in lines if "Completed task" not in line][-60:]
         return "\n".join([f"CHAOS_SEED={self.seed}", *self.told, "--- last log lines:", *telling])
+
+
+def settled_leases(url: str) -> dict[int, tuple[int, str]]:
+    """What the store itself remembers: under which epoch and token each completed job was settled."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            rows = file.execute("select id, epoch, settled_token from stowhand_history").fetchall()
+    else:
+        with psycopg.connect(url) as connection:
+            rows = connection.execute("select id, epoch, settled_token::text from stowhand.history").fetchall()
+    return {job_id: (epoch, token) for job_id, epoch, token in rows}
 
 
 def read_ledger(path: Path) -> list[Entry]:

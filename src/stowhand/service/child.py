@@ -1,7 +1,7 @@
 """A worker process under a supervisor: ``python -m stowhand.service.child``.
 
-Its standard input brings first an Order, then wishes, a word a line. When it ends, the supervisor is gone: everything is
-handed back and the process ends, for nobody would replace it or take its jobs back.
+Its standard input brings first an Order, then wishes, a word a line. When it ends, the supervisor is gone: everything
+is handed back and the process ends, for nobody would replace it or take its jobs back.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from stowhand.errors import StowhandError
 from stowhand.observe.logs import configure_logging
+from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.process import Stopper, hard_exit, run_process
 from stowhand.service.supervisor import Order
@@ -29,7 +30,7 @@ def main() -> None:
     try:
         code = run_process(order.settings, name=order.name, control=_listen)
     except StowhandError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = exit_code(error)
     hard_exit(code)
 

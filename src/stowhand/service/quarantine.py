@@ -140,6 +140,6 @@ async def attempt_in_child(handler: TaskHandler, assignment: Assignment) -> Chil
         outcome = from_returned(await handler.handle(attempt))
         if isinstance(outcome, Complete) and outcome.result is not None:
             result = handler.encode(outcome.result)
-    except BaseException as error:  # boundary: whatever it raises is an outcome, and this process ends with it
+    except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome; this process ends with it
         outcome = from_error(error)
     return answer_of(outcome, result, tuple(attempt.then))
