@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.store import Claim, ClaimRequest, Heart, JobFilter, Lease, QueueStore, StoreOptions, Verdict
+from stowhand.store import DAY, Claim, ClaimRequest, Heart, JobFilter, Lease, QueueStore, StoreOptions, Verdict
 from stowhand.testing import FakeClock
 from tests.contract.places import Image, Place
 
@@ -130,6 +130,12 @@ class Bench:
     async def everything(self) -> Sequence[Job]:
         """All jobs, the history too."""
         return await self.store.list(JobFilter(states=STATES, limit=10_000))
+
+
+def bench_at(place: Place, *, history: float | None = DAY, opened: bool = True) -> Bench:
+    """A bench on the jobs of a place, with a clock of its own."""
+    clock = FakeClock()
+    return Bench(place, StoreOptions(history=history, pinned=clock.now), clock, opened=opened)
 
 
 def judged(outcome: Outcome, attempts: int = 1, max_attempts: int = 25) -> Settlement:

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.store import DAY, StoreOptions
-from stowhand.testing import FakeClock
-from tests.contract.bench import Bench
+from tests.contract.bench import Bench, bench_at
 from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace
 from tests.support.databases import Databases
 
@@ -30,13 +28,13 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture
 def bench(place: Place) -> Bench:
     """A store without jobs, opened when the test begins."""
-    return bench_at(place, DAY)
+    return bench_at(place)
 
 
 @pytest.fixture
 def forgetful_bench(place: Place) -> Bench:
     """The same with ``history=None``."""
-    return bench_at(place, None)
+    return bench_at(place, history=None)
 
 
 @pytest.fixture
@@ -47,12 +45,7 @@ def bare_bench(request: pytest.FixtureRequest, place: Place, tmp_path: Path) -> 
             place = SqlitePlace(tmp_path / "bare.db")
         case "postgres":
             place = PostgresPlace(request.getfixturevalue("postgres_url"))
-    return bench_at(place, DAY, opened=False)
-
-
-def bench_at(place: Place, history: float | None, *, opened: bool = True) -> Bench:
-    clock = FakeClock()
-    return Bench(place, StoreOptions(history=history, pinned=clock.now), clock, opened=opened)
+    return bench_at(place, opened=False)
 
 
 @pytest.fixture
@@ -86,6 +79,7 @@ def contract_database(postgres_server: Databases) -> Iterator[PostgresPlace]:
     place = PostgresPlace(url)
     place.install()
     yield place
+    place.close()
     postgres_server.drop_database(url)
 
 

@@ -42,6 +42,7 @@ def differential_database(postgres_server: Databases) -> Any:
     place = PostgresPlace(url)
     place.install()
     yield place
+    place.close()
     postgres_server.drop_database(url)
 
 

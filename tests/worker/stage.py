@@ -120,7 +120,12 @@ class FaultyHeart(MemoryHeart):
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         self._faulty.before("reset_stalled", slack)
-        return super().reset_stalled(slack)
+        live = self._faulty._rows.live
+        locked = {job_id: live.pop(job_id) for job_id in self._faulty.locked if job_id in live}
+        try:
+            return super().reset_stalled(slack)
+        finally:
+            live.update(locked)
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         self._faulty.before("reset_lease", lease)

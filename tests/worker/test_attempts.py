@@ -1,4 +1,4 @@
-"""A handler runs inside its lane, and nothing of it reaches the next job there: no cancellation, no context, no timer."""
+"""A handler runs inside its lane, and nothing of it reaches the next job: no cancellation, context or timer."""
 
 from __future__ import annotations
 

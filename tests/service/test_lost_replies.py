@@ -1,0 +1,166 @@
+"""A real worker on a real PostgreSQL, behind a proxy that loses replies and holds requests back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import psycopg
+import pytest
+
+from stowhand.events import Event, Events, JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble
+from stowhand.handler import Attempt, handler
+from stowhand.job import Job, NewJob, State
+from stowhand.options import WorkerOptions
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from stowhand.worker import Worker
+from tests.conftest import Run
+from tests.support.proxy import Proxy
+
+E = TypeVar("E", bound=Event)
+OPTIONS = StoreOptions(history=3600.0)
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    with Proxy(postgres_url) as standing:
+        yield standing
+
+
+class Bench:
+    """A worker behind the proxy, a direct line to the same database, and everything the worker said."""
+
+    def __init__(self, direct: PostgresStore, worker: Worker, told: list[Event]) -> None:
+        self.direct, self.worker, self.told = direct, worker, told
+        self.runs: list[int] = []
+
+    def heard(self, kind: type[E]) -> list[E]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+    async def until(self, reached: Callable[[], bool], seconds: float = 15.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not reached():
+            assert time.monotonic() < deadline, f"never happened; the worker said {self.told}"
+            await asyncio.sleep(0.01)
+
+    async def job(self, job_id: int) -> Job:
+        job = await self.direct.get(job_id)
+        assert job is not None
+        return job
+
+
+@asynccontextmanager
+async def working(direct_url: str, through_url: str, *, pause: float = 0.0) -> AsyncIterator[Bench]:
+    direct = PostgresStore(direct_url, OPTIONS)
+    await direct.install()
+    await direct.open()
+    through = PostgresStore(through_url, OPTIONS)
+    await through.open()
+    told: list[Event] = []
+    events = Events()
+    for kind in (JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble):
+        events.on(kind, told.append)
+
+    @handler
+    async def act(attempt: Attempt[Job]) -> None:
+        bench.runs.append(attempt.lease.job_id)
+        await asyncio.sleep(pause)
+
+    worker = Worker(through, act, WorkerOptions(lease=3.0, poll_interval=0.5), events=events)
+    bench = Bench(direct, worker, told)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield bench
+    finally:
+        worker.stop(now=True)
+        await running
+        await through.close()
+        await direct.close()
+
+
+def test_a_job_whose_claim_had_no_reply_is_given_up_by_token_and_runs_once(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url) as bench:
+            await bench.until(lambda: bool(bench.worker.running == 0))
+            proxy.lose_next_reply("claim")
+            job = await bench.direct.enqueue(NewJob(task="t"))
+            await bench.until(lambda: bool(bench.heard(StoreTrouble)))
+            assert proxy.lost.is_set()
+            began = time.monotonic()
+            await bench.until(lambda: bool(bench.heard(JobEnded)))
+            assert time.monotonic() - began < 2.5, "it came back by its token, before its lease had ended"
+            found = await bench.job(job.id)
+            assert (found.state, found.attempts, found.resets) == (State.COMPLETED, 1, 0)
+            assert bench.runs == [job.id]
+
+    run(scenario(), 30)
+
+
+def test_a_claim_that_reaches_the_server_after_its_token_was_given_up_takes_nothing(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    """The claim races the death of its own worker: it is delivered late, when nobody is there to run what it takes."""
+
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url) as bench:
+            go = proxy.hold_next_request("claim")
+            await bench.until(proxy.held.is_set)
+            dead = "select count(*) from stowhand.dead_tokens"
+            async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+                deadline = time.monotonic() + 10
+                while (await (await connection.execute(dead)).fetchone()) != (1,):
+                    assert time.monotonic() < deadline, "the token was never given up"
+                    await asyncio.sleep(0.02)
+            bench.worker.stop(now=True)
+            await bench.until(lambda: bench.worker.running == 0)
+            job = await bench.direct.enqueue(NewJob(task="t"))
+            go.set()
+            assert await asyncio.to_thread(proxy.let_through.wait, 10)
+            found = await bench.job(job.id)
+            assert (found.state, found.attempts) == (State.QUEUED, 0)
+
+    run(scenario(), 30)
+
+
+def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url) as bench:
+            proxy.lose_next_reply("settle")
+            job = await bench.direct.enqueue(NewJob(task="t"))
+            await bench.until(lambda: bool(bench.heard(JobEnded)))
+            assert proxy.lost.is_set()
+            assert bench.runs == [job.id]
+            assert [event.doing for event in bench.heard(StoreTrouble)] == ["settle"]
+            assert not bench.heard(JobLost)
+            assert not bench.heard(JobUnknown)
+            assert (await bench.job(job.id)).state is State.COMPLETED
+
+    run(scenario(), 30)
+
+
+def test_an_application_that_holds_one_running_jobs_row_stalls_and_expires_no_other(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url, pause=5.0) as bench:
+            held, other = [(await bench.direct.enqueue(NewJob(task="t"))).id for _ in range(2)]
+            await bench.until(lambda: len(bench.runs) == 2)
+            async with await psycopg.AsyncConnection.connect(postgres_url) as application:
+                await application.execute("select 1 from stowhand.live where id = %s for update", (held,))
+                await bench.until(lambda: [event.job_id for event in bench.heard(JobEnded)] == [other])
+                await asyncio.sleep(1.0)
+                assert not bench.heard(JobLost)
+                assert (await bench.job(held)).state is State.PROCESSING
+            await bench.until(lambda: len(bench.heard(JobEnded)) == 2, 5)
+            assert (await bench.job(held)).state is State.COMPLETED
+            assert sorted(bench.runs) == sorted([held, other]), "each ran once"
+
+    run(scenario(), 40)

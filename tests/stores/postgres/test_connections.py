@@ -1,0 +1,197 @@
+"""Connections that break, and what is said about them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.database.address import Address
+from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.job import NewJob
+from stowhand.lifecycle import COMPLETED
+from stowhand.store import StoreOptions, Verdict
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import ask, claim, take
+
+TERMINATE = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name like %s"
+
+
+def test_every_role_recovers_when_its_backend_is_terminated(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        heart = store.heart()
+        for _ in range(2):
+            await store.enqueue_many(NewJob(task="t") for _ in range(2))
+            claims = await claim(store, 2)
+            heart.beat([claims[0].lease], 30.0)
+            assert await store.settle([(claims[0].lease, COMPLETED)]) == [Verdict.SETTLED]
+            ((ended,),) = sql(TERMINATE, "stowhand:%")
+            assert ended >= 4
+            # Nothing was under way, so nothing is ambiguous: the first call of each role simply works again, but for
+            # the blocking one, which finds out by trying.
+            await store.enqueue(NewJob(task="t"))
+            assert await claim(store)
+            for attempt in range(2):
+                try:
+                    heart.beat([claims[1].lease], 30.0)
+                    break
+                except StoreUnreachable:
+                    assert attempt == 0
+            assert await store.settle([(claims[1].lease, COMPLETED)]) == [Verdict.SETTLED]
+        heart.close()
+        await store.close()
+
+    run(story())
+
+
+def test_a_listener_whose_backend_is_terminated_listens_again_and_says_that_it_may_have_missed_something(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        assert await store.wait(5.0) is True  # it has only just begun to listen
+        assert store.hears
+        waiting = asyncio.create_task(store.wait(10.0))
+        await asyncio.sleep(0.05)
+        ((ended,),) = sql(TERMINATE, "stowhand:listen%")
+        assert ended == 1
+        assert await asyncio.wait_for(waiting, 5) is True
+        waiting = asyncio.create_task(store.wait(10.0))
+        await asyncio.sleep(0)
+        sql("select stowhand.add_job('t')")
+        assert await asyncio.wait_for(waiting, 5) is True
+        await store.close()
+
+    run(story())
+
+
+def test_a_notification_that_nobody_waited_for_is_heard_by_the_next_wait(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        await store.wait(0.01)
+        assert await store.wait(0.01) is False
+        sql("select stowhand.add_job('t')")
+        assert await asyncio.wait_for(store.wait(10.0), 5) is True
+        await store.close()
+
+    run(story())
+
+
+def test_where_nobody_can_listen_a_wait_merely_sleeps(postgres_url: str, run: Any) -> None:
+    async def story() -> None:
+        store = PostgresStore(postgres_url, StoreOptions(listen_url="postgresql://127.0.0.1:1/nowhere"))
+        assert await store.wait(0.05) is False
+        assert not store.hears
+        assert await store.wait(0.05) is False
+        await store.close()
+
+    run(story())
+
+
+def test_connections_are_named_by_role_and_worker(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t"))
+        await store.claim(ask(worker="host.1.abc"))
+        await store.wait(0.01)
+        names = {name for (name,) in sql("select application_name from pg_stat_activity")}
+        assert {"stowhand:enqueue", "stowhand:claim:host.1.abc", "stowhand:listen:host.1.abc"} <= names
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("role", ["claim", "settle", "enqueue", "heart", "inspect"])
+def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> None:
+    """What a pooler hands to the next client must be as it was found."""
+
+    async def story() -> None:
+        store = PostgresStore(postgres_url)
+        await store.enqueue(NewJob(task="t"))
+        lease = await take(store)
+        heart = store.heart()
+        heart.beat([lease], 30.0)
+        await store.counts()
+        await store.settle([(lease, COMPLETED)])
+        home = store._home
+        ask_settings = (
+            b"select count(*) from pg_settings where source = 'session' and name not like 'transaction%%'"
+            b" and setting is distinct from reset_val"
+        )
+        match role:
+            case "claim":
+                rows = await store._claims._link.rows(ask_settings)
+            case "settle":
+                rows = await store._settlements._link.rows(ask_settings)
+            case "heart":
+                rows = heart._link.rows(ask_settings)  # type: ignore[attr-defined]
+            case _:
+                rows = await home.pool.rows(role, ask_settings)
+        assert rows == [(0,)]
+        heart.close()
+        await store.close()
+
+    run(story())
+
+
+def test_everything_works_without_prepared_statements(postgres_url: str, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        store = PostgresStore(postgres_url, StoreOptions(prepared_statements=False))
+        for _ in range(8):
+            await store.enqueue(NewJob(task="t"))
+            lease = await take(store)
+            assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
+        assert await store._claims._link.rows(b"select count(*) from pg_prepared_statements") == [(0,)]
+        await store.close()
+
+    run(story())
+
+
+def test_a_store_that_does_not_answer_is_unreachable_and_its_password_is_not_said(run: Any) -> None:
+    store = PostgresStore("postgresql://user:s3cret@127.0.0.1:1/db?ssl=false")
+    with pytest.raises(StoreUnreachable) as raised:
+        run(store.open())
+    assert "127.0.0.1:1/db" in str(raised.value)
+    assert "s3cret" not in str(raised.value) + store.description + repr(store._home.address)
+
+
+def test_an_address_that_cannot_be_read_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        PostgresStore("postgresql://user:s3cret@host/db?sslmodus=1")
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "parameters"),
+    [
+        ("postgresql://u@h:5/d?ssl=true", {"host": "h", "port": "5", "dbname": "d", "sslmode": "require"}),
+        ("postgres://h/d", {"host": "h", "dbname": "d"}),
+        ("postgresql:///d?host=/tmp/run&ssl=0", {"host": "/tmp/run", "dbname": "d", "sslmode": "disable"}),
+        ("host=h dbname=d connect_timeout=3", {"host": "h", "dbname": "d", "connect_timeout": "3"}),
+        ("it's mine", {"dbname": "it's mine"}),
+        ("", {"connect_timeout": "10"}),
+    ],
+)
+def test_every_form_of_an_address_is_understood(url: str, parameters: dict[str, str]) -> None:
+    known = Address(url).parameters("role")
+    assert {name: known[name] for name in parameters} == parameters
+
+
+def test_a_cancelled_call_leaves_no_connection_in_the_middle_of_something(
+    store: PostgresStore, postgres_url: str, run: Any
+) -> None:
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t", key="k"))
+        with psycopg.connect(postgres_url) as application:
+            application.execute("select from stowhand.live for update")
+            waiting = asyncio.create_task(store.enqueue(NewJob(task="t", key="k")))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert (await store.enqueue(NewJob(task="t", key="k"))).revision == 1
+        await store.close()
+
+    run(story())

@@ -1,0 +1,65 @@
+"""Enqueueing inside the caller's own transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
+from stowhand.job import Job, NewJob, State
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_job_is_there_if_and_only_if_the_caller_commits(
+    store: PostgresStore, postgres_url: str, sql: Sql, commits: bool
+) -> None:
+    with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
+        job = store.enqueue_in(connection, NewJob(task="t", payload="[1]", delay=5.0, flags=("a",)))
+        assert isinstance(job, Job)
+        assert (job.state, job.payload, job.flags) == (State.QUEUED, "[1]", ("a",))
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+        assert sql("select count(*) from stowhand.live") == [(0,)]
+        (connection.commit if commits else connection.rollback)()
+    assert sql("select count(*) from stowhand.live") == [(1 if commits else 0,)]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_same_on_an_asynchronous_connection(
+    store: PostgresStore, postgres_url: str, sql: Sql, run: Any, commits: bool
+) -> None:
+    async def story() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url, row_factory=dict_row) as connection:
+            job = await store.enqueue_in(connection, NewJob(task="t", key="k"))  # type: ignore[misc]
+            assert (job.key, job.run_at.utcoffset().total_seconds()) == ("k", 0)
+            await (connection.commit() if commits else connection.rollback())
+
+    run(story())
+    assert sql("select count(*) from stowhand.live") == [(1 if commits else 0,)]
+
+
+def test_a_job_that_is_refused_leaves_the_decision_to_the_caller(
+    store: PostgresStore, postgres_url: str, sql: Sql
+) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("create table public.mine (id int)")
+        with pytest.raises(InvalidJob, match="128"), connection.transaction():
+            store.enqueue_in(connection, NewJob(task="t" * 129))
+        connection.execute("insert into public.mine values (1)")
+    assert sql("select count(*) from public.mine") == [(1,)]
+
+
+def test_a_schema_that_is_not_there_is_named(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, StoreOptions(schema="elsewhere"))
+    with psycopg.connect(postgres_url) as connection, pytest.raises(SchemaMissing, match="elsewhere"):
+        store.enqueue_in(connection, NewJob(task="t"))
+
+
+def test_any_other_object_is_refused_by_its_type(store: PostgresStore) -> None:
+    with pytest.raises(ConfigurationError, match="dict"):
+        store.enqueue_in({}, NewJob(task="t"))

@@ -1,0 +1,83 @@
+"""The history's days: made ahead, dropped behind, and never missing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import take
+
+DAYS = "select count(*) from pg_inherits where inhparent = 'stowhand.history'::regclass"
+
+
+def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: str, sql: Sql, run: Any) -> None:
+    start = datetime(2031, 5, 1, 12, tzinfo=UTC)
+    now = [start]
+
+    async def story() -> None:
+        store = PostgresStore(postgres_url, StoreOptions(pinned=lambda: now[0]))
+        heart = store.heart()
+        for day in range(6):
+            now[0] = start + timedelta(days=day)
+            heart.maintain()
+            await store.enqueue(NewJob(task="t"))
+            await store.settle([(await take(store), COMPLETED)])
+        assert sql("select count(*) from stowhand.history_default") == [(0,)]
+        # Two days of rows, three ahead, one that the retention still touches; and the days of the real date.
+        names = [name for (name,) in sql(
+            "select inhrelid::regclass::text from pg_inherits where inhparent = 'stowhand.history'::regclass"
+            " and inhrelid::regclass::text like '%%history_2031%%' order by 1"
+        )]  # fmt: skip
+        assert names[0].endswith("20310505")
+        assert names[-1].endswith("20310509")
+        assert (await store.counts())[State.COMPLETED] == 2
+        heart.close()
+        await store.close()
+
+    run(story())
+
+
+def test_a_day_that_was_not_made_never_fails_a_settlement(store: PostgresStore, sql: Sql, run: Any) -> None:
+    for (name,) in sql(
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'stowhand.history'::regclass"
+        " and inhrelid::regclass::text <> 'stowhand.history_default'"
+    ):
+        sql(f"drop table {name}")  # type: ignore[arg-type]
+
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t"))
+        await store.settle([(await take(store), COMPLETED)])
+        assert sql("select count(*) from stowhand.history_default") == [(1,)]
+        heart = store.heart()
+        heart.maintain()  # today stays in the default; the days after it are made
+        assert sql(DAYS) == [(4,)]
+        assert (await store.counts())[State.COMPLETED] == 1
+        heart.close()
+        await store.close()
+
+    run(story())
+
+
+def test_maintenance_waits_for_nobody(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        ((oldest,),) = sql(
+            "select min(inhrelid::regclass::text) from pg_inherits where inhparent = 'stowhand.history'::regclass"
+            " and inhrelid::regclass::text <> 'stowhand.history_default'"
+        )
+        sql(f"drop table {oldest}")  # type: ignore[arg-type]
+        with psycopg.connect(postgres_url) as reader:
+            reader.execute("select count(*) from stowhand.history")
+            reader.execute("lock table stowhand.history in share mode")
+            heart = store.heart()
+            heart.maintain()
+            heart.close()
+        await store.close()
+
+    run(story(), timeout=5)

@@ -1,0 +1,115 @@
+"""The schema's installation, whoever does it and however many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.errors import ConfigurationError, SchemaOutdated, SchemaTooNew
+from stowhand.job import NewJob
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+
+
+def test_eight_installs_at_once_on_an_empty_database_all_succeed(empty_url: str, run: Any) -> None:
+    async def install() -> None:
+        stores = [PostgresStore(empty_url) for _ in range(8)]
+        statuses = await asyncio.gather(*(store.install() for store in stores))
+        assert len({(status.installed, status.expected) for status in statuses}) == 1
+        assert await stores[0].plan() == ""
+        for store in stores:
+            await store.close()
+
+    run(install())
+
+
+def test_a_schema_may_have_any_name_and_two_do_not_meet(empty_url: str, run: Any) -> None:
+    async def both() -> None:
+        names = ['we"ird; drop schema stowhand --', "s" * 63]
+        stores = [PostgresStore(empty_url, StoreOptions(schema=name)) for name in names]
+        for number, store in enumerate(stores):
+            await store.install()
+            await store.open()
+            assert await store.enqueue_many([NewJob(task="t")] * (number + 1))
+        assert [sum((await store.counts()).values()) for store in stores] == [1, 2]
+        await stores[0].uninstall()
+        assert sum((await stores[1].counts()).values()) == 2
+        for store in stores:
+            await store.close()
+
+    run(both())
+
+
+@pytest.mark.parametrize("name", ["", "pg_mine", "s" * 64, "a\x00b"])
+def test_a_name_that_cannot_be_a_schemas_is_refused_before_connecting(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        PostgresStore("postgresql:///nowhere", StoreOptions(schema=name))
+
+
+def test_an_older_schema_is_refused_and_says_the_command(store: PostgresStore, sql: Sql, run: Any) -> None:
+    sql("delete from stowhand.migrations where id = (select max(id) from stowhand.migrations)")
+
+    async def opened() -> None:
+        with pytest.raises(SchemaOutdated, match="stowhand migrate"):
+            await store.open()
+        await store.close()
+
+    run(opened())
+
+
+@pytest.mark.parametrize("breaking", [False, True])
+def test_the_newer_migrations_own_word_decides(store: PostgresStore, sql: Sql, run: Any, breaking: bool) -> None:
+    sql("insert into stowhand.migrations (id, breaking) values (999, %s)", breaking)
+
+    async def opened() -> None:
+        try:
+            await store.open()
+        finally:
+            await store.close()
+
+    if breaking:
+        with pytest.raises(SchemaTooNew):
+            run(opened())
+    else:
+        run(opened())
+
+
+def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:
+    async def planned() -> str:
+        store = PostgresStore(empty_url)
+        plan = await store.plan()
+        await store.close()
+        return plan
+
+    plan = run(planned())
+    with psycopg.connect(empty_url) as connection:
+        connection.execute(plan.encode())
+        tables = connection.execute(
+            "select count(*) from pg_tables where schemaname = 'stowhand'"
+            " and tablename in ('live', 'queues', 'migrations')"
+        ).fetchone()
+    assert tables == (3,)
+
+
+def test_an_install_uses_a_schema_that_an_administrator_made(empty_url: str, run: Any) -> None:
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute("create schema stowhand")
+
+    async def install() -> None:
+        store = PostgresStore(empty_url)
+        status = await store.install()
+        assert status.installed == status.expected
+        await store.close()
+
+    run(install())
+
+
+def test_the_literal_in_the_indexes_is_the_laws_quarantine(sql: Sql) -> None:
+    from stowhand.lifecycle import QUARANTINE_AFTER
+
+    ((definition,),) = sql("select indexdef from pg_indexes where indexname = 'live_suspects'")
+    assert f"resets >= {QUARANTINE_AFTER}" in definition

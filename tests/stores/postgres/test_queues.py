@@ -1,0 +1,166 @@
+"""Named queues under many hands, and the bookkeeping that finds the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import Verdict
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import claim, take
+
+# Every waiting job of a free queue can be found: by itself, or by its queue's hint, no later than it is due.
+UNFINDABLE = """
+    select j.id from stowhand.live j left join stowhand.queues q on q.name = j.queue
+    where j.queue is not null and j.state in ('queued', 'errored') and j.resets < 2 and not j.scout
+      and (q.name is null or (q.holder_id is null and (
+        q.hint_run_at is null or q.hint_run_at > greatest(j.run_at, now()))))
+"""
+# A queue is held if and only if its holder is processing under that very token.
+WRONGLY_HELD = """
+    select q.name from stowhand.queues q
+    left join stowhand.live j on j.id = q.holder_id and j.token = q.holder_token and j.queue = q.name
+    where q.holder_id is not null and j.id is null
+    union all
+    select j.queue from stowhand.live j left join stowhand.queues q on q.holder_id = j.id and q.name = j.queue
+    where j.queue is not null and j.state = 'processing' and q.name is null
+"""
+RETRY_AT_ONCE = Settlement(State.ERRORED, Ended.RETRY, delay=0.0, error="again")
+
+
+def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, run: Any) -> None:
+    async def race() -> None:
+        stores = [PostgresStore(postgres_url) for _ in range(6)]
+        await stores[0].enqueue_many(NewJob(task="t", queue=f"q{number % 4}") for number in range(120))
+        running: Counter[str] = Counter()
+        ended: dict[str, list[int]] = {}
+
+        async def serve(store: PostgresStore) -> None:
+            while await store.next_due(None) is not None:
+                claims = await claim(store, 3)
+                for each in claims:
+                    running[each.queue or ""] += 1
+                    assert running[each.queue or ""] == 1, f"two jobs of {each.queue} at once"
+                    ended.setdefault(each.queue or "", []).append(each.lease.job_id)
+                await asyncio.sleep(0)
+                for each in claims:
+                    running[each.queue or ""] -= 1
+                verdicts = await store.settle([(each.lease, COMPLETED) for each in claims])
+                assert set(verdicts) <= {Verdict.SETTLED}
+
+        await asyncio.gather(*(serve(store) for store in stores))
+        assert all(len(ids) == 30 and ids == sorted(ids) for ids in ended.values())
+        for store in stores:
+            await store.close()
+
+    run(race())
+
+
+def test_jobs_behind_a_busy_queue_are_passed_once_and_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(3000))
+        first = await take(store)
+        assert first.job_id == ids[0]
+        # Behind all of them: another queue's job, and passing them has to come to an end.
+        (other,) = await store.enqueue_many([NewJob(task="t", queue="other")])
+        found: list[int] = []
+        while not found:
+            found = [each.lease.job_id for each in await claim(store, 5)]
+        assert found == [other]
+        ((scouts,),) = sql("select count(*) from stowhand.live where scout")
+        assert scouts < 100
+        assert sql(UNFINDABLE) == []
+        assert list(await claim(store, 5)) == []
+        await store.settle([(first, COMPLETED)])
+        assert sql(UNFINDABLE) == []
+        assert (await take(store)).job_id == ids[1]
+        await store.close()
+
+    run(story())
+
+
+def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t", queue="q"))
+        later = await store.enqueue(NewJob(task="t", queue="q", priority=-5, delay=0.3))
+        first = await take(store)
+        sql("update stowhand.live set scout = false where id = %s", later.id)
+        sql("update stowhand.queues set absorbed = true")
+        await store.settle([(first, COMPLETED)])
+        assert sql(UNFINDABLE) == []
+        async with asyncio.timeout(5):
+            while await store.next_due(None):
+                await store.wait(0.02)
+        assert (await take(store)).job_id == later.id
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_after_any_sequence_of_calls_every_waiting_job_can_be_found(
+    postgres_url: str, sql: Sql, run: Any, seed: int
+) -> None:
+    """Random calls of four stores at once, with absorbing made frequent by many jobs in few queues."""
+
+    async def one(store: PostgresStore, random: random.Random) -> None:
+        heart = store.heart()
+        for _ in range(25):
+            match random.randrange(6):
+                case 0:
+                    await store.enqueue_many(
+                        NewJob(task="t", queue=f"q{random.randrange(4)}", priority=random.randrange(3))
+                        for _ in range(random.randrange(80))
+                    )
+                case 1:
+                    await store.enqueue(
+                        NewJob(task="t", queue=f"q{random.randrange(4)}", key=f"k{random.randrange(3)}")
+                    )
+                case _:
+                    claims = await claim(store, random.randrange(1, 5))
+                    how = random.choice([COMPLETED, RETRY_AT_ONCE, None])
+                    if how is not None:
+                        await store.settle([(each.lease, how) for each in claims])
+                    else:
+                        await asyncio.to_thread(heart.release, [each.lease for each in claims])
+        heart.close()
+
+    async def story() -> None:
+        stores = [PostgresStore(postgres_url) for _ in range(4)]
+        await asyncio.gather(*(one(store, random.Random(seed * 10 + n)) for n, store in enumerate(stores)))
+        assert sql(UNFINDABLE) == []
+        assert sql(WRONGLY_HELD) == []
+        heart = stores[0].heart()
+        heart.maintain()
+        assert sql(UNFINDABLE) == []
+        heart.close()
+        async with asyncio.timeout(20):
+            while claims := await claim(stores[0], 50):
+                await stores[0].settle([(each.lease, COMPLETED) for each in claims])
+        assert sql("select count(*) from stowhand.live") == [(0,)]
+        for store in stores:
+            await store.close()
+
+    run(story(), timeout=40)
+
+
+def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        await store.enqueue_many(NewJob(task="t", queue=name) for name in ("empty", "waiting", "waiting", "held"))
+        for each in await claim(store, 10):
+            if each.queue != "held":
+                await store.settle([(each.lease, COMPLETED)])
+        heart = store.heart()
+        heart.maintain()
+        heart.close()
+        assert sql("select name from stowhand.queues order by name") == [("held",), ("waiting",)]
+        await store.close()
+
+    run(story())

@@ -1,0 +1,136 @@
+"""Settling where the database says no, or says nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.errors import StoreUnreachable
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import JobFilter, Verdict
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import claim, take
+
+
+def completed(result: str | None = None, *then: NewJob) -> Settlement:
+    return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        completed("{not json"),
+        completed('"\ud800"'),
+        completed("1", NewJob(task="")),
+        completed("1", NewJob(task="t", payload="{not json")),
+        Settlement(State.ERRORED, Ended.RETRY, error="NUL \x00"),
+    ],
+    ids=["result", "surrogate", "then", "then payload", "error"],
+)
+def test_one_bad_settlement_in_a_hundred_fails_alone(store: PostgresStore, run: Any, bad: Settlement) -> None:
+    async def story() -> None:
+        await store.enqueue_many(NewJob(task="t") for _ in range(100))
+        claims = await claim(store, 100)
+        good = completed("2", NewJob(task="next", delay=60.0))
+        verdicts = await store.settle(
+            [(each.lease, bad if number == 42 else good) for number, each in enumerate(claims)]
+        )
+        assert set(verdicts) == {Verdict.SETTLED}
+        failed = await store.get(claims[42].lease.job_id)
+        assert failed is not None
+        assert (failed.state, failed.result) == (State.FAILED, None)
+        assert "could not be written" in (failed.last_error or "")
+        assert (await store.counts())[State.COMPLETED] == 99
+        followed = Counter(job.task for job in await store.list(JobFilter(limit=1000)))
+        assert followed == {"next": 99, "t": 1}
+        await store.close()
+
+    run(story())
+
+
+def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
+    store: PostgresStore, postgres_url: str, run: Any
+) -> None:
+    async def story() -> None:
+        await store.enqueue_many(NewJob(task="t") for _ in range(3))
+        leases = [each.lease for each in await claim(store, 3)]
+        heart = store.heart()
+        with psycopg.connect(postgres_url) as application:
+            application.execute("select from stowhand.live where id = %s for update", (leases[1].job_id,))
+            verdicts = await store.settle([(lease, COMPLETED) for lease in leases])
+            assert verdicts == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
+            pulse = heart.beat([leases[1]], 30.0)
+            assert pulse.busy == {(leases[1].job_id, leases[1].token)}
+            assert not pulse.lost
+            assert list(heart.reset_stalled(-60.0)) == []
+        heart.close()
+        assert await store.settle([(leases[1], COMPLETED)]) == [Verdict.SETTLED]
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("settlement", [COMPLETED, completed("1"), Settlement(State.FAILED, Ended.FAILED, error="x")])
+def test_a_settlement_repeated_after_a_cut_connection_is_known_as_one(
+    store: PostgresStore, sql: Sql, run: Any, settlement: Settlement
+) -> None:
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t"))
+        lease = await take(store)
+        assert await store.settle([(lease, settlement)]) == [Verdict.SETTLED]
+        sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'stowhand:settle%'")
+        assert await store.settle([(lease, settlement)], repeat=True) == [Verdict.ALREADY_SETTLED]
+        await store.close()
+
+    run(story())
+
+
+def test_without_a_history_a_repeat_without_trace_is_unknown(forgetful_store: PostgresStore, run: Any) -> None:
+    async def story() -> None:
+        await forgetful_store.enqueue(NewJob(task="t"))
+        lease = await take(forgetful_store)
+        await forgetful_store.settle([(lease, COMPLETED)])
+        assert await forgetful_store.settle([(lease, COMPLETED)], repeat=True) == [Verdict.UNKNOWN]
+        assert await forgetful_store.settle([(lease, COMPLETED)]) == [Verdict.LOST]
+        await forgetful_store.close()
+
+    run(story())
+
+
+def test_one_id_under_two_tokens_is_settled_by_the_one_that_holds(store: PostgresStore, run: Any) -> None:
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t"))
+        zombie = await take(store)
+        heart = store.heart()
+        heart.reset_lease(zombie)
+        heart.close()
+        holder = await take(store)
+        verdicts = await store.settle([(zombie, COMPLETED), (holder, COMPLETED)])
+        assert verdicts == [Verdict.LOST, Verdict.SETTLED]
+        await store.close()
+
+    run(story())
+
+
+def test_settling_on_a_server_that_only_reads_is_unreachable_and_can_be_repeated(
+    store: PostgresStore, sql: Sql, postgres_url: str, run: Any
+) -> None:
+    name = postgres_url.partition("?")[0].rpartition("/")[2]
+
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t"))
+        lease = await take(store)
+        sql(f'alter database "{name}" set default_transaction_read_only = on')  # type: ignore[arg-type]
+        with pytest.raises(StoreUnreachable):
+            await store.settle([(lease, COMPLETED)])
+        sql("set default_transaction_read_only = off")
+        sql(f'alter database "{name}" reset default_transaction_read_only')  # type: ignore[arg-type]
+        assert await store.settle([(lease, COMPLETED)], repeat=True) == [Verdict.SETTLED]
+        await store.close()
+
+    run(story())

@@ -1,0 +1,24 @@
+"""What tests say to a store, in fewer words."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from stowhand.job import Job
+from stowhand.store import Claim, ClaimRequest, Lease
+from stowhand.stores.postgres import PostgresStore
+
+
+def ask(limit: int = 1, **asked: Any) -> ClaimRequest:
+    return ClaimRequest(**({"worker": "w", "token": str(uuid.uuid4()), "limit": limit, "lease": 30.0} | asked))
+
+
+async def claim(store: PostgresStore, limit: int = 1, **asked: Any) -> Sequence[Claim[Job]]:
+    return await store.claim(ask(limit, **asked))
+
+
+async def take(store: PostgresStore, **asked: Any) -> Lease:
+    (got,) = await claim(store, **asked)
+    return got.lease

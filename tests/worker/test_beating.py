@@ -1,0 +1,238 @@
+"""Leases are kept true while handlers run, and only then; a lease that may be gone stops its handler."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
+from stowhand.handler import Attempt
+from stowhand.job import Job, State
+from stowhand.store import ClaimRequest, Pulse
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, at_work, nothing, taking
+
+
+async def test_short_jobs_are_never_renewed_and_an_idle_worker_beats_nothing() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 9), clock=clock, lease=30.0) as stage:
+        await stage.add(count=4)
+        await clock.advance(300)
+        assert len(stage.told(JobEnded)) == 4
+        assert stage.store.called("beat") == []
+
+
+async def test_a_long_job_is_renewed_every_third_of_its_lease() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 100), clock=clock, lease=30.0) as stage:
+        job = await stage.does(seconds=99)
+        beats = stage.store.moments("beat")
+        assert 8 <= len(beats) <= 10
+        assert all(later - earlier <= 11 for earlier, later in zip(beats, beats[1:], strict=False))
+        await clock.advance(2)
+        assert (await stage.job(job.id)).state is State.COMPLETED
+
+
+async def test_one_statement_renews_everything_that_is_due() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 100), clock=clock, concurrency=10) as stage:
+        await stage.add(count=10)
+        await clock.advance(12)
+        assert [len(ids) for ids in stage.store.called("beat")] == [10]
+
+
+async def test_one_failed_beat_cancels_nothing() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 40), clock=clock) as stage:
+        job_id = await stage.add()
+        stage.store.mute.append("beat")
+        await clock.advance(41)
+        assert (await stage.job(job_id)).state is State.COMPLETED
+        assert [event.doing for event in stage.told(StoreTrouble)] == ["beat"]
+        assert [event.doing for event in stage.told(StoreRecovered)] == ["beat"]
+
+
+async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_away_and_nothing_is_written() -> None:
+    clock = FakeClock()
+    stopped: list[float] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        try:
+            await clock.sleep(1000)
+        finally:
+            stopped.append(clock.monotonic())
+            assert attempt.lost
+
+    async with at_work(act, clock=clock, lease=30.0) as stage:
+        job_id = await stage.add()
+        await clock.advance(15)
+        (sent,) = stage.store.moments("beat")
+        stage.store.down.update({"beat", "reset_stalled"})
+        await clock.advance(60)
+        assert len(stopped) == 1
+        assert sent + 25 < stopped[0] < sent + 30, "counted from the sending of the last good beat"
+        assert [event.lease.job_id for event in stage.told(LeaseEnding)] == [job_id]
+        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+        assert stage.store.called("settle") == []
+        job = await stage.job(job_id)
+        assert (job.state, job.attempts) == (State.PROCESSING, 1)
+
+
+async def test_the_deadline_counts_from_the_sending_of_the_claim_and_not_from_its_reply() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, lease=30.0) as stage:
+        stage.store.gates["claim"] = asyncio.Event()
+        await stage.add()
+        await clock.settle()
+        sent = clock.monotonic()
+        stage.store.down.update({"beat", "reset_stalled"})
+        await clock.advance(20)
+        stage.store.gates.pop("claim").set()
+        await clock.settle()
+        assert stage.worker.running == 1
+        await clock.advance(sent + 29.9 - clock.monotonic())
+        assert stage.worker.running == 0
+
+
+async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life() -> None:
+    """The store answers again, and would even renew the row: what was given up stays given up."""
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        while clock.monotonic() < 200:
+            try:
+                await clock.sleep(200)
+            except asyncio.CancelledError:
+                assert attempt.lost
+
+    async with at_work(act, clock=clock, lease=30.0) as stage:
+        job_id = await stage.add()
+        stage.store.down.update({"beat", "reset_stalled"})
+        await clock.advance(29.9)
+        assert len(stage.told(LeaseEnding)) == 1
+        stage.store.down.clear()
+        stage.store.calls.clear()
+        await clock.advance(20)
+        assert job_id not in [one for ids in stage.store.called("beat") for one in ids]
+        assert len(stage.told(LeaseEnding)) == 1
+        await clock.advance(400)
+        assert stage.store.called("settle") == [([job_id], False)], "only the second claim's outcome is written"
+        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+
+
+async def test_a_lost_answer_stops_the_handler_and_writes_nothing() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, tasks=("act",)) as stage:
+        job_id = await stage.add()
+        await clock.advance(1)
+        stage.store.heart().reset_worker("w")
+        await stage.store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
+        await clock.advance(12)
+        assert stage.worker.running == 0
+        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+        assert stage.store.called("settle") == []
+        assert stage.row(job_id).token == "t"
+
+
+async def test_a_job_asked_to_cancel_is_canceled_at_the_next_beat() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as stage:
+        job_id = await stage.add()
+        await clock.advance(1)
+        await stage.store.cancel(job_id)
+        await clock.advance(11)
+        job = await stage.job(job_id)
+        assert (job.state, job.last_error) == (State.CANCELED, "canceled while running")
+
+
+async def test_a_handler_that_completes_although_asked_to_cancel_has_completed() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await attempt.until_canceled()
+
+    async def stubborn(attempt: Attempt[Job]) -> None:
+        try:
+            await act(attempt)
+        except asyncio.CancelledError:
+            await clock.sleep(1)
+
+    async with at_work(stubborn, clock=clock) as stage:
+        job_id = await stage.add()
+        await clock.advance(1)
+        await stage.store.cancel(job_id)
+        await clock.advance(13)
+        assert (await stage.job(job_id)).state is State.COMPLETED
+
+
+async def test_answers_about_leases_no_longer_held_are_ignored() -> None:
+    clock = FakeClock()
+
+    class LateHeart(FaultyStore):
+        """Every beat's answer also names a lease of the same job that was settled long ago."""
+
+        def heart(self):  # type: ignore[no-untyped-def]
+            heart = super().heart()
+            beat = heart.beat
+            old = frozenset((lease, "an old token") for lease in range(1, 10))
+            heart.beat = lambda leases, seconds: (beat(leases, seconds), Pulse(lost=old, canceled=old, busy=old))[1]
+            return heart
+
+    async with at_work(taking(clock, 45), clock=clock, store=LateHeart(clock)) as stage:
+        job = await stage.does(seconds=44)
+        assert job.state is State.PROCESSING
+        await clock.advance(2)
+        assert (await stage.job(job.id)).state is State.COMPLETED
+
+
+async def test_busy_rows_stay_alive_beyond_their_lease_and_the_others_are_renewed() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 200), clock=clock, lease=9.0, concurrency=3) as stage:
+        await stage.add(count=3)
+        stage.store.locked.add(2)
+        await clock.advance(100)
+        assert stage.worker.running == 3
+        stage.store.locked.clear()
+        await clock.advance(101)
+        assert len(stage.told(JobEnded)) == 3
+
+
+async def test_a_stopped_handler_that_hangs_is_not_kept_alive_for_ever() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        while clock.monotonic() < 300:
+            try:
+                await clock.sleep(300)
+            except asyncio.CancelledError:
+                pass
+
+    async with at_work(act, clock=clock, lease=10.0, timeout=5.0, concurrency=1) as stage:
+        job_id = await stage.add()
+        await clock.advance(34)
+        assert stage.row(job_id).token is not None
+        assert clock.monotonic() - max(stage.store.moments("beat")) < 5, "so far it is kept"
+        await clock.advance(40)
+        assert stage.row(job_id).state is not State.PROCESSING, "after three leases more it was given back"
+        assert stage.row(job_id).resets == 1
+        await clock.advance(300)
+        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+
+
+async def test_a_job_claimed_ahead_is_not_lost_by_the_beat() -> None:
+    async with at_work(nothing) as stage:
+        await stage.add(count=500)
+        await stage.clock.advance(5)
+        assert len(stage.told(JobEnded)) == 500
+        assert stage.told(JobLost) == []
+
+
+async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(nothing, clock=clock, store=store, tasks=("act",)) as stage:
+        await clock.advance(1)
+        await stage.add("other")
+        await store.claim(ClaimRequest(worker="dead", token="t", limit=1, lease=5.0))
+        store._rows.live[1].task = "act"
+        await clock.advance(60)
+        assert (await stage.job(1)).state is State.COMPLETED

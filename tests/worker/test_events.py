@@ -1,0 +1,78 @@
+"""What the worker says costs nothing where nobody listens, and listeners cannot harm it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowhand import lanes, settler, worker
+from stowhand.events import Event, Events, JobEnded, JobStarted, WorkerStarted, WorkerStopped
+from stowhand.handler import handler
+from stowhand.job import NewJob, State
+from stowhand.options import WorkerOptions
+from stowhand.testing import FakeClock
+from tests.worker.stage import KINDS, FaultyStore, at_work, nothing
+
+
+async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("built although nobody listens")
+
+    monkeypatch.setattr(worker, "JobStarted", build)
+    monkeypatch.setattr(settler.Settler, "_ended", build)
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    await store.enqueue_many([NewJob(task="act")] * 20)
+    one = worker.Worker(store, handler(nothing), WorkerOptions(once=True), clock=clock)
+    await one.run()
+    assert {row.state for row in store.rows()} == {State.COMPLETED}
+
+
+async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    events = Events()
+    heard: list[Event] = []
+    troubles: list[str] = []
+
+    def raises(event: Event) -> None:
+        raise ZeroDivisionError(type(event).__name__)
+
+    for kind in KINDS:
+        events.on(kind, raises)
+        events.on(kind, heard.append)
+    events.on_listener_error = lambda listener, event, error: troubles.append(str(error))
+    await store.enqueue(NewJob(task="act"))
+    await worker.Worker(store, handler(nothing), WorkerOptions(once=True), clock=clock, events=events).run()
+    assert {row.state for row in store.rows()} == {State.COMPLETED}
+    assert [type(event) for event in heard] == [WorkerStarted, JobStarted, JobEnded, WorkerStopped]
+    assert troubles == ["WorkerStarted", "JobStarted", "JobEnded", "WorkerStopped"]
+
+
+async def test_a_listener_error_hook_that_raises_is_no_danger_either() -> None:
+    events = Events()
+
+    def raises(*args: Any) -> None:
+        raise ZeroDivisionError
+
+    events.on(WorkerStarted, raises)
+    events.on_listener_error = raises
+    events.emit(WorkerStarted("w", None))
+
+
+async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Any) -> None:
+        await clock.sleep(2.5)
+
+    async with at_work(act, clock=clock) as stage:
+        await stage.does(seconds=3)
+        (event,) = stage.told(JobEnded)
+        assert (event.worker, event.task, event.attempt, event.max_attempts) == ("w", "act", 1, 25)
+        assert (event.seconds, event.error) == (2.5, None)
+
+
+def test_every_reason_to_stop_says_what_it_is() -> None:
+    assert {stop.value for stop in lanes.Stop} == {"timeout", "canceled", "lost", "returned", "crashed"}

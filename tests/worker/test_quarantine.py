@@ -1,0 +1,161 @@
+"""A job that workers died under runs apart, so that the innocent do not pay for a killer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stowhand.events import JobEnded, JobsReset
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.lanes import ChildCrashed
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, at_work, nothing, taking
+
+
+async def with_suspect(clock: FakeClock, **details: object) -> FaultyStore:
+    """A store with one job that was reset twice."""
+    store = FaultyStore(clock)
+    job = await store.enqueue(NewJob(task="suspect", **details))  # type: ignore[arg-type]
+    store._rows.live[job.id].resets = 2
+    return store
+
+
+async def test_without_a_child_a_suspect_runs_alone_and_the_others_afterwards() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+    together: list[int] = []
+
+    async def suspect(attempt: Attempt[Job]) -> None:
+        for _ in range(10):
+            await clock.sleep(1)
+            together.append(stage.worker.running)
+
+    async with at_work({"act": taking(clock, 3), "suspect": suspect}, clock=clock, store=store) as stage:
+        await clock.advance(1)
+        await stage.add("act", count=3)
+        await clock.advance(60)
+        assert set(together) == {1}
+        assert [event.task for event in stage.told(JobEnded)] == ["suspect", "act", "act", "act"]
+
+
+async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+    jobs = [NewJob(task="act")]
+    acts = {"act": taking(clock, 15), "suspect": nothing}
+    async with at_work(acts, clock=clock, store=store, jobs=jobs) as stage:
+        await clock.advance(14)
+        assert stage.row(1).attempts == 0
+        await clock.advance(15)
+        assert [event.task for event in stage.told(JobEnded)] == ["act", "suspect"]
+
+
+async def test_once_does_not_end_before_a_suspect_has_had_its_turn() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+    acts = {"act": taking(clock, 15), "suspect": nothing}
+    async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as stage:
+        await stage.ended()
+        assert [event.task for event in stage.told(JobEnded)] == ["act", "suspect"]
+
+
+async def test_with_a_child_a_suspect_runs_through_it_beside_the_others() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+    apart: list[str] = []
+
+    async def isolate(attempt: Attempt[Job]) -> object:
+        apart.append(attempt.record.task)
+        await clock.sleep(5)
+        return None
+
+    acts = {"act": taking(clock, 20)}
+    async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], isolate=isolate) as stage:
+        await clock.advance(6)
+        assert apart == ["suspect"]
+        assert (stage.row(1).state, stage.row(2).state) == (State.COMPLETED, State.PROCESSING)
+
+
+async def test_with_a_child_a_suspect_does_not_starve_behind_endless_other_work() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+
+    async def isolate(attempt: Attempt[Job]) -> object:
+        return None
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await store.enqueue(NewJob(task="act"))
+        await clock.sleep(0.5)
+
+    jobs = [NewJob(task="act")] * 20
+    async with at_work({"act": act}, clock=clock, store=store, jobs=jobs, isolate=isolate) as stage:
+        await clock.advance(10)
+        assert stage.row(1).state is State.COMPLETED
+
+
+async def test_a_child_that_dies_counts_as_a_reset_until_the_job_fails_with_the_reason() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock, max_resets=4)
+    runs = 0
+
+    async def isolate(attempt: Attempt[Job]) -> object:
+        nonlocal runs
+        runs += 1
+        await clock.sleep(1)
+        raise ChildCrashed("killed by signal 9")
+
+    async with at_work(nothing, clock=clock, store=store, isolate=isolate) as stage:
+        await clock.advance(60)
+        job = await stage.job(1)
+        assert (runs, job.state, job.last_error) == (3, State.FAILED, "its worker died 5 times while running it")
+        assert len(stage.told(JobsReset)) == 3
+        assert stage.told(JobEnded) == []
+        assert (await stage.does()).state is State.COMPLETED, "and the worker goes on"
+
+
+async def test_a_child_that_we_stopped_ourselves_is_no_crash() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+
+    async def isolate(attempt: Attempt[Job]) -> object:
+        try:
+            await clock.sleep(100)
+        except asyncio.CancelledError:
+            raise ChildCrashed("it was killed, by us") from None
+        return None
+
+    async with at_work(nothing, clock=clock, store=store, isolate=isolate) as stage:
+        await clock.advance(1)
+        stage.worker.stop(now=True)
+        await stage.ended()
+        assert (stage.row(1).state, stage.row(1).attempts, stage.row(1).resets) == (State.QUEUED, 0, 2)
+
+
+async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_working() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+
+    class Hasty(FaultyStore):
+        pass
+
+    async with at_work({"act": nothing, "suspect": nothing}, clock=clock, store=store) as stage:
+        leases = stage.worker._leases
+        await clock.advance(30)
+        store._rows.live[2] = store._rows.history.pop(1)
+        row = store._rows.live[2]
+        row.id, row.state, row.resets, row.finished_at = 2, State.QUEUED, 2, None
+        store._rows.last_id = 2
+        take = leases.take
+
+        def take_and_give_back(*args: object, **kwargs: object) -> object:
+            entered = take(*args, **kwargs)  # type: ignore[arg-type]
+            if kwargs.get("suspects"):
+                leases.take = take  # type: ignore[method-assign]
+                stage.worker._keeper.give_back(leases.pull_ahead(float("inf")), "the loop was slow")
+            return entered
+
+        leases.take = take_and_give_back  # type: ignore[method-assign, assignment]
+        await clock.advance(15)
+        assert (await stage.does("act")).state is State.COMPLETED
+        await clock.advance(15)
+        assert stage.row(2).state is State.COMPLETED

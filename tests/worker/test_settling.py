@@ -1,0 +1,165 @@
+"""Settlements go out in one call at a time, are repeated until they are answered, and never counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stowhand.events import JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Retry
+from stowhand.store import StoreOptions
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+
+
+def batches(stage: Stage) -> list[list[int]]:
+    """The job ids of each call."""
+    return [ids for ids, _ in stage.store.called("settle")]
+
+
+async def test_alone_a_job_is_settled_at_once() -> None:
+    async with at_work(nothing) as stage:
+        job_id = await stage.add()
+        await stage.clock.settle()
+        assert (await stage.job(job_id)).state is State.COMPLETED
+        assert batches(stage) == [[job_id]]
+
+
+async def test_what_ends_while_one_call_is_on_its_way_goes_with_the_next() -> None:
+    async with at_work(nothing, concurrency=4) as stage:
+        stage.store.gates["settle"] = asyncio.Event()
+        await stage.add(count=20)
+        await stage.clock.settle()
+        (first,) = batches(stage)
+        stage.store.gates.pop("settle").set()
+        await stage.clock.settle()
+        assert len(batches(stage)) == 2
+        assert sorted(first + batches(stage)[1]) == list(range(1, 21))
+
+
+async def test_a_batch_is_bounded() -> None:
+    async with at_work(nothing, concurrency=4) as stage:
+        stage.store.gates["settle"] = asyncio.Event()
+        await stage.add(count=900)
+        await stage.clock.settle()
+        stage.store.gates.pop("settle").set()
+        await stage.clock.settle()
+        assert max(len(batch) for batch in batches(stage)) == 250
+        assert len(stage.told(JobEnded)) == 900
+
+
+async def test_a_settlement_without_answer_is_repeated_as_it_is_until_there_is_one() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.down.add("settle")
+        job_id = await stage.add()
+        await stage.clock.advance(12)
+        assert (await stage.job(job_id)).state is State.PROCESSING
+        stage.store.down.clear()
+        await stage.clock.advance(5)
+        assert (await stage.job(job_id)).state is State.COMPLETED
+        calls = stage.store.called("settle")
+        assert [repeat for _, repeat in calls] == [False] + [True] * (len(calls) - 1)
+        assert len(calls) < 12, "with growing pauses"
+        assert len(stage.told(StoreTrouble)) == len(calls) - 1
+        assert [event.failures for event in stage.told(StoreRecovered)] == [len(calls) - 1]
+
+
+async def test_a_settlement_whose_reply_was_lost_counts_as_the_success_it_was() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.mute.append("settle")
+        job = await stage.does(seconds=1)
+        assert (job.state, len(stage.told(JobEnded))) == (State.COMPLETED, 1)
+        assert stage.told(JobLost) == []
+
+
+async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None:
+    clock = FakeClock()
+
+    class Forgetful(FaultyStore):
+        def __init__(self) -> None:
+            super().__init__(clock)
+            self._options = StoreOptions(history=None)
+            self._rows.kept = None
+
+    async with at_work(nothing, clock=clock, store=Forgetful()) as stage:
+        stage.store.mute.append("settle")
+        job_id = await stage.add()
+        await clock.advance(1)
+        assert [event.job_id for event in stage.told(JobUnknown)] == [job_id]
+        assert stage.told(JobEnded) == stage.told(JobLost) == []
+
+
+async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 5), clock=clock) as stage:
+        job_id = await stage.add()
+        await clock.advance(4.9)
+        heart = stage.store.heart()
+        (row,) = stage.store.rows()
+        heart.reset_worker("w")
+        stage.store.gates["claim"] = asyncio.Event()
+        await clock.advance(0.2)
+        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+        assert stage.told(JobEnded) == []
+        stage.store.gates.pop("claim").set()
+
+
+async def test_a_row_locked_by_somebody_is_tried_again_apart_while_the_others_go_on() -> None:
+    async with at_work(nothing, concurrency=1) as stage:
+        locked = await stage.add()
+        stage.store.locked.add(locked)
+        await stage.clock.advance(1)
+        calls = len(batches(stage))
+        assert calls >= 4, "a few times a second"
+        others = [await stage.add() for _ in range(3)]
+        await stage.clock.settle()
+        assert [event.job_id for event in stage.told(JobEnded)] == others
+        stage.store.locked.clear()
+        await stage.clock.advance(0.5)
+        assert (await stage.job(locked)).state is State.COMPLETED
+        assert [repeat for _, repeat in stage.store.called("settle")].count(True) == 0, "a busy row gave an answer"
+
+
+async def test_a_busy_row_is_kept_alive_as_long_as_it_is_locked() -> None:
+    async with at_work(nothing, lease=6.0) as stage:
+        locked = await stage.add()
+        stage.store.locked.add(locked)
+        await stage.clock.advance(120)
+        assert stage.told(JobLost) == []
+        stage.store.locked.clear()
+        await stage.clock.advance(0.6)
+        assert [event.job_id for event in stage.told(JobEnded)] == [locked]
+
+
+async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_up() -> None:
+    async def act(attempt: Attempt[Job]) -> object:
+        return Retry("again", after=0.5) if attempt.claim.attempts == 1 else None
+
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    store.hears = False
+    async with at_work(act, clock=clock, store=store) as stage:
+        store.down.add("wait")
+        await clock.advance(30)
+        await store.enqueue(NewJob(task="act", queue="q"))
+        await store.enqueue(NewJob(task="act", queue="q"))
+        await clock.advance(2)
+        ended = len(stage.told(JobEnded))
+        assert ended == 2, "one after the other, although nothing woke us"
+        await clock.advance(0.6)
+        assert len(stage.told(JobEnded)) == 4
+
+
+async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up() -> None:
+    async def first(attempt: Attempt[Job]) -> None:
+        attempt.then.append(NewJob(task="second"))
+
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    store.hears = False
+    store.down.add("wait")
+    async with at_work(
+        {"first": first, "second": nothing}, clock=clock, store=store, jobs=[NewJob(task="first")]
+    ) as stage:
+        assert [event.task for event in stage.told(JobEnded)] == ["first", "second"]

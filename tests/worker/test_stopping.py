@@ -1,0 +1,342 @@
+"""Stopping is graceful, gives everything back unspent that has not ended, and is bounded, always."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from stowhand.clock import SystemClock
+from stowhand.events import JobEnded, JobsReturned, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.handler import Attempt, handler
+from stowhand.job import Job, NewJob, State
+from stowhand.options import WorkerOptions
+from stowhand.testing import FakeClock
+from stowhand.worker import Worker
+from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+
+
+def states(stage: Stage) -> list[tuple[State, int, int]]:
+    """State, attempts and resets of every job."""
+    return [(row.state, row.attempts, row.resets) for row in sorted(stage.store.rows(), key=lambda row: row.id)]
+
+
+async def test_running_jobs_have_their_grace_and_nothing_new_begins() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 10), clock=clock, concurrency=2, grace=25.0) as stage:
+        await stage.add(count=5)
+        await clock.advance(1)
+        stage.worker.stop()
+        assert 8 <= await stage.ended() <= 10
+        assert states(stage) == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 3
+        assert len(stage.told(WorkerStopped)) == 1
+
+
+async def test_after_the_grace_the_rest_is_cancelled_and_goes_back_unspent() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, grace=12.0) as stage:
+        await stage.add(count=3)
+        await clock.advance(1)
+        stage.worker.stop()
+        assert 12 <= await stage.ended() <= 13
+        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+        assert stage.worker.unfinished == []
+        assert sorted(one for event in stage.told(JobsReturned) for one in event.job_ids) == [1, 2, 3]
+        assert stage.told(JobEnded) == []
+
+
+async def test_leases_are_kept_during_the_grace() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 60), clock=clock, lease=9.0, grace=100.0) as stage:
+        await stage.add()
+        await clock.advance(1)
+        stage.worker.stop()
+        await stage.ended(within=70)
+        assert states(stage) == [(State.COMPLETED, 1, 0)]
+
+
+async def test_stop_now_hands_back_at_once() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as stage:
+        await stage.add(count=3)
+        await clock.advance(1)
+        stage.worker.stop(now=True)
+        assert await stage.ended() <= 0.25
+        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+
+
+async def test_stop_now_cuts_a_grace_short() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as stage:
+        await stage.add()
+        await clock.advance(1)
+        stage.worker.stop()
+        await clock.advance(5)
+        assert not stage.ending.done()
+        stage.worker.stop(now=True)
+        assert await stage.ended() <= 0.25
+        assert [event.now for event in stage.told(WorkerStopping)] == [False, True]
+
+
+async def test_stopping_again_and_again_is_harmless() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 10), clock=clock) as stage:
+        await stage.add()
+        await clock.advance(1)
+        for _ in range(5):
+            stage.worker.stop()
+        await stage.ended()
+        for _ in range(3):
+            stage.worker.stop(now=True)
+            stage.worker.stop()
+        assert states(stage) == [(State.COMPLETED, 1, 0)]
+        assert [event.now for event in stage.told(WorkerStopping)][:1] == [False]
+
+
+async def test_a_worker_stopped_before_it_runs_takes_nothing() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    await store.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler(nothing), WorkerOptions(), clock=clock)
+    worker.stop()
+    await worker.run()
+    assert store.called("claim") == []
+
+
+async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() -> None:
+    clock = FakeClock()
+
+    async def stubborn(attempt: Attempt[Job]) -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                pass
+
+    released = asyncio.Event()
+    async with at_work({"act": taking(clock, 1000), "stubborn": stubborn}, clock=clock, grace=20.0) as stage:
+        stubborn_id, act_id = await stage.add("stubborn"), await stage.add("act")
+        await clock.advance(1)
+        before = asyncio.all_tasks()
+        stage.worker.stop()
+        assert await stage.ended() <= 20 + 10
+        assert [lease.job_id for lease in stage.worker.unfinished] == [stubborn_id]
+        assert (stage.row(stubborn_id).state, stage.row(act_id).state) == (State.PROCESSING, State.QUEUED)
+        assert [event.unfinished for event in stage.told(WorkerStopped)] == [1]
+        left = [task for task in before if not task.done() and task is not asyncio.current_task()]
+        assert sum(task.get_name() == "stowhand lane" for task in left) == 1
+        said, calls = len(stage.said), len(stage.store.calls)
+        released.set()
+        await clock.advance(5)
+        assert (len(stage.said), len(stage.store.calls)) == (said, calls), "its late end concerns nobody"
+        stage.store.heart().release(stage.worker.unfinished)
+        assert stage.row(stubborn_id).attempts == 0
+
+
+async def test_the_lease_of_a_thread_that_goes_on_is_kept_and_listed() -> None:
+    clock = FakeClock()
+
+    async def threaded(attempt: Attempt[Job]) -> None:
+        try:
+            await clock.sleep(1000)
+        except asyncio.CancelledError:
+            attempt.detached = True
+            raise
+
+    async with at_work(threaded, clock=clock, grace=3.0) as stage:
+        job_id = await stage.add()
+        await clock.advance(1)
+        stage.worker.stop()
+        await stage.ended()
+        assert [lease.job_id for lease in stage.worker.unfinished] == [job_id]
+        assert stage.row(job_id).state is State.PROCESSING
+        assert stage.store.called("release") == []
+
+
+async def test_jobs_claimed_ahead_go_back_at_once_and_not_after_the_grace() -> None:
+    clock = FakeClock()
+    slow = False
+
+    async def act(attempt: Attempt[Job]) -> None:
+        if slow:
+            await clock.sleep(20)
+
+    async with at_work(act, clock=clock, concurrency=2) as stage:
+        await stage.add(count=500)
+        await clock.settle()
+        slow = True
+        await stage.add(count=500)
+        await clock.settle()
+        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) > 50
+        stage.worker.stop()
+        await clock.settle()
+        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 2
+        await stage.ended()
+        assert states(stage)[500:] == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 498
+
+
+async def test_an_idle_worker_stops_at_once() -> None:
+    async with at_work(nothing) as stage:
+        await stage.clock.advance(5)
+        stage.worker.stop()
+        assert await stage.ended() <= 0.25
+
+
+async def test_what_a_claim_brings_after_the_stop_goes_back_unspent() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.gates["claim"] = asyncio.Event()
+        await stage.add(count=3)
+        await stage.clock.settle()
+        stage.worker.stop()
+        await stage.clock.advance(2)
+        stage.store.gates.pop("claim").set()
+        assert await stage.ended() <= 0.25
+        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+        assert stage.told(JobEnded) == []
+
+
+async def test_a_claim_that_is_never_answered_holds_up_the_end_for_seconds_only() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.gates["claim"] = asyncio.Event()
+        await stage.add(count=3)
+        await stage.clock.settle()
+        stage.worker.stop()
+        assert await stage.ended() <= 5.5
+        assert len(stage.store.called("abandon")) == 1
+        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+
+
+async def test_a_store_that_is_down_holds_up_the_end_for_seconds_only() -> None:
+    clock = FakeClock()
+    async with at_work({"long": taking(clock, 1000), "act": taking(clock, 1)}, clock=clock, grace=10.0) as stage:
+        await stage.add("long")
+        await stage.add("act")
+        await clock.settle()
+        stage.store.down |= {"claim", "settle", "next_due", "wait", "beat", "release", "reset_stalled", "abandon"}
+        await clock.advance(5)
+        stage.worker.stop()
+        assert await stage.ended() <= 10 + 10
+
+
+async def test_a_long_pause_after_a_failed_claim_does_not_hold_up_the_end() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.down |= {"claim", "beat", "reset_stalled"}
+        await stage.add()
+        await stage.clock.advance(60)
+        stage.store.down.clear()
+        stage.worker.stop()
+        assert await stage.ended() <= 2.5
+
+
+async def test_settlements_on_their_way_are_awaited() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.gates["settle"] = asyncio.Event()
+        await stage.add(count=10)
+        await stage.clock.settle()
+        stage.worker.stop()
+        await stage.clock.advance(3)
+        assert not stage.ending.done()
+        stage.store.gates.pop("settle").set()
+        assert await stage.ended() <= 0.25
+        assert set(states(stage)) == {(State.COMPLETED, 1, 0)}
+
+
+async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_its_own() -> None:
+    clock = FakeClock()
+    released = asyncio.Event()
+
+    async def stubborn(attempt: Attempt[Job]) -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async with at_work({"act": nothing, "stubborn": stubborn}, clock=clock, grace=5.0) as stage:
+        await stage.add("stubborn")
+        await clock.settle()
+        stage.store.gates["settle"] = asyncio.Event()
+        act_id = await stage.add("act")
+        await clock.settle()
+        stage.worker.stop()
+        await clock.advance(12)
+        assert not stage.ending.done()
+        stage.store.gates.pop("settle").set()
+        await stage.ended()
+        assert stage.row(act_id).state is State.COMPLETED
+        released.set()
+
+
+async def test_cancelling_run_hands_everything_back_first_and_needs_no_time_for_it() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as stage:
+        await stage.add(count=3)
+        await clock.advance(1)
+        stage.ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stage.ended(within=0.25)
+        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+
+
+# -- bugs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["claim", "settle", "wait", "next_due", "beat", "reset_stalled"])
+async def test_a_bug_in_one_of_the_loops_ends_the_worker_in_order_with_the_plain_error(call: str) -> None:
+    clock = FakeClock()
+    async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as stage:
+        long = await stage.add("long")
+        await clock.advance(1)
+        stage.store.broken[call] = ZeroDivisionError("a bug in a store")
+        await stage.add("act")
+        with pytest.raises(ZeroDivisionError, match="a bug in a store"):
+            await stage.ended()
+        assert clock.monotonic() < 50
+        if call not in ("beat", "reset_stalled"):
+            assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0), "in order all the same"
+
+
+async def test_a_bug_in_a_lane_ends_the_worker_in_order_with_the_plain_error(monkeypatch: Any) -> None:
+    clock = FakeClock()
+    async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as stage:
+        long = await stage.add("long")
+        await clock.advance(1)
+
+        def broken(*args: Any) -> None:
+            raise ZeroDivisionError("a bug of ours")
+
+        monkeypatch.setattr(stage.worker._judge, "settle", broken)
+        await stage.add("act")
+        with pytest.raises(ZeroDivisionError, match="a bug of ours"):
+            await stage.ended()
+        assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0)
+
+
+# -- real time and threads ---------------------------------------------------------------------------
+
+
+async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
+    clock = SystemClock()
+    store = FaultyStore(clock)
+    started = asyncio.Event()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    job = await store.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler(act), WorkerOptions(grace=0.05))
+    worker.events.on(WorkerStarted, lambda event: None)
+    before = asyncio.all_tasks()
+    running = asyncio.ensure_future(worker.run())
+    await started.wait()
+    assert any(thread.name == "stowhand heart" for thread in threading.enumerate())
+    worker.stop()
+    await asyncio.wait_for(running, 5)
+    assert not any(thread.name == "stowhand heart" for thread in threading.enumerate())
+    assert asyncio.all_tasks() <= before
+    (row,) = store.rows()
+    assert (row.id, row.state, row.attempts) == (job.id, State.QUEUED, 0)
+    assert store.called("close") == [None]

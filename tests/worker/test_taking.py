@@ -1,0 +1,415 @@
+"""How many jobs a worker takes, when, and how long it sleeps when there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stowhand.events import JobEnded, JobsReturned, StoreRecovered, StoreTrouble
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Retry, Snooze
+from stowhand.store import ClaimRequest
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+
+
+def held(stage: Stage) -> int:
+    """Jobs that the worker holds just now."""
+    return sum(row.state is State.PROCESSING for row in stage.store.rows())
+
+
+def limits(stage: Stage) -> list[int]:
+    """How many each ordinary claim asked for."""
+    return [asked.limit for asked in stage.store.called("claim") if not asked.suspects]
+
+
+# -- how many --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    concurrency=st.integers(1, 49),
+    durations=st.lists(st.sampled_from([0, 0.001, 0.05, 0.4, 1.7, 9.0]), min_size=1, max_size=80),
+)
+def test_never_more_handlers_run_than_may(concurrency: int, durations: list[float]) -> None:
+    most = now = 0
+
+    async def story() -> None:
+        clock = FakeClock()
+
+        async def act(attempt: Attempt[Job]) -> None:
+            nonlocal most, now
+            now += 1
+            most = max(most, now)
+            await clock.sleep(durations[attempt.record.id - 1])
+            now -= 1
+
+        async with at_work(act, clock=clock, concurrency=concurrency) as stage:
+            await stage.add(count=len(durations))
+            await clock.advance(9.0 * math.ceil(len(durations) / concurrency) + 2)
+            assert len(stage.told(JobEnded)) == len(durations)
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    assert most <= concurrency
+
+
+async def test_before_a_rate_is_measured_nothing_is_taken_ahead() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, concurrency=3) as stage:
+        await stage.add(count=50)
+        await clock.advance(900)
+        assert held(stage) == 3
+        assert max(limits(stage)) == 3
+
+
+async def test_a_slow_handler_hoards_nothing() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 5), clock=clock, concurrency=4) as stage:
+        await stage.add(count=200)
+        for _ in range(60):
+            await clock.advance(1)
+            assert held(stage) <= 5
+
+
+async def test_many_slow_handlers_that_end_at_one_moment_are_no_sign_of_haste() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 10), clock=clock, concurrency=49) as stage:
+        await stage.add(count=400)
+        await clock.advance(25)
+        assert max(limits(stage)) <= 49 + 49 * 0.25 / 10
+
+
+async def test_a_fast_handler_has_a_quarter_of_a_second_of_work_ahead_at_most() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 0.1), clock=clock, concurrency=4) as stage:
+        await stage.add(count=600)
+        await clock.advance(8)
+        assert 4 < max(limits(stage)) <= 4 + 40 * 0.25, "forty a second: ten of them ahead, no more"
+
+
+async def test_never_more_than_a_hundred_are_ahead() -> None:
+    async with at_work(nothing, concurrency=4) as stage:
+        await stage.add(count=3000)
+        await stage.clock.advance(1)
+        assert len(stage.told(JobEnded)) == 3000
+        assert max(limits(stage)) == 104
+
+
+async def test_nothing_is_ahead_when_the_options_say_so() -> None:
+    async with at_work(nothing, concurrency=4, look_ahead=0) as stage:
+        await stage.add(count=500)
+        await stage.clock.advance(1)
+        assert max(limits(stage)) == 4
+
+
+async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
+    clock = FakeClock()
+    slow = False
+
+    async def act(attempt: Attempt[Job]) -> None:
+        if slow:
+            await clock.sleep(100)
+
+    async with at_work(act, clock=clock, concurrency=2) as stage:
+        await stage.add(count=500)
+        await clock.settle()
+        slow = True
+        await stage.add(count=500)
+        await clock.settle()
+        assert held(stage) > 50, "it had reason to look ahead"
+        await clock.advance(1.6)
+        assert held(stage) == 2
+        assert {event.why for event in stage.told(JobsReturned)} == {"claimed ahead and not started within a second"}
+        waiting = [row for row in stage.store.rows() if row.state is State.QUEUED]
+        assert {(row.attempts, row.resets) for row in waiting} == {(0, 0)}
+        await clock.advance(20)
+        assert len(stage.told(JobsReturned)) == 1, "and it does not take them again meanwhile"
+
+
+async def test_of_a_serial_queue_one_job_at_most_is_held_and_the_next_follows_at_once() -> None:
+    clock = FakeClock()
+    order: list[int] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        order.append(attempt.record.id)
+        await clock.sleep(1)
+
+    async with at_work(act, clock=clock, concurrency=4) as stage:
+        await stage.add(count=5, queue="q")
+        for second in range(5):
+            await clock.advance(0.5)
+            assert (held(stage), len(order)) == (1, second + 1)
+            await clock.advance(0.5)
+        assert order == [1, 2, 3, 4, 5]
+
+
+async def test_a_thousand_unrecorded_jobs_are_enough() -> None:
+    async with at_work(nothing, concurrency=4) as stage:
+        await stage.add(count=3000)
+        stage.store.down.add("settle")
+        await stage.clock.advance(60)
+        assert held(stage) <= 1000 + 104
+        stage.store.down.clear()
+        await stage.clock.advance(10)
+        assert len(stage.told(JobEnded)) == 3000
+
+
+async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() -> None:
+    async with at_work(nothing, concurrency=4) as stage:
+        last = await stage.add(count=3000)
+        stage.store.locked.add(last)
+        stage.store.down.add("settle")
+        await stage.clock.advance(60)
+        stage.store.down.clear()
+        await stage.clock.advance(10)
+        assert len(stage.told(JobEnded)) == 2999
+
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    store.hears = False
+    store.down.add("wait")
+    async with at_work(nothing, clock=clock, store=store) as stage:
+        store.calls.clear()
+        await clock.advance(20)
+        assert len(limits(stage)) == 10
+
+
+async def test_polls_are_stretched_while_wake_ups_are_heard_but_never_beyond_what_was_given() -> None:
+    for given_interval, polls in ((None, 2), (4.0, 5)):
+        async with at_work(nothing, poll_interval=given_interval) as stage:
+            stage.store.calls.clear()
+            await stage.clock.advance(20)
+            assert len(limits(stage)) == polls
+
+
+async def test_an_enqueued_job_is_started_at_once_by_a_sleeping_worker() -> None:
+    async with at_work(nothing) as stage:
+        await stage.clock.advance(3)
+        assert (await stage.does()).state is State.COMPLETED
+
+
+async def test_a_retry_that_falls_due_before_the_poll_is_taken_in_time() -> None:
+    async def act(attempt: Attempt[Job]) -> object:
+        return Retry("again", after=3.3)
+
+    async with at_work(act) as stage:
+        job = await stage.does(seconds=3.2)
+        assert job.attempts == 1
+        await stage.clock.advance(0.11)
+        assert (await stage.job(job.id)).attempts == 2
+
+
+async def test_a_job_enqueued_for_later_is_taken_in_time() -> None:
+    async with at_work(nothing) as stage:
+        job = await stage.does(seconds=4.9, delay=5.0)
+        assert job.state is State.QUEUED
+        await stage.clock.advance(0.11)
+        assert (await stage.job(job.id)).state is State.COMPLETED
+
+
+async def test_what_is_due_but_not_for_us_does_not_hurry_us() -> None:
+    async with at_work(nothing, forbidden_flags=("gpu",)) as stage:
+        await stage.add(flags=("gpu",))
+        await stage.clock.settle()
+        stage.store.calls.clear()
+        await stage.clock.advance(20)
+        assert len(limits(stage)) <= 2
+
+
+async def test_a_wake_up_during_a_claim_is_not_slept_through() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.gates["claim"] = asyncio.Event()
+        await stage.clock.advance(10)
+        job_id = await stage.add()  # the claim on its way has already looked
+        await stage.clock.settle()
+        stage.store.gates.pop("claim").set()
+        await stage.clock.settle()
+        assert (await stage.job(job_id)).state is State.COMPLETED
+
+
+async def test_a_wake_up_while_the_next_due_time_is_asked_is_not_slept_through() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.gates["next_due"] = asyncio.Event()
+        await stage.clock.advance(10)
+        job_id = await stage.add()
+        stage.store.gates.pop("next_due").set()
+        await stage.clock.settle()
+        assert (await stage.job(job_id)).state is State.COMPLETED
+
+
+async def test_handlers_that_end_do_not_make_an_idle_worker_ask_again() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 3), clock=clock, concurrency=10) as stage:
+        await stage.add(count=5)
+        await clock.advance(1)
+        stage.store.calls.clear()
+        await clock.advance(3)
+        assert len(stage.told(JobEnded)) == 5
+        assert (limits(stage), stage.store.called("next_due")) == ([], [])
+
+
+async def test_a_fast_handler_with_a_hundred_ahead_gives_the_loop_its_turn() -> None:
+    """Each job takes a millisecond of processor time; the clock moves under the handler's feet."""
+    clock = FakeClock()
+    longest = 0
+    since = 0
+
+    async def act(attempt: Attempt[Job]) -> None:
+        nonlocal longest, since
+        since += 1
+        longest = max(longest, since)
+        clock._elapsed += 0.001
+
+    async def others() -> None:
+        nonlocal since
+        while True:
+            since = 0
+            await asyncio.sleep(0)
+
+    async with at_work(act, clock=clock, concurrency=4) as stage:
+        turning = asyncio.ensure_future(others())
+        await stage.store.enqueue_many([NewJob(task="act")] * 1000)
+        while len(stage.told(JobEnded)) < 1000:
+            await asyncio.sleep(0)
+        turning.cancel()
+        assert max(limits(stage)) > 50
+        assert longest <= 6
+        stage.worker.stop()
+        await stage.ended()
+
+
+# -- trouble ---------------------------------------------------------------------------------------
+
+
+async def test_a_claim_whose_reply_was_lost_is_abandoned_and_its_jobs_come_back_unspent() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.mute.append("claim")
+        job = await stage.does(seconds=1)
+        first = next(asked.token for asked in stage.store.called("claim")[::-1][1:])
+        assert stage.store.called("abandon")
+        assert first is not None
+        assert (job.state, job.attempts) == (State.COMPLETED, 1)
+        assert [event.doing for event in stage.told(StoreTrouble)] == ["claim"]
+        assert [event.doing for event in stage.told(StoreRecovered)] == ["claim"]
+
+
+async def test_after_a_lost_claim_the_worker_beats_before_it_claims_again() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 100), clock=clock) as stage:
+        await stage.add()
+        await clock.advance(1)
+        stage.store.mute.append("claim")
+        stage.store.down.add("beat")
+        await stage.add()
+        await clock.advance(0.1)
+        stage.store.calls.clear()
+        await clock.advance(6)
+        assert limits(stage) == []
+        stage.store.down.clear()
+        await clock.advance(3)
+        names = [name for name, _, _ in stage.store.calls if name in ("beat", "claim")]
+        last_failed = max(index for index, name in enumerate(names) if name == "beat")
+        assert "claim" in names[: last_failed + 2]
+        assert stage.worker.running == 2
+
+
+async def test_an_outage_of_days_ends_with_a_claim_within_seconds() -> None:
+    async with at_work(nothing) as stage:
+        everything = {"claim", "settle", "next_due", "wait", "beat", "release", "reset_stalled", "abandon"}
+        stage.store.down |= everything
+        job_id = await stage.add()
+        await stage.clock.advance(2 * 3600)  # more than 1024 failures: their power of two is no float any more
+        assert len(limits(stage)) > 1030
+        stage.store.down.clear()
+        await stage.clock.advance(6)
+        assert (await stage.job(job_id)).state is State.COMPLETED
+        assert {event.doing for event in stage.told(StoreRecovered)} >= {"claim", "listen", "beat"}
+
+
+async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.down |= {"claim", "abandon"}
+        await stage.add()
+        await stage.clock.advance(3600)
+        assert len(stage.store.called("claim")) > 200
+        assert stage.worker._keeper.owes <= 100
+        stage.store.down.clear()
+        await stage.clock.advance(10)
+        assert stage.worker._keeper.owes == 0
+
+
+# -- once ------------------------------------------------------------------------------------------
+
+
+async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> None:
+    async def parent(attempt: Attempt[Job]) -> None:
+        for _ in range(3):
+            await store.enqueue(NewJob(task="child"))
+
+    async def child(attempt: Attempt[Job]) -> None:
+        attempt.then.append(NewJob(task="grandchild"))
+        await clock.sleep(2)
+
+    async def errs(attempt: Attempt[Job]) -> None:
+        raise ValueError("no")
+
+    async def snoozes(attempt: Attempt[Job]) -> object:
+        return Snooze(60)
+
+    acts: dict[str, Any] = {"parent": parent, "child": child, "grandchild": nothing, "errs": errs, "snoozes": snoozes}
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    jobs = [NewJob(task=name) for name in ("parent", "errs", "snoozes")]
+    jobs += [NewJob(task="parent", queue="q"), NewJob(task="parent", queue="q"), NewJob(task="errs", delay=900.0)]
+    async with at_work(acts, clock=clock, store=store, jobs=jobs, once=True, concurrency=2) as stage:
+        await stage.ended()
+        states = {row.id: (row.task, row.state) for row in store.rows()}
+        done = [task for task, state in states.values() if state is State.COMPLETED]
+        assert sorted(done) == ["child"] * 9 + ["grandchild"] * 9 + ["parent"] * 3
+        left = [(task, state) for task, state in states.values() if state is not State.COMPLETED]
+        assert sorted(left) == [("errs", State.ERRORED), ("errs", State.QUEUED), ("snoozes", State.QUEUED)]
+
+
+async def test_once_on_an_empty_store_ends_at_once() -> None:
+    async with at_work(nothing, once=True) as stage:
+        await stage.ended(within=0.5)
+
+
+async def test_once_leaves_what_somebody_else_runs() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    await store.enqueue(NewJob(task="act", queue="q"))
+    await store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", queue="q")], once=True) as stage:
+        await stage.ended(within=5)
+        assert sorted(row.state for row in store.rows()) == [State.PROCESSING, State.QUEUED]
+
+
+async def test_once_waits_for_a_settlement_that_is_busy() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    store.locked.add(1)
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as stage:
+        await clock.advance(5)
+        assert not stage.ending.done()
+        store.locked.clear()
+        await stage.ended(within=5)
+        assert [row.state for row in store.rows()] == [State.COMPLETED]
+
+
+@pytest.mark.parametrize("beat", [0.1, 10.0])
+def test_a_beat_of_a_third_of_the_lease_is_allowed(beat: float) -> None:
+    from stowhand.options import WorkerOptions
+
+    assert WorkerOptions(beat=beat, lease=0.3 if beat == 0.1 else 30.0).every_beat == beat

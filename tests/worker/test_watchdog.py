@@ -1,0 +1,99 @@
+"""A handler that blocks the loop: the heart's own thread keeps the leases alive and says where it is. Real time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from stowhand.clock import SystemClock
+from stowhand.events import JobEnded, JobLost, LoopBlocked
+from stowhand.handler import Attempt, handler
+from stowhand.job import Job, NewJob, State
+from stowhand.options import WorkerOptions
+from stowhand.worker import Worker
+from tests.worker.stage import FaultyStore
+
+
+def block_until(event: threading.Event) -> None:
+    """Keep the loop's thread, as a handler does that should have been synchronous."""
+    assert event.wait(20)
+
+
+async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept() -> None:
+    store = FaultyStore(SystemClock())
+    reports: list[LoopBlocked] = []
+    reported = threading.Event()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        began = time.monotonic()
+        block_until(reported)
+        while time.monotonic() < began + 2.0:  # longer than its lease: only the other thread can keep it
+            time.sleep(0.05)
+
+    def listen(event: LoopBlocked) -> None:
+        reports.append(event)
+        reported.set()
+
+    job = await store.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler(act), WorkerOptions(lease=0.9, once=True))
+    lost: list[JobLost] = []
+    worker.events.on(LoopBlocked, listen)
+    worker.events.on(JobLost, lost.append)
+    await worker.run()
+    done = await store.get(job.id)
+    assert done is not None
+    assert (done.state, done.attempts, lost) == (State.COMPLETED, 1, [])
+    first = reports[0]
+    assert (first.task, first.job_id, first.beating) == ("act", job.id, True)
+    assert 1.0 <= first.seconds < 3
+    assert "block_until" in first.stack
+    assert len(store.called("beat")) >= 3
+
+
+async def test_a_loop_that_hangs_beyond_timeout_and_three_leases_is_given_up_once() -> None:
+    store = FaultyStore(SystemClock())
+    given_up = threading.Event()
+    hangs: list[float] = []
+    reports: list[LoopBlocked] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        if attempt.claim.attempts == 1 and not hangs:
+            block_until(given_up)
+            time.sleep(0.7)  # a few ticks more: beats have ended, and it is not called again
+
+    def on_hang() -> None:
+        hangs.append(time.monotonic() - began)
+        given_up.set()
+
+    await store.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler(act), WorkerOptions(lease=0.4, timeout=0.3, sweep_interval=60.0), on_hang=on_hang)
+    worker.events.on(LoopBlocked, reports.append)
+    lost: list[JobLost] = []
+    ended: list[JobEnded] = []
+    worker.events.on(JobLost, lost.append)
+    worker.events.on(JobEnded, ended.append)
+    began = time.monotonic()
+    running = asyncio.ensure_future(worker.run())
+    while not hangs or worker.running:
+        await asyncio.sleep(0.01)
+    worker.stop(now=True)
+    await running
+    assert len(hangs) == 1
+    assert hangs[0] > 3 * 0.4 + 0.3
+    assert [event.beating for event in reports].count(False) >= 1
+    assert max(store.moments("beat")) - began < hangs[0] + 0.1, "a hung job is not kept alive for ever"
+
+
+async def test_a_loop_that_runs_is_never_reported() -> None:
+    store = FaultyStore(SystemClock())
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await asyncio.sleep(1.6)
+
+    await store.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler(act), WorkerOptions(once=True))
+    reports: list[LoopBlocked] = []
+    worker.events.on(LoopBlocked, reports.append)
+    await worker.run()
+    assert reports == []
