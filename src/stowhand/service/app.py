@@ -14,6 +14,7 @@ from stowhand.events import Events
 from stowhand.handler import Policy
 from stowhand.job import Job, NewJob
 from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_options, worker_options
+from stowhand.service.opening import open_installed
 from stowhand.service.sync import Sync
 from stowhand.store import QueueStore, StoreOptions
 from stowhand.stores import open_store
@@ -161,8 +162,6 @@ class App:
             self._url, self._options, self._unconnected = url, options, None
 
     async def _connect(self, *, install: bool) -> QueueStore:
-        from stowhand.service.process import open_installed
-
         store = self._given or self._new_store()
         try:
             await (open_installed(store) if install else store.open())

@@ -18,11 +18,12 @@ import threading
 from collections.abc import Callable
 
 from stowhand.clock import sleep_blocking, stopwatch
-from stowhand.errors import SchemaMissing, StoreError
+from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
 from stowhand.service.loading import load_tasks, make_handler, report_problems
+from stowhand.service.opening import open_installed
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.settings import WorkerSettings
 from stowhand.store import Lease, QueueStore
@@ -70,15 +71,6 @@ class Stopper:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
         self._wishes = max(self._wishes, 2)
         self._worker.stop(now=True)
-
-
-async def open_installed(store: QueueStore) -> None:
-    """Open the store; install an absent schema first. An older one is refused: upgrading is ``stowhand migrate``."""
-    try:
-        await store.open()
-    except SchemaMissing:
-        await store.install()
-        await store.open()
 
 
 async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper], None] | None, events: Events) -> int:

@@ -8,7 +8,8 @@ from stowhand.events import Events
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
 from stowhand.service.loading import load_tasks
-from stowhand.service.process import handle_signals, open_installed, run_process
+from stowhand.service.opening import open_installed
+from stowhand.service.process import handle_signals, run_process
 from stowhand.service.settings import WorkerSettings
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores import open_store
