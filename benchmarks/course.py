@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from benchmarks.contenders import STATE, Contender, environment
 from benchmarks.grounds import Ground
 from stowhand.bench.probe import look
@@ -53,11 +55,16 @@ class Course:
         self._fresh()
         self._call("many", jobs)
         with self.workers(processes) as workers:
+            _wait(lambda: look(self._probes).count > 0, 60.0, workers)
+            cpu = _cpu(workers)
             _wait(lambda: look(self._probes).count >= jobs, 300.0, workers, glance=0.01)
             _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
             seconds = time.monotonic() - look(self._probes).first
+            cpu = _cpu(workers) - cpu
             memory = max(resident(worker.pid) for worker in workers)
-        yield f"drain, {processes} process{'es' * (processes > 1)}, jobs/s", jobs / seconds
+        what = f"drain, {processes} process{'es' * (processes > 1)}"
+        yield f"{what}, jobs/s", jobs / seconds
+        yield f"{what}, processor time of the workers, us a job", 1e6 * cpu / jobs
         yield "memory of a worker after a drain, MB", memory
 
     def latency(self, samples: int) -> Iterator[Finding]:
@@ -133,6 +140,12 @@ def _wait(
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done within {seconds:g} s")
         time.sleep(glance)
+
+
+def _cpu(workers: list[subprocess.Popen[bytes]]) -> float:
+    """Seconds. Unlike the rate it hardly depends on what else the machine does."""
+    times = [psutil.Process(worker.pid).cpu_times() for worker in workers]
+    return sum(each.user + each.system for each in times)
 
 
 def _end(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -81,7 +81,7 @@ def _go_round(
         for course in courses:
             for found, figure in measure(course):
                 report.add(found, course.contender.name, figure)
-                click.echo(f"{found:<46} {course.contender.name:<28}{figure:>12,.6g}", err=True)
+                click.echo(f"{found:<60} {course.contender.name:<28}{figure:>12,.6g}", err=True)
 
 
 def _courses(contenders: list[Contender], stack: ExitStack, *, sqlite: bool) -> Iterator[Course]:

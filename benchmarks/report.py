@@ -68,8 +68,11 @@ class Report:
             figure = ours / peer
             met = (target.least is None or figure >= target.least) and (target.most is None or figure <= target.most)
             bound = f">= {target.least:g}" if target.least is not None else f"<= {target.most:g}"
-            against = f"x of {target.peer}" if target.peer else ""
-            yield f"  {target.measure:<46}{figure:>10,.4g}{against}   {bound:<9} {'met' if met else 'NOT MET'}"
+            against = f" x {target.peer}" if target.peer else ""
+            yield (
+                f"  {'met' if met else 'NOT MET':<9}{target.measure}, {target.ours}:"
+                f" {figure:,.4g}{against} (wanted: {bound})"
+            )
 
     def _median(self, measure: str, contender: str) -> float | None:
         runs = self.runs.get(measure, {}).get(contender)

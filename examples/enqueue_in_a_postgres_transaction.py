@@ -1,6 +1,6 @@
 """A job that is there if and only if the caller's psycopg transaction commits: blocking, asynchronous, from a trigger.
 
-    DATABASE_URL=postgresql:///shop python examples/enqueue_in_a_postgres_transaction.py
+DATABASE_URL=postgresql:///shop python examples/enqueue_in_a_postgres_transaction.py
 """
 
 from __future__ import annotations

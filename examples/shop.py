@@ -1,7 +1,7 @@
 """Tasks of a shop, declared with the decorator: retries, poison, a serial queue, a follow-up in the same transaction.
 
-    python examples/shop.py                            # enqueue two orders and work on them here
-    stowhand worker --app examples.shop:app            # or let workers do it
+python examples/shop.py                            # enqueue two orders and work on them here
+stowhand worker --app examples.shop:app            # or let workers do it
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def charge(ctx: Context, order: int, item: str, cents: int) -> str | Retry
 
 
 @app.task
-async def pack(ctx: Context, order: int, item: str) -> Snooze | str:
+async def pack(order: int, item: str) -> Snooze | str:
     """Comes back in an hour while there is no stock; a snooze spends no attempt."""
     if STOCK[item] == 0:
         return Snooze(3600)

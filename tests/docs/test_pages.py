@@ -6,8 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from stowhand import App
 from tests.docs.pages import DOCS, POSTGRES, ROOT, alike, environment, read_steps, run_steps
 
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "<!-- run -->" in page.read_text()]
@@ -40,9 +42,32 @@ def test_the_readmes_program_runs_as_printed(tmp_path: Path) -> None:
     told = [line for line in session[1].splitlines() if not line.startswith("$ ")]
     printed = done.stdout.replace(str(tmp_path), "")
     for line in told:
-        assert re.sub(r"\(.*?\)", "()", alike(line)[0]) in [
-            re.sub(r"\(.*?\)", "()", one) for one in alike(printed)
-        ], f"the README says {line!r}, but this was printed:\n{printed}"
+        assert re.sub(r"\(.*?\)", "()", alike(line)[0]) in [re.sub(r"\(.*?\)", "()", one) for one in alike(printed)], (
+            f"the README says {line!r}, but this was printed:\n{printed}"
+        )
+
+
+def test_the_triggers_run_as_printed(postgres_url: str) -> None:
+    page = (DOCS / "how-to" / "enqueue-from-a-trigger.md").read_text()
+    trigger, one_for_all, rights = re.findall(r"^```sql\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    app = App(postgres_url)
+    app.sync.install()
+    app.sync.close()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("create table orders (id int); create table users (id int); create role web")
+        for block in (trigger, one_for_all, rights):
+            connection.execute(block.encode())
+        connection.execute("insert into orders values (1); insert into users values (2); update users set id = 3")
+        connection.execute("set local role web; select enqueue_confirmation(4); reset role")
+        found = connection.execute("select task_identifier, payload from stowhand.jobs order by id").fetchall()
+        connection.rollback()  # a role belongs to the whole server
+    changed = {"schema": "public", "table": "users", "id": 2, "op": "INSERT"}
+    assert found == [
+        ("confirm", {"order": 1}),
+        ("user_changed", changed),
+        ("user_changed", changed | {"id": 3, "op": "UPDATE"}),
+        ("confirm", {"order": 4}),
+    ]
 
 
 def test_every_python_block_can_be_compiled() -> None:

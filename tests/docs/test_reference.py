@@ -1,0 +1,194 @@
+"""The lists in the reference are the lists in the code."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import psycopg
+import pytest
+
+import stowhand
+from stowhand import errors, events, limits, store, strict_json, text
+from stowhand.cli.program import root
+from stowhand.job import State
+from stowhand.options import WorkerOptions
+from stowhand.service import exit_codes
+from stowhand.service.app import App
+from stowhand.service.setting_table import PRESETS, SETTINGS, Setting
+from tests.docs.pages import DOCS
+
+REFERENCE = DOCS / "reference"
+HIDDEN = {"--help", "--version"}
+
+
+def read(name: str) -> str:
+    return (REFERENCE / name).read_text()
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """The lines of a page's tables, by the word in their first cell."""
+    found = {}
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            found[cells[0].strip("`")] = cells
+    return found
+
+
+def test_the_page_of_settings_is_the_table_of_settings() -> None:
+    shown = rows(read("settings.md"))
+    assert shown.keys() - PRESETS.keys() == SETTINGS.keys()
+    for name, setting in SETTINGS.items():
+        _, options, variable, default, meaning = shown[name]
+        told, _, said_default = setting.doc.partition("  [default: ")
+        assert set(re.findall(r"`(-[\w-]+)`", options)) == {*setting.short, setting.option}
+        assert variable == f"`{setting.env}`"
+        assert default == (said_default.rstrip("]") or (f"`{setting.default}`" if setting.default else "-"))
+        assert meaning == told.strip()
+    for name, values in PRESETS.items():
+        for setting_name, value in values.items():
+            written = value if SETTINGS[setting_name].parse is not str and value.isdigit() else f'"{value}"'
+            assert f"`{setting_name} = {written}`" in shown[name][1]
+
+
+def test_the_page_of_commands_names_every_command_and_option() -> None:
+    page = read("cli.md")
+    sections = page.split("\n## ")
+    for path, command in commands(root, "stowhand"):
+        assert path in page, path
+        group = path.split()[1]
+        said = "\n".join(part for part in sections if f"stowhand {group}" in part.partition("\n")[0])
+        everywhere = {option for setting in SETTINGS.values() if setting.everywhere for option in spellings(setting)}
+        for option in options_of(command) - everywhere - HIDDEN:
+            assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", said), f"{path} {option}"
+
+
+def spellings(setting: Setting) -> set[str]:
+    return {setting.option, *setting.short}
+
+
+def commands(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    context = click.Context(command)
+    found = []
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        found += commands(inner, f"{path} {name}")
+    return found
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {spelt for one in command.params if isinstance(one, click.Option) for spelt in one.opts}
+
+
+def test_the_page_of_commands_names_every_exit_code() -> None:
+    shown = re.findall(r"^\| (\d+) \|", read("cli.md"), re.MULTILINE)
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper()}
+    assert {int(code) for code in shown} == codes
+
+
+def test_the_page_of_events_is_the_closed_list() -> None:
+    kinds = {
+        name: kind
+        for name, kind in vars(events).items()
+        if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+    }
+    shown = rows(read("events.md"))
+    assert shown.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        assert tuple(re.findall(r"`(\w+)`", shown[name][1])) == kind.__struct_fields__
+
+
+def test_the_page_of_python_names_every_public_name() -> None:
+    page = read("python.md")
+    fields = set(WorkerOptions.__struct_fields__) | (set(store.StoreOptions.__struct_fields__) - {"pinned"})
+    exceptions = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    methods = {f"app.{name}" for name in vars(App) if not name.startswith("_") and name != "adopt"}
+    for name in {*stowhand.__all__, *fields} | methods | exceptions - {"StoreError", "SchemaError"}:
+        assert re.search(rf"(?<![\w.]){re.escape(name)}\b", page), name
+
+
+def test_the_page_of_limits_has_the_limits() -> None:
+    page = read("limits.md")
+    for number in (
+        limits.TASK_LIMIT,
+        limits.QUEUE_LIMIT,
+        limits.KEY_LIMIT,
+        limits.FLAGS_LIMIT,
+        limits.FLAG_LIMIT,
+        limits.INT32,
+        strict_json.SIZE_LIMIT,
+        strict_json.DEPTH_LIMIT,
+        strict_json.DIGITS_LIMIT,
+        strict_json.EXPONENT_LIMIT,
+        text.ERROR_LIMIT // 1024,
+    ):
+        assert re.search(rf"\b{number}\b", page), number
+
+
+def test_the_page_of_states_names_every_state() -> None:
+    assert {state.value for state in State} <= rows(read("states.md")).keys()
+
+
+def test_the_page_of_stores_names_every_method_and_option() -> None:
+    page = (DOCS / "explanation" / "stores.md").read_text()
+    for seam in (store.Store, store.Heart, store.Producer, store.Inspector, store.Schema, store.QueueStore):
+        for name in vars(seam):
+            if not name.startswith("_"):
+                assert f"`{name}`" in page, f"{seam.__name__}.{name}"
+    assert set(store.StoreOptions.__struct_fields__) <= rows(page).keys()
+
+
+def installed(url: str) -> psycopg.Connection:
+    app = App(url)
+    app.sync.install()
+    app.sync.close()
+    return psycopg.connect(url)
+
+
+def test_the_page_of_sql_shows_the_real_add_job(postgres_url: str) -> None:
+    shown = re.search(r"^stowhand\.add_job\(\n(.*?)^\)", read("sql.md"), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    arguments = re.findall(r"^ {2}(\w+)\s+([\w\[\]]+)", shown[1], re.MULTILINE)
+    with installed(postgres_url) as connection:
+        row = connection.execute(
+            "select proargnames, array(select format_type(t, null) from unnest(proargtypes) with ordinality u(t, n)"
+            " order by n) from pg_proc where proname = 'add_job'"
+        ).fetchone()
+    assert row is not None
+    spelt = {"int": "integer", "timestamptz": "timestamp with time zone"}
+    assert [name for name, _ in arguments] == row[0]
+    assert [spelt.get(kind, kind) for _, kind in arguments] == row[1]
+
+
+def test_the_page_of_sql_shows_the_real_columns_of_jobs(postgres_url: str) -> None:
+    view = read("sql.md").partition("## The view `jobs`")[2].partition("```")[0].split("graphile-worker's columns.")
+    shown = [name for part in view for name in re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", part, re.DOTALL)))]
+    with installed(postgres_url) as connection:
+        columns = [column.name for column in connection.execute("select * from stowhand.jobs").description or ()]
+    assert shown[: len(columns)] == columns
+
+
+def test_the_page_of_sql_shows_the_real_error_codes(postgres_url: str) -> None:
+    mistakes = {
+        "GWBID": "repeat('x', 129)",
+        "GWBQN": "'x', queue_name := repeat('q', 129)",
+        "GWBJK": "'x', job_key := repeat('k', 513)",
+        "GWBMA": "'x', max_attempts := 0",
+        "GWBKM": "'x', job_key := 'k', job_key_mode := 'nonsense'",
+        "22023": "'x', flags := array[null]",
+        "22P05": """'x', '{"a": "\\u0000"}'""",
+        "22P02": "'x', '{'",
+        "54000": "'x', to_json(repeat('x', 1048577))",
+    }
+    page = read("sql.md")
+    with installed(postgres_url) as connection:
+        connection.autocommit = True
+        for code, arguments in mistakes.items():
+            with pytest.raises(psycopg.Error) as caught:
+                connection.execute(f"select stowhand.add_job({arguments})")
+            assert caught.value.sqlstate == code, arguments
+            assert f"`{code}`" in page
