@@ -184,3 +184,29 @@ async def test_a_canceled_job_that_came_back_goes_on_counting_epochs(bench: Benc
     await bench.settle(lease, SETTLEMENTS["cancel"])
     await bench.store.retry(lease.job_id)
     assert (await bench.take()).epoch == 2
+
+
+async def test_a_lease_named_twice_in_one_release_is_released_once(bench: Bench) -> None:
+    plain, asked = await bench.start("a"), await bench.start("b")
+    await bench.store.cancel(asked.job_id)
+    bench.heart.release([plain, asked, plain, asked])
+    assert [(job.id, job.state, job.attempts) for job in await bench.everything()] == [
+        (plain.job_id, State.QUEUED, 0),
+        (asked.job_id, State.CANCELED, 0),
+    ]
+
+
+async def test_a_lease_named_twice_in_one_beat_is_renewed(bench: Bench) -> None:
+    lease = await bench.start()
+    assert bench.heart.beat([lease, lease], 30).lost == frozenset()
+
+
+@pytest.mark.parametrize("how", SETTLEMENTS)
+async def test_a_lease_settled_twice_in_one_batch_is_settled_once(bench: Bench, how: str) -> None:
+    lease, other = await bench.start("a"), await bench.start("b")
+    batch = [(lease, SETTLEMENTS[how]), (other, COMPLETED), (lease, SETTLEMENTS[how])]
+    verdicts = await bench.store.settle(batch)
+    assert set(verdicts) <= {Verdict.SETTLED, Verdict.ALREADY_SETTLED}
+    assert verdicts[1] is Verdict.SETTLED
+    assert [job.id for job in await bench.everything()] == [lease.job_id, other.job_id]
+    assert (await bench.job(lease.job_id)).attempts == (0 if how == "snooze" else 1)

@@ -74,6 +74,17 @@ async def test_preserve_run_at_of_a_tried_job_takes_the_new_time(bench: Bench) -
     assert (await bench.add(key="k", key_mode=PRESERVE, run_at=run_at)).run_at == run_at
 
 
+async def test_preserve_run_at_of_a_tried_job_that_was_handed_back_takes_the_new_time(bench: Bench) -> None:
+    job = await bench.in_state(State.ERRORED, key="k")
+    await bench.pass_time(60)
+    bench.heart.release([await bench.take()])
+    back = await bench.job(job.id)
+    assert (back.state, back.attempts) == (State.QUEUED, 1)
+    await bench.pass_time(5)
+    new = await bench.add(key="k", key_mode=PRESERVE)
+    assert (new.id, new.run_at, new.attempts, new.last_error) == (job.id, bench.now, 0, None)
+
+
 @pytest.mark.parametrize("mode", UPDATING)
 async def test_a_failed_job_is_revived_by_its_key(bench: Bench, mode: KeyMode) -> None:
     old = await bench.in_state(State.FAILED, key="k", payload='{"n": 1}', queue="q")

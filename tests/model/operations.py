@@ -267,7 +267,7 @@ class Operations:
         chosen = self._random.sample(fresh, count)
         if stale and self._random.random() < 0.3:
             chosen[-1:] = [self._random.choice(stale)]
-        return chosen
+        return list({held[:2]: held for held in chosen}.values())
 
     def _stale_token(self) -> str | None:
         if self.leases and self._random.random() < 0.05:

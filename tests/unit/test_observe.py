@@ -124,7 +124,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
             "blocked for 2.5s by task 1 (hello). It is here:\n      File x",
         ),
         (LoopBlocked(W, None, None, 2.5, "s", False), "by something; it counts as hung"),
-        (ThreadAbandoned(W, 1, "hello"), "ran out of time in a thread"),
+        (ThreadAbandoned(W, 1, "hello"), "was told to stop, but its thread"),
         (
             ChildDied(W, 77, "killed by SIGKILL", 1),
             "Worker process 77 ended unasked (killed by SIGKILL); 1 job came back",

@@ -20,8 +20,8 @@ def store_options(command: F) -> F:
 
 
 def worker_options(command: F) -> F:
-    """All of them."""
-    return _decorated(command, list(SETTINGS.values()))
+    """All of them but what only an enqueuer has a use for."""
+    return _decorated(command, [setting for setting in SETTINGS.values() if not setting.enqueueing])
 
 
 def tasks_options(command: F) -> F:

@@ -37,7 +37,7 @@ class BlockingLink:
         try:
             cursor = self._connection.cursor(binary=True)
             cursor.execute(statement, values, prepare=self._prepared or None)
-            return cursor.fetchall() if cursor.description is not None else []
+            return cursor.fetchall() if cursor.rownumber is not None else []
         except BaseException as error:
             if ends_connection(error) or not isinstance(error, psycopg.Error):
                 self.close()

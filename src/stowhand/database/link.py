@@ -20,7 +20,18 @@ from stowhand.database.trouble import ends_connection
 from stowhand.errors import StoreUnreachable
 
 Row = tuple[Any, ...]
-Connection = psycopg.AsyncConnection[Row]
+
+
+class Connection(psycopg.AsyncConnection[Row]):
+    """psycopg's, with one cursor for all its statements: making one costs more than many a statement."""
+
+    _reader: psycopg.AsyncCursor[Row] | None = None
+
+    def reader(self) -> psycopg.AsyncCursor[Row]:
+        """The cursor; it reads binary."""
+        if self._reader is None:
+            self._reader = self.cursor(binary=True)
+        return self._reader
 
 
 class Dialer:
@@ -34,7 +45,7 @@ class Dialer:
         """A new connection in autocommit. Raises StoreUnreachable, without a password."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT + 2):
-                connection = await psycopg.AsyncConnection.connect(
+                connection = await Connection.connect(
                     **self.address.parameters(role), autocommit=True, prepare_threshold=5 if self.prepared else None
                 )  # fmt: skip
         except (psycopg.Error, OSError) as error:
@@ -93,8 +104,9 @@ class Link:
 class Pool:
     """A few connections, made when they are needed and kept until the end."""
 
-    def __init__(self, dialer: Dialer, size: int) -> None:
+    def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:
         self._dialer = dialer
+        self._name = name
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(max(size, 1))
         self._closed = False
@@ -107,11 +119,10 @@ class Pool:
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Connection]:
         """Borrow one. Raises StoreUnreachable when all are in use for too long."""
-        try:
-            async with asyncio.timeout(DEADLINE):
-                await self._places.acquire()
-        except TimeoutError:
-            raise StoreUnreachable(f"{self._dialer.address}: every connection of the pool is in use") from None
+        if self._places.locked():
+            await self._queue_up()
+        else:
+            await self._places.acquire()
         try:
             connection = await self._take(role)
             try:
@@ -134,6 +145,13 @@ class Pool:
         while self._free:
             await hang_up(self._free.pop())
 
+    async def _queue_up(self) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await self._places.acquire()
+        except TimeoutError:
+            raise StoreUnreachable(f"{self._dialer.address}: every connection of the pool is in use") from None
+
     async def _take(self, role: str) -> Connection:
         self._closed = False
         while self._free:
@@ -141,7 +159,7 @@ class Pool:
             if not is_stale(connection):
                 return connection
             await hang_up(connection)
-        return await self._dialer.dial(role)
+        return await self._dialer.dial(self._name(role))
 
 
 async def rows(
@@ -149,9 +167,9 @@ async def rows(
 ) -> list[Row]:
     """Run one statement with a deadline; its rows, read as binary."""
     async with asyncio.timeout(DEADLINE):
-        cursor = connection.cursor(binary=True)
+        cursor = connection.reader()
         await cursor.execute(statement, values, prepare=prepare)
-        return await cursor.fetchall() if cursor.description is not None else []
+        return await cursor.fetchall() if cursor.rownumber is not None else []
 
 
 def is_stale(connection: Connection) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stowhand.observe.logs import Scope, logger_of
+from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope, logger_of
+from stowhand.text import clean
 
 
 class ScopedLogger:
@@ -45,7 +46,8 @@ class ScopedLogger:
 
     def _log(self, level: int, message: object, meta: dict[str, Any]) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, str(message), extra={"scope": self._scope, "meta": meta})
+            # Cleaned here, not by our formatters alone: an embedding program's own handlers must not choke on it.
+            self._logger.log(level, clean(str(message), LOG_ENTRY_LIMIT), extra={"scope": self._scope, "meta": meta})
 
 
 def job_logger(worker: str, task: str, job_id: int) -> ScopedLogger:

@@ -146,7 +146,7 @@ class LogListener:
 
     def _thread_abandoned(self, event: ThreadAbandoned) -> None:
         self._worker(event.worker).warning(
-            f"Task {_job(event)} ran out of time in a thread, which cannot be ended; its result will be ignored"
+            f"Task {_job(event)} was told to stop, but its thread cannot be ended; its result will be ignored"
         )
 
     def _child_died(self, event: ChildDied) -> None:
@@ -155,9 +155,9 @@ class LogListener:
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.now:
-            words = f"Stopping now; {event.running} running jobs are handed back"
+            words = f"Stopping now; {_running(event.running)} handed back"
         else:
-            words = f"Stopping; waiting for {event.running} running jobs"
+            words = f"Stopping; waiting for {event.running} running job{'s' if event.running != 1 else ''}"
         self._worker(event.worker).info(words)
 
     def _stopped(self, event: WorkerStopped) -> None:
@@ -194,3 +194,7 @@ def _ids(job_ids: tuple[int, ...]) -> str:
     shown = ", ".join(str(job_id) for job_id in job_ids[:NAMES_SHOWN])
     more = f" and {len(job_ids) - NAMES_SHOWN} more" if len(job_ids) > NAMES_SHOWN else ""
     return f"{'task' if len(job_ids) == 1 else 'tasks'} {shown}{more}"
+
+
+def _running(count: int) -> str:
+    return "1 running job is" if count == 1 else f"{count} running jobs are"

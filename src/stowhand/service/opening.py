@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stowhand.errors import SchemaMissing
+from stowhand.observe.job_logger import core_logger
 from stowhand.store import QueueStore
 
 
@@ -13,3 +14,9 @@ async def open_installed(store: QueueStore) -> None:
     except SchemaMissing:
         await store.install()
         await store.open()
+    status = await store.status()
+    if status.installed is not None and status.installed > status.expected:
+        core_logger().warning(
+            f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
+            " It still fits; upgrade this program soon."
+        )

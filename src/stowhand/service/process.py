@@ -150,7 +150,8 @@ def _leave(store: QueueStore, name: str) -> None:
 def _reset_own(store: QueueStore, name: str) -> None:
     heart = store.heart()
     try:
-        heart.reset_worker(name)
+        while heart.reset_worker(name):
+            pass
     except StoreError:
         return  # they come back when their leases end
     finally:

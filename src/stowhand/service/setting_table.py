@@ -42,6 +42,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     switch: bool = False
     everywhere: bool = False
     """An option of every command that opens a store; the others are the worker's."""
+    enqueueing: bool = False
+    """Matters when a job is added from the command line: a worker takes jobs as they are."""
 
     @property
     def option(self) -> str:
@@ -208,6 +210,7 @@ _TABLE = (
     ),
     Setting(
         name="max_attempts",
+        enqueueing=True,
         metavar="N",
         default="25",
         parse=whole(1, 32_767),

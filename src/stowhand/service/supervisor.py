@@ -100,7 +100,7 @@ class Supervisor:
             await self._clock.sleep(self._pause(child))
 
     async def _start(self, child: Child) -> None:
-        child.name, child.started = new_identity(), stopwatch()
+        child.name, child.started = f"{new_identity()}.{child.number + 1}", stopwatch()
         child.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -130,15 +130,16 @@ class Supervisor:
 
     def _reset(self, name: str) -> int:
         heart = self._make_heart()
+        total = 0
         try:
-            found = heart.reset_worker(name)
+            while found := heart.reset_worker(name):
+                total += len(found)
+                self._events.emit(JobsReset(tuple(found)))
         except StoreError:
-            return 0  # its leases end by themselves
+            return total  # the rest of its leases end by themselves
         finally:
             heart.close()
-        if found:
-            self._events.emit(JobsReset(tuple(found)))
-        return len(found)
+        return total
 
     def _pause(self, child: Child) -> float:
         if stopwatch() - child.started > STEADY:

@@ -21,9 +21,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
         try:
             from stowhand.stores.postgres import PostgresStore
         except ImportError as error:
-            raise ConfigurationError(
-                f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})"
-            ) from error
+            raise ConfigurationError(f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})") from error
         return PostgresStore(url, options)
     if url.startswith("sqlite:///"):
         from stowhand.stores.sqlite import SqliteStore

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 import pytest
 
 from stowhand.store import StoreOptions
 from stowhand.stores.postgres import PostgresStore
-from tests.support.databases import Setup
+from tests.support.databases import Databases, Setup
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture(scope="session")
-def postgres_setup() -> Setup:
-    return install
 
 
 def install(url: str) -> None:
@@ -30,10 +25,42 @@ def install(url: str) -> None:
     asyncio.run(installed())
 
 
+@pytest.fixture(scope="session")
+def postgres_setup() -> Setup:
+    return install
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres_server: Databases) -> Iterator[str]:
+    """Emptying one database is cheaper than making another."""
+    url = postgres_server.create_database()
+    install(url)
+    yield url
+    postgres_server.drop_database(url)
+
+
 @pytest.fixture
-def empty_url(postgres_server: Any) -> Iterator[str]:
+def postgres_url(shared_database: str) -> str:
+    """A database with the schema and nothing else. Modules that change the schema itself override this."""
+    with psycopg.connect(shared_database, autocommit=True) as connection:
+        connection.execute(
+            "truncate stowhand.live, stowhand.history, stowhand.queues, stowhand.dead_tokens restart identity"
+        )
+    return shared_database
+
+
+@pytest.fixture
+def empty_url(postgres_server: Databases) -> Iterator[str]:
     """A database with nothing in it."""
     url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def own_url(postgres_server: Databases, postgres_setup: Setup) -> Iterator[str]:
+    """A database with the schema, of this test's own."""
+    url = postgres_server.create_database(postgres_server.template(postgres_setup))
     yield url
     postgres_server.drop_database(url)
 
@@ -54,8 +81,8 @@ def sql(postgres_url: str) -> Iterator[Sql]:
     """`rows = sql("select …", value, …)`: one statement, committed at once."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
 
-        def run(statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
-            cursor = connection.execute(statement, values or None)
+        def run(statement: str, *values: object) -> list[tuple[Any, ...]]:
+            cursor = connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
         yield run

@@ -80,7 +80,7 @@ def test_what_is_not_allowed_is_refused_with_the_readmes_code_and_the_limit(
     sql: Sql, call: str, code: str, limit: str
 ) -> None:
     with pytest.raises(psycopg.Error) as raised:
-        sql(f"select stowhand.add_job({call})")  # type: ignore[arg-type]
+        sql(f"select stowhand.add_job({call})")
     assert raised.value.sqlstate == code
     assert limit in str(raised.value)
     assert sql("select count(*) from stowhand.live") == [(0,)]
@@ -90,7 +90,7 @@ def test_what_is_not_allowed_is_refused_with_the_readmes_code_and_the_limit(
     "call", ["repeat('x', 128)", "'t', job_key := repeat('x', 512)", "'t', queue_name := repeat('x', 128)"]
 )
 def test_the_limits_themselves_are_allowed(sql: Sql, call: str) -> None:
-    sql(f"select stowhand.add_job({call})")  # type: ignore[arg-type]
+    sql(f"select stowhand.add_job({call})")
     assert sql("select count(*) from stowhand.live") == [(1,)]
 
 

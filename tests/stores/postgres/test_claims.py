@@ -13,6 +13,13 @@ from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
 
+
+@pytest.fixture
+def postgres_url(own_url: str) -> str:
+    """What is done here to the schema must not reach other tests."""
+    return own_url
+
+
 CLAIM = "select * from stowhand.claim('w', %s, 10, 30.0, null, null, false)"
 
 
@@ -38,7 +45,7 @@ def test_a_claim_walks_its_index_whatever_the_statistics_say(
     if analysed == "empty":
         sql("analyze stowhand.live")
     sql(
-        "insert into stowhand.live (task, queue, scout) select 't', "  # type: ignore[arg-type]
+        "insert into stowhand.live (task, queue, scout) select 't', "
         + (queue or "null")
         + f", {queue is not None} from generate_series(1, 5000) g"
     )

@@ -36,12 +36,12 @@ def test_a_row_that_contradicts_itself_is_refused(sql: Sql, change: str) -> None
     sql("select stowhand.add_job('t')")
     assignment = change.replace("lease_until = now(), worker = 'w', lease_until", "worker = 'w', lease_until")
     with pytest.raises(psycopg.errors.CheckViolation):
-        sql(f"update stowhand.live set {assignment}")  # type: ignore[arg-type]
+        sql(f"update stowhand.live set {assignment}")
 
 
 def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
     sql("select stowhand.add_job('t')")
-    sql(f"update stowhand.live set {HELD}, cancel_requested = true")  # type: ignore[arg-type]
+    sql(f"update stowhand.live set {HELD}, cancel_requested = true")
     sql(
         "update stowhand.live set state = 'failed', token = null, lease_until = null, worker = null,"
         " finished_at = now(), settled_token = gen_random_uuid()"
@@ -53,4 +53,4 @@ def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
 def test_a_queue_that_contradicts_itself_is_refused(sql: Sql, change: str) -> None:
     sql("insert into stowhand.queues (name) values ('q')")
     with pytest.raises(psycopg.errors.CheckViolation):
-        sql(f"update stowhand.queues set {change}")  # type: ignore[arg-type]
+        sql(f"update stowhand.queues set {change}")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED
@@ -13,6 +14,13 @@ from stowhand.store import StoreOptions
 from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import take
+
+
+@pytest.fixture
+def postgres_url(own_url: str) -> str:
+    """What is done here to the schema must not reach other tests."""
+    return own_url
+
 
 DAYS = "select count(*) from pg_inherits where inhparent = 'stowhand.history'::regclass"
 
@@ -49,7 +57,7 @@ def test_a_day_that_was_not_made_never_fails_a_settlement(store: PostgresStore, 
         "select inhrelid::regclass::text from pg_inherits where inhparent = 'stowhand.history'::regclass"
         " and inhrelid::regclass::text <> 'stowhand.history_default'"
     ):
-        sql(f"drop table {name}")  # type: ignore[arg-type]
+        sql(f"drop table {name}")
 
     async def story() -> None:
         await store.enqueue(NewJob(task="t"))
@@ -71,7 +79,7 @@ def test_maintenance_waits_for_nobody(store: PostgresStore, postgres_url: str, s
             "select min(inhrelid::regclass::text) from pg_inherits where inhparent = 'stowhand.history'::regclass"
             " and inhrelid::regclass::text <> 'stowhand.history_default'"
         )
-        sql(f"drop table {oldest}")  # type: ignore[arg-type]
+        sql(f"drop table {oldest}")
         with psycopg.connect(postgres_url) as reader:
             reader.execute("select count(*) from stowhand.history")
             reader.execute("lock table stowhand.history in share mode")

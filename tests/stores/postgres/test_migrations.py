@@ -15,6 +15,12 @@ from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
 
 
+@pytest.fixture
+def postgres_url(own_url: str) -> str:
+    """What is done here to the schema must not reach other tests."""
+    return own_url
+
+
 def test_eight_installs_at_once_on_an_empty_database_all_succeed(empty_url: str, run: Any) -> None:
     async def install() -> None:
         stores = [PostgresStore(empty_url) for _ in range(8)]

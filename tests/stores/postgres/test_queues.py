@@ -86,6 +86,20 @@ def test_jobs_behind_a_busy_queue_are_passed_once_and_found_again(store: Postgre
     run(story())
 
 
+def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql: Sql, run: Any) -> None:
+    """A claim saw the queue held, then its holder settled: the hint was left before, so these must stay scouts."""
+
+    async def story() -> None:
+        ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(3))
+        await store.settle([(await take(store), COMPLETED)])
+        sql("select stowhand.absorb(%s::bigint[], '{}')", ids)
+        assert sql("select bool_and(scout), count(*) from stowhand.live") == [(True, 2)]
+        assert sql(UNFINDABLE) == []
+        await store.close()
+
+    run(story())
+
+
 def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await store.enqueue(NewJob(task="t", queue="q"))

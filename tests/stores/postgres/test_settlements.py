@@ -125,11 +125,11 @@ def test_settling_on_a_server_that_only_reads_is_unreachable_and_can_be_repeated
     async def story() -> None:
         await store.enqueue(NewJob(task="t"))
         lease = await take(store)
-        sql(f'alter database "{name}" set default_transaction_read_only = on')  # type: ignore[arg-type]
+        sql(f'alter database "{name}" set default_transaction_read_only = on')
         with pytest.raises(StoreUnreachable):
             await store.settle([(lease, COMPLETED)])
         sql("set default_transaction_read_only = off")
-        sql(f'alter database "{name}" reset default_transaction_read_only')  # type: ignore[arg-type]
+        sql(f'alter database "{name}" reset default_transaction_read_only')
         assert await store.settle([(lease, COMPLETED)], repeat=True) == [Verdict.SETTLED]
         await store.close()
 

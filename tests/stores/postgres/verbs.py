@@ -12,7 +12,8 @@ from stowhand.stores.postgres import PostgresStore
 
 
 def ask(limit: int = 1, **asked: Any) -> ClaimRequest:
-    return ClaimRequest(**({"worker": "w", "token": str(uuid.uuid4()), "limit": limit, "lease": 30.0} | asked))
+    wanted: dict[str, Any] = {"worker": "w", "token": str(uuid.uuid4()), "limit": limit, "lease": 30.0}
+    return ClaimRequest(**(wanted | asked))
 
 
 async def claim(store: PostgresStore, limit: int = 1, **asked: Any) -> Sequence[Claim[Job]]:

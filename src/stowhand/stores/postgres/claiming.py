@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
+from stowhand.clock import stopwatch
 from stowhand.database.link import Link, Row
 from stowhand.job import Job
 from stowhand.store import Claim, ClaimRequest
+from stowhand.stores.postgres.floor import Floor, Position
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import read_claim
 
 _UNFINISHED = 0
 """The id of the row that says: the walk over busy queues was cut short; ask again."""
 _ROUNDS = 60
+_TASK_SETS = 16
 _ORDER = itemgetter(4, 5, 0)
+_QUEUE = 3
 
 
 class Claims:
@@ -23,20 +27,28 @@ class Claims:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._link = Link(home.dialer, lambda: home.role("claim"))
+        self._floors: dict[tuple[str, ...] | None, Floor] = {}
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._home.worker = request.worker
         if request.limit < 1:
             return []
+        floor = self._floor(request)
         for _ in range(_ROUNDS):
-            found = await self._ask(request)
-            if not found or found[0][0] != _UNFINISHED:
-                break
-        else:
-            return []
-        found.sort(key=_ORDER)
-        return [read_claim(row, request.worker, request.token) for row in found]
+            began = stopwatch()
+            start = floor.start(began) if floor is not None else None
+            found = await self._ask(request, start)
+            if found and found[0][0] == _UNFINISHED:
+                continue
+            found.sort(key=_ORDER)
+            ended = stopwatch()
+            if floor is not None and floor.note(
+                start, _last_free(found), jobs=len(found), took=ended - began, now=ended
+            ):
+                continue
+            return [read_claim(row, request.worker, request.token) for row in found]
+        return []
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
@@ -50,7 +62,15 @@ class Claims:
         """Let the connection go."""
         await self._link.close()
 
-    async def _ask(self, request: ClaimRequest) -> list[Row]:
+    def _floor(self, request: ClaimRequest) -> Floor | None:
+        """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
+        if request.suspects or request.forbidden_flags or self._home.now() is not None:
+            return None
+        if len(self._floors) >= _TASK_SETS and request.tasks not in self._floors:
+            self._floors.clear()
+        return self._floors.setdefault(request.tasks, Floor())
+
+    async def _ask(self, request: ClaimRequest, start: Position | None) -> list[Row]:
         values = (
             request.worker,
             request.token,
@@ -60,9 +80,16 @@ class Claims:
             list(request.forbidden_flags) or None,
             request.suspects,
             self._home.now(),
-            None,
-            None,
-            None,
+            *(start or (None, None, None)),
         )
         with self._home.translated():
             return await self._link.rows(self._home.statements["claim"], values)
+
+
+def _last_free(found: Sequence[Row]) -> Position | None:
+    """The position of the last job without a queue: floors are about those."""
+    for row in reversed(found):
+        if row[_QUEUE] is None:
+            priority, run_at, job_id = _ORDER(row)
+            return priority, run_at, job_id
+    return None

@@ -37,7 +37,7 @@ class Home:
         self.schema = _checked(options.schema)
         self.address = Address(url)
         self.dialer = Dialer(self.address, options.prepared_statements)
-        self.pool = Pool(self.dialer, options.pool_size - RESERVED)
+        self.pool = Pool(self.dialer, options.pool_size - RESERVED, self.role)
         self.keep = options.history is not None
         """Is there a history?"""
         self.fillings = _fillings(self.schema)

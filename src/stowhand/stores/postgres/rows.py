@@ -82,8 +82,8 @@ def pairs(leases: Sequence[Lease]) -> tuple[str, str]:
 
 
 def in_id_order(leases: Iterable[Lease]) -> list[Lease]:
-    """The order in which rows are locked, everywhere."""
-    return sorted(leases, key=_job_id)
+    """Each once, in the order in which rows are locked everywhere."""
+    return sorted(set(leases), key=_job_id)
 
 
 def _job_id(lease: Lease) -> int:

@@ -44,10 +44,10 @@ class Settlements:
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Verdict]:
         """Verdicts in the order of the batch."""
-        ordered = sorted(batch, key=_job_id)
+        ordered = sorted(_once_each(batch), key=_job_id)
         with self._home.translated():
             settled = await self._settle(ordered)
-            if len(settled) == len(batch):
+            if len(settled) == len(ordered):
                 return [Verdict.SETTLED] * len(batch)
             found = await self._look(_missed(ordered, settled))
             for pause in _BUSY_PAUSES:
@@ -171,6 +171,12 @@ def _is_refusal(settlement: Settlement) -> bool:
         and not settlement.then
         and (settlement.error or "").startswith("its settlement could not be written")
     )
+
+
+def _once_each(batch: Sequence[Entry]) -> Sequence[Entry]:
+    """A lease that is named twice is settled as it was named first."""
+    first = dict(zip(map(_pair, reversed(batch)), reversed(batch), strict=True))
+    return batch if len(first) == len(batch) else list(first.values())
 
 
 def _missed(entries: Sequence[Entry], settled: set[Pair]) -> list[Lease]:

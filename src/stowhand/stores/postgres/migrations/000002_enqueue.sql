@@ -71,7 +71,12 @@ begin
   _max_attempts := coalesce(_max_attempts, 25);
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  perform {schema}.check_job(_task, _payload, _queue, _max_attempts, _key, _flags, _max_resets);
+  -- One look at the commonest kind of job; the checks say which limit it is for the others.
+  if (length(_task) between 1 and 128 and length(_payload::text) < 8192 and position('\u' in _payload::text) = 0
+      and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
+  then
+    perform {schema}.check_job(_task, _payload, _queue, _max_attempts, _key, _flags, _max_resets);
+  end if;
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
@@ -97,7 +102,7 @@ begin
     _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
                                    _max_resets, _at);
   end if;
-  perform {schema}.wake();
+  perform pg_notify({channel}, '');
   return _job;
 end $$;
 

@@ -96,24 +96,27 @@ declare
   _place record;
   _head bigint;
   _seen int;
+  _page int := least(greatest(_limit, 10) * 2, 1000);
 begin
   heads := '{}'; names := '{}'; unfinished := false;
   select -2147483648 as priority, '-infinity'::timestamptz as run_at, 0::bigint as id into _place;
   loop
     _seen := 0;
     for _place in
-      -- Nested, so that it is planned as a merge of two index scans; at the top level a union would be sorted whole.
-      select m.priority, m.run_at, m.id, m.queue, m.scout from (
-        select j.priority, j.run_at, j.id, j.queue, true as scout from {schema}.live j
+      -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
+      select m.* from (
+        (select j.priority, j.run_at, j.id, j.queue, true as scout from {schema}.live j
           where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.run_at <= _at
             and (_tasks is null or j.task = any(_tasks))
             and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
             and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
+          order by j.priority, j.run_at, j.id limit _page)
         union all
-        select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false from {schema}.queues q
+        (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false from {schema}.queues q
           where q.hint_run_at is not null and q.hint_run_at <= _at
             and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
-      ) m order by m.priority, m.run_at, m.id limit 1000
+          order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
+      ) m order by m.priority, m.run_at, m.id limit _page
     loop
       _seen := _seen + 1;
       if (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id) then
@@ -154,7 +157,8 @@ begin
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
-    exit when _seen < 1000 or cardinality(heads) >= _limit;
+    exit when _seen < _page or cardinality(heads) >= _limit;
+    _page := 1000;
     if clock_timestamp() > _began + interval '250 milliseconds' then
       unfinished := cardinality(heads) = 0;
       exit;

@@ -32,10 +32,10 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) where exists (
+    select from unnest(_freed) as f(name) cross join lateral (
       select from {schema}.live j
       where j.queue = f.name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-        and j.run_at <= _at))
+        and j.run_at <= _at limit 1) waiting)
   then
     perform {schema}.wake();
   end if;

@@ -52,9 +52,6 @@ begin
       null;
     end;
   end loop;
-  delete from {schema}.history_default h where h.ctid = any(array(
-    select d.ctid from {schema}.history_default d where d.finished_at < _before
-    order by d.finished_at limit 5000 for update skip locked));
 end $$;
 
 -- Queue rows that no job needs. Under the row's lock, in a statement of its own: no claim can be choosing from it, and
@@ -86,8 +83,16 @@ begin
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return; end if;
   perform {schema}.make_days(_at, 3);
   perform {schema}.prune_days(_at - coalesce(_retention, 0) * interval '1 second');
-  perform {schema}.prune_queues(1000);
-  delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
+  begin
+    delete from {schema}.history_default h where h.ctid = any(array(
+      select d.ctid from {schema}.history_default d
+      where d.finished_at < _at - coalesce(_retention, 0) * interval '1 second'
+      order by d.finished_at limit 5000 for update skip locked));
+    perform {schema}.prune_queues(1000);
+    delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
+  exception when lock_not_available then
+    null;
+  end;
 end $$;
 
 select {schema}.make_days(clock_timestamp(), 3);
