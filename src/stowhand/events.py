@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -180,5 +181,9 @@ class Events:
             try:
                 listener(event)
             except Exception as error:  # noqa: BLE001 - boundary: the core survives its watchers; the hook reports it
-                if self.on_listener_error is not None:
-                    self.on_listener_error(listener, event, error)
+                self._report(listener, event, error)
+
+    def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
+        if self.on_listener_error is not None:
+            with suppress(Exception):  # a hook that fails too has nobody left to be told
+                self.on_listener_error(listener, event, error)

@@ -20,16 +20,17 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
-from stowhand.leases import Held, Leases, Pair, leases_of
+from stowhand.leases import Held, Leases, leases_of
 from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.resetter import Resetter
 from stowhand.store import Heart, Lease
 
 AHEAD_AT_MOST = 1.0
 """Seconds a job may be held without having been started."""
+TOKENS = 100
+"""Lost claims that are still to be abandoned, at most."""
 TICK = 0.5
 BLOCKED_AFTER = 1.0
-BUSY_RETRY = 0.5
 
 
 class Keeper:
@@ -55,7 +56,6 @@ class Keeper:
         self._dead_tokens: list[str] = []
         self._crashed: list[Lease] = []
         self._failures = 0
-        self._busy: frozenset[Pair] = frozenset()
         self._beat_now = False
         self.beats = 0
         """Good beats so far: after a store's restart the worker waits for one before it claims again."""
@@ -70,9 +70,11 @@ class Keeper:
                 self._returns.append((leases_of(held), why))
 
     def abandon(self, token: str) -> None:
-        """The reply to this token's claim was lost."""
+        """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended."""
         with self._lock:
             self._dead_tokens.append(token)
+            if len(self._dead_tokens) > TOKENS:
+                del self._dead_tokens[0]
 
     def crashed(self, lease: Lease) -> None:
         """The child that ran this job died."""
@@ -113,27 +115,23 @@ class Keeper:
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
-        return float(min(BUSY_RETRY if self._busy else TICK, self._options.every_beat / 2))
+        return float(min(TICK, self._options.every_beat / 2))
 
     def _beat(self, now: float) -> None:
         due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)
         due = [held for held in due if self._worth_keeping(held, now)]
-        busy = [held for held in self._leases.find(self._busy) if held not in due]
-        self._busy = frozenset(held.pair for held in busy)
-        for group in (due, *([held] for held in busy)):
-            if group:
-                self._renew(group)
+        if due:
+            self._renew(due)
         if due or self._beat_now:
             self._beat_now = False
             self.beats += 1
 
-    def _renew(self, group: list[Held]) -> None:
+    def _renew(self, due: list[Held]) -> None:
         sent = self._clock.monotonic()
-        pulse = self._heart.beat(leases_of(group), self._options.lease)
+        pulse = self._heart.beat(leases_of(due), self._options.lease)
         unwell = pulse.lost | pulse.busy
-        self._leases.renewed((held for held in group if held.pair not in unwell), sent)
-        self._busy = (self._busy - {held.pair for held in group}) | pulse.busy
-        for held in self._leases.find(pulse.busy):
+        self._leases.renewed((held for held in due if held.pair not in unwell), sent)
+        for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
             self._leases.kept_busy(held, sent + self._options.every_beat)
         if pulse.lost:
             self._tell_lost(self._leases.find(pulse.lost))
@@ -153,9 +151,10 @@ class Keeper:
             with self._lock:
                 self._crashed.pop(0)
         while self._dead_tokens:
-            self._heart.abandon(self._dead_tokens[0])
-            with self._lock:
-                self._dead_tokens.pop(0)
+            token = self._dead_tokens[0]
+            self._heart.abandon(token)
+            with self._lock:  # it may have been forgotten meanwhile
+                self._dead_tokens = [one for one in self._dead_tokens if one != token]
         while self._returns:
             leases, why = self._returns[0]
             self._heart.release(leases)

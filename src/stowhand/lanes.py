@@ -86,12 +86,16 @@ class Lanes:
     ) -> None:
         self._handle = handler.handle
         self._isolate = isolate
+        self.can_isolate = isolate is not None
+        """Suspects run in a child here; elsewhere, alone."""
         self._timeout_of = timeout_of
         self._leases, self._ending, self._clock = leases, ending, clock
         self._lanes = [Lane() for _ in range(concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._unborn = list(reversed(self._lanes))
         self._breath = 0.0
+        """When jobs that never wait last began to keep the loop to themselves."""
+        self._breathing = False
         self.ready: deque[Held] = deque()
         """Claimed, not started, in claim order."""
         self.starved: Callable[[], None] = lambda: None
@@ -127,7 +131,8 @@ class Lanes:
     def add(self, claimed: Iterable[Held]) -> None:
         """Queue what was claimed and wake one lane; it wakes the next if its job waits."""
         self.ready.extend(claimed)
-        self._wake()
+        if not self._breathing:
+            self._wake()
 
     def stop(self, held: Held, why: Stop) -> None:
         """Tell a running handler to stop, once. The first reason stands, but a lost lease outdoes the others."""
@@ -176,8 +181,9 @@ class Lanes:
                 if self._leases.start(held):
                     await self._work(lane, held)
                 if self._clock.monotonic() - self._breath > BREATH:
-                    await self._clock.sleep(0)
-                    self._breath = self._clock.monotonic()
+                    if self._breathing:
+                        break  # that lane goes on with the rest: one after the other, all would take the loop's turn
+                    await self._breathe()
             if self._crashed is None:
                 return  # a handler swallowed the cancellation that was to end its lane, and has ended late
             sleeper = asyncio.get_running_loop().create_future()
@@ -185,6 +191,12 @@ class Lanes:
             self.starved()
             await sleeper
             self._breath = self._clock.monotonic()
+
+    async def _breathe(self) -> None:
+        self._breathing = True
+        await self._clock.sleep(0)
+        self._breathing = False
+        self._breath = self._clock.monotonic()
 
     async def _work(self, lane: Lane, held: Held) -> None:
         attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic())

@@ -47,13 +47,10 @@ class Taker:
         events: Events,
         clock: Clock,
         worker: str,
-        *,
-        can_isolate: bool,
     ) -> None:
         self._store, self._lanes, self._leases = store, lanes, leases
         self._settler, self._keeper, self._options = settler, keeper, options
         self._events, self._clock, self._worker = events, clock, worker
-        self._can_isolate = can_isolate
         self._stir = asyncio.Event()
         self._stopping = self._rested = False
         self._wakes = 0
@@ -88,8 +85,11 @@ class Taker:
         """Take nothing more. A claim on its way is awaited, so that what it brings can go back; but not for ever."""
         self._stopping = True
         self._stir.set()
-        if (task := self._task) is not None:
-            self._clock.call_later(PATIENCE, lambda: task.cancel() and None)
+        self._clock.call_later(PATIENCE, self._end)
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def wake(self) -> None:
         """There may be new work."""
@@ -117,7 +117,7 @@ class Taker:
     # -- how many --------------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        if self._quarantined and not self._can_isolate:
+        if self._quarantined and not self._lanes.can_isolate:
             return 0  # it runs alone
         if self._settler.backlog > BACKLOG:
             return 0
@@ -146,7 +146,7 @@ class Taker:
     async def _look(self, limit: int) -> bool:
         """Claim. False when there was nothing, and nobody has woken us meanwhile."""
         seen = self._wakes
-        late = self._can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
+        late = self._lanes.can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
         if late and await self._claim_suspect():
             return True
         if await self._claim(limit) or self._wakes != seen:
@@ -186,7 +186,7 @@ class Taker:
 
     async def _claim_suspect(self) -> int:
         """A job that workers died under runs apart: in a child where there is one, else when nothing else runs."""
-        if self._quarantined or not self._lanes.free or not (self._can_isolate or self.is_idle):
+        if self._quarantined or not self._lanes.free or not (self._lanes.can_isolate or self.is_idle):
             return 0
         self._looked = self._clock.monotonic()
         return await self._claim(1, suspects=True)

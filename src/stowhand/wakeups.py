@@ -38,7 +38,7 @@ class Wakeups:
                 continue
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "listen", self._failures))
-                self._failures, woken = 0, True  # something may have been announced meanwhile
+                self._failures = 0
             if woken:
                 self._wake()
 

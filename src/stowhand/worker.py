@@ -72,30 +72,20 @@ class Worker:
         self.options = options or WorkerOptions()
         self.id = self.options.name or new_identity()
         self.events = events or Events()
-        self._store, self._clock = store, clock or SystemClock()
+        self._store = store
+        self._clock = clock = clock or SystemClock()
         self._leases = Leases(self.options.lease)
         default = Policy(timeout=self.options.timeout, backoff=self.options.backoff)
         self._judge = Judge(handler, default, self.events)
-        self._lanes = Lanes(
-            handler, self._leases, self, self._clock, self.options.concurrency, self._judge.timeout, isolate
-        )
-        self._settler = Settler(store, self._leases, self.events, self._clock, self.id)
+        self._lanes = Lanes(handler, self._leases, self, clock, self.options.concurrency, self._judge.timeout, isolate)
+        self._settler = Settler(store, self._leases, self.events, clock, self.id)
         self._keeper = self._make_keeper(on_hang)
         self._taker = Taker(
-            store,
-            self._lanes,
-            self._leases,
-            self._settler,
-            self._keeper,
-            self.options,
-            self.events,
-            self._clock,
-            self.id,
-            can_isolate=isolate is not None,
+            store, self._lanes, self._leases, self._settler, self._keeper, self.options, self.events, clock, self.id
         )
         self._lanes.starved, self._settler.quiet = self._taker.stir, self._stir
         self._settler.freed = self._taker.wake
-        self._wakeups = Wakeups(store, self.options, self.events, self._clock, self.id, self._taker.wake)
+        self._wakeups = Wakeups(store, self.options, self.events, clock, self.id, self._taker.wake)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: Ticker | None = None
         self._progress = asyncio.Event()

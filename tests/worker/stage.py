@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from stowhand.testing.rows import Row
 from stowhand.worker import Worker
 
 E = TypeVar("E", bound=Event)
-Act = Callable[[Attempt[Job]], Awaitable[object]]
+Act = Callable[[Attempt[Job]], Coroutine[Any, Any, object]]
 KINDS = [kind for kind in vars(all_events).values() if isinstance(kind, type) and issubclass(kind, Event)]
 
 
@@ -148,9 +148,7 @@ class Stage:
 
     async def add(self, task: str = "act", *, count: int = 1, **details: Any) -> int:
         """Enqueue; the id of the last."""
-        for _ in range(count):
-            job = await self.store.enqueue(NewJob(task=task, **details))
-        return job.id
+        return [(await self.store.enqueue(NewJob(task=task, **details))).id for _ in range(count)][-1]
 
     async def does(self, task: str = "act", seconds: float = 0.0, **details: Any) -> Job:
         """Enqueue one, let time pass, and show what became of it."""

@@ -59,6 +59,20 @@ async def test_an_attempt_that_takes_too_long_is_cancelled_and_retried() -> None
         assert (job.state, job.last_error) == (State.ERRORED, "timed out: the attempt took longer than 7.5 s")
 
 
+async def test_time_spent_before_the_first_wait_counts() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        clock._elapsed += 4  # works, without letting go of the loop
+        await clock.sleep(100)
+
+    async with at_work(act, clock=clock, timeout=5.0) as stage:
+        job_id = await stage.add()
+        await clock.settle()
+        await clock.advance(1.1)
+        assert (await stage.job(job_id)).state is State.ERRORED
+
+
 async def test_the_handlers_own_policy_comes_before_the_workers_timeout() -> None:
     clock = FakeClock()
 

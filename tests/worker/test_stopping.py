@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -110,10 +111,9 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
 
     async def stubborn(attempt: Attempt[Job]) -> None:
         while not released.is_set():
-            try:
+            with suppress(asyncio.CancelledError):
                 await released.wait()
-            except asyncio.CancelledError:
-                pass
+        attempt.detached = True  # which a worker that still listened would have something to say about
 
     released = asyncio.Event()
     async with at_work({"act": taking(clock, 1000), "stubborn": stubborn}, clock=clock, grace=20.0) as stage:
@@ -177,6 +177,59 @@ async def test_jobs_claimed_ahead_go_back_at_once_and_not_after_the_grace() -> N
         assert states(stage)[500:] == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 498
 
 
+async def test_jobs_claimed_ahead_go_back_at_once_even_while_a_claim_is_on_its_way() -> None:
+    clock = FakeClock()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        if attempt.record.id > 500:
+            await clock.sleep(3)
+
+    async with at_work(act, clock=clock, concurrency=2) as stage:
+        await stage.add(count=500)
+        await clock.settle()
+        await stage.add(count=20)
+        await clock.settle()
+        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 20
+        stage.store.gates["claim"] = asyncio.Event()
+        await stage.add()
+        await clock.settle()
+        stage.worker.stop()
+        await clock.settle()
+        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 2 + 1
+        await clock.advance(3.5)
+        assert len(stage.told(JobEnded)) == 502, "nothing began after the stop"
+        stage.store.gates.pop("claim").set()
+        await stage.ended()
+
+
+async def test_the_grace_counts_from_the_stop_and_not_from_the_last_claims_reply() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, grace=10.0) as stage:
+        await stage.add()
+        await clock.advance(1)
+        stage.store.gates["claim"] = asyncio.Event()
+        await stage.add()
+        await clock.settle()
+        stage.worker.stop()
+        await clock.advance(4)
+        stage.store.gates.pop("claim").set()
+        assert await stage.ended() <= 6.25
+
+
+async def test_handing_back_is_tried_again_until_the_store_has_taken_it() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as stage:
+        await stage.add()
+        await clock.advance(1)
+        stage.store.down.add("release")
+        stage.worker.stop(now=True)
+        await clock.advance(2)
+        assert not stage.ending.done()
+        stage.store.down.clear()
+        assert await stage.ended() <= 2.5
+        assert states(stage) == [(State.QUEUED, 0, 0)]
+
+
 async def test_an_idle_worker_stops_at_once() -> None:
     async with at_work(nothing) as stage:
         await stage.clock.advance(5)
@@ -225,9 +278,12 @@ async def test_a_long_pause_after_a_failed_claim_does_not_hold_up_the_end() -> N
         stage.store.down |= {"claim", "beat", "reset_stalled"}
         await stage.add()
         await stage.clock.advance(60)
+        failures = len(stage.store.called("claim"))
+        while len(stage.store.called("claim")) == failures:
+            await stage.clock.advance(0.1)
         stage.store.down.clear()
         stage.worker.stop()
-        assert await stage.ended() <= 2.5
+        assert await stage.ended() <= 0.25
 
 
 async def test_settlements_on_their_way_are_awaited() -> None:
@@ -249,10 +305,8 @@ async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_it
 
     async def stubborn(attempt: Attempt[Job]) -> None:
         while not released.is_set():
-            try:
+            with suppress(asyncio.CancelledError):
                 await released.wait()
-            except asyncio.CancelledError:
-                pass
 
     async with at_work({"act": nothing, "stubborn": stubborn}, clock=clock, grace=5.0) as stage:
         await stage.add("stubborn")
@@ -293,6 +347,7 @@ async def test_a_bug_in_one_of_the_loops_ends_the_worker_in_order_with_the_plain
         await stage.add("act")
         with pytest.raises(ZeroDivisionError, match="a bug in a store"):
             await stage.ended()
+        assert isinstance(stage.ending.exception(), ZeroDivisionError)
         assert clock.monotonic() < 50
         if call not in ("beat", "reset_stalled"):
             assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0), "in order all the same"
@@ -312,6 +367,19 @@ async def test_a_bug_in_a_lane_ends_the_worker_in_order_with_the_plain_error(mon
         with pytest.raises(ZeroDivisionError, match="a bug of ours"):
             await stage.ended()
         assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0)
+
+
+async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    await store.enqueue_many([NewJob(task="act")] * 9)
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await asyncio.sleep(0)
+
+    before = asyncio.all_tasks()
+    await Worker(store, handler(act), WorkerOptions(once=True), clock=clock).run()
+    assert asyncio.all_tasks() == before
 
 
 # -- real time and threads ---------------------------------------------------------------------------
