@@ -79,7 +79,7 @@ class Course:
     def idle(self, window: float) -> Iterator[Finding]:
         """A worker that has done a few jobs and has nothing to do."""
         self._fresh()
-        with self.workers(1) as workers:
+        with self._ground.only_worker(), self.workers(1) as workers:
             self._call("slowly", WARM_UP)
             time.sleep(STATISTICS_LAG)
             before, began = self._ground.transactions(), time.monotonic()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import LiteralString, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
@@ -18,6 +19,9 @@ class Ground(Protocol):
 
     def asks(self, condition: str) -> bool:
         """Whether this SQL holds."""
+
+    def only_worker(self) -> AbstractContextManager[None]:
+        """While this lasts nobody else works there."""
 
     def transactions(self) -> int:
         """So far, without our own questions; 0 where nobody counts."""
@@ -52,6 +56,20 @@ class PostgresGround:
             row = connection.execute(question, (self._name,)).fetchone()
         return int(row[0]) if row else 0
 
+    @contextmanager
+    def only_worker(self) -> Iterator[None]:
+        """The server's own housekeeping counts as transactions too, so it pauses (and makes up for it afterwards)."""
+        self._reconfigure("alter system set autovacuum = off")
+        try:
+            yield
+        finally:
+            self._reconfigure("alter system reset autovacuum")
+
+    def _reconfigure(self, statement: LiteralString) -> None:
+        with psycopg.connect(self._admin, autocommit=True) as connection:
+            connection.execute(statement)
+            connection.execute("select pg_reload_conf()")
+
 
 class FileGround:
     """A file of SQLite."""
@@ -64,6 +82,10 @@ class FileGround:
         """Whether this SQL holds."""
         with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
             return bool(connection.execute(f"select {condition}").fetchone()[0])
+
+    def only_worker(self) -> AbstractContextManager[None]:
+        """Nobody else ever does."""
+        return nullcontext()
 
     def transactions(self) -> int:
         """Nobody counts."""

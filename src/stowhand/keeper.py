@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from stowhand.clock import Clock
@@ -212,10 +213,20 @@ class Watch:
                 task=claim.task if claim is not None else None,
                 job_id=claim.lease.job_id if claim is not None else None,
                 seconds=blocked,
-                stack="".join(traceback.format_stack(stack)) if stack is not None else "",
+                stack=_their_stack(stack) if stack is not None else "",
                 beating=not self.hangs,
             )
         )
         if self.hangs and not self._hang_reported:
             self._hang_reported = True
             self.on_hang()
+
+
+def _their_stack(frame: FrameType) -> str:
+    """The stack from the handler's own first frame on: the loop's and ours say nothing to its author."""
+    frames = list(traceback.walk_stack(frame))[::-1]
+    names = [str(one.f_globals.get("__name__")) for one, _ in frames]
+    first = max((place + 1 for place, name in enumerate(names) if name == "asyncio.events"), default=0)
+    while first < len(names) and names[first].startswith("stowhand."):
+        first += 1
+    return "".join(traceback.StackSummary.extract(iter(frames[first:] or frames)).format())
