@@ -59,7 +59,7 @@ class Proxy:
             self._lose_reply_of.add(role)
 
     def hold_next_request(self, role: str) -> threading.Event:
-        """The next request of this role stays here, its connection is cut for the client; set the event to send it on."""
+        """The next request of this role stays here and its client is cut off; set the event to send it on."""
         go = threading.Event()
         with self._lock:
             self._hold[role] = go
