@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stowhand.job import Job, State
+from stowhand.job import Job, NewJob, State
 from stowhand.store import Claim, Lease
 
 Row = tuple[Any, ...]
@@ -70,6 +70,25 @@ def read_job(row: Row) -> Job:
         worker=worker,
         cancel_requested=cancel_requested,
         result=result,
+    )
+
+
+def new_job(job: NewJob, row: Row) -> Job:
+    """One row of the statement ``enqueue_plain``: the rest of a job just added is what was asked, or its beginning."""
+    id_, run_at, created_at, _ = row
+    return Job(
+        id=id_,
+        task=job.task,
+        payload=job.payload,
+        state=State.QUEUED,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=run_at,
+        attempts=0,
+        max_attempts=job.max_attempts,
+        max_resets=job.max_resets,
+        created_at=created_at,
+        updated_at=created_at,
     )
 
 
