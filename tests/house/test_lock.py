@@ -49,7 +49,6 @@ def test_the_lock_holds_what_installs_the_project() -> None:
         "editables",
         "psycopg",
         "psycopg-binary",
-        "psycopg-pool",
         "click",
         "msgspec",
     } <= names

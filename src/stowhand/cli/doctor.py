@@ -33,7 +33,7 @@ LISTEN_LOOKS = 15
 INDENT = " " * 18
 SHOWN = 5
 """Problems of one store in the report, at most."""
-PACKAGES = ("msgspec", "click", "psycopg", "psycopg-pool", "psycopg-binary", "rich", "pydantic")
+PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "rich", "pydantic")
 
 
 @runtime_checkable
