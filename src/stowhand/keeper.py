@@ -151,17 +151,19 @@ class Keeper:
             self._resetter.tell(self._heart.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
-        while self._dead_tokens:
-            token = self._dead_tokens[0]
-            self._heart.abandon(token)
-            with self._lock:  # it may have been forgotten meanwhile
-                self._dead_tokens = [one for one in self._dead_tokens if one != token]
-        while self._returns:
+        for token in tuple(self._dead_tokens):
+            if self._heart.abandon(token):
+                with self._lock:  # it may have been forgotten meanwhile
+                    self._dead_tokens = [one for one in self._dead_tokens if one != token]
+        for _ in range(len(self._returns)):
             leases, why = self._returns[0]
-            self._heart.release(leases)
+            busy = self._heart.release(leases)
             with self._lock:
                 self._returns.pop(0)
-            self._events.emit(JobsReturned(self._worker, tuple(lease.job_id for lease in leases), why))
+                if busy:  # somebody's transaction holds them; dropped, they would count as if this worker had died
+                    self._returns.append((list(busy), why))
+            if returned := tuple(lease.job_id for lease in leases if lease not in busy):
+                self._events.emit(JobsReturned(self._worker, returned, why))
 
 
 class Watch:

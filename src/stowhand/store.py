@@ -136,11 +136,11 @@ class Heart(Protocol):
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them for ``lease`` seconds from now, by the store's clock."""
 
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Hand back unspent: queued, due at once, attempts − 1, no other counter changed."""
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent: queued, due at once, attempts − 1, nothing else. Gives those that are busy: try again."""
 
-    def abandon(self, token: str) -> None:
-        """Give back whatever this token holds, and never let it claim again (its claim's reply was lost)."""
+    def abandon(self, token: str) -> bool:
+        """Let this token claim nothing more, and give back whatever it holds. False: some of it is busy, try again."""
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again while it returns any."""

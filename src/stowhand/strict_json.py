@@ -33,6 +33,12 @@ _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{DIGITS_LIMIT + 1}}}")
 _LONG_EXPONENT = re.compile(r"e[+-]?\d{3}")
 _LONG_EXPONENT_UPPER = re.compile(r"E[+-]?\d{3}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*+\\u0000")
+_SURROGATE_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_LONE_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*+\\u[dD][89a-fA-F]")
+_NO_NUMBER = re.compile(r"\b(?:NaN|Infinity)\b")
+
+LONE_SURROGATE = "a string contains a lone surrogate, which is not valid Unicode"
+NO_NUMBER = "NaN and infinity are no JSON numbers; use null or a string"
 
 _decoder = msgspec.json.Decoder()
 _validator = msgspec.json.Decoder(msgspec.Raw)
@@ -54,7 +60,7 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
     except RecursionError:
         trouble = f"nested deeper than the limit of {DEPTH_LIMIT}, or it contains itself"
     except UnicodeError:
-        trouble = "a string contains a lone surrogate, which is not valid Unicode"
+        trouble = LONE_SURROGATE
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         trouble = f"cannot be written as JSON: {error}"
     else:
@@ -79,7 +85,7 @@ def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = R
     except msgspec.ValidationError as error:
         raise UndecodablePayload(_plain(str(error))) from error
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
-        raise UndecodablePayload(_plain(str(error) or type(error).__name__)) from error
+        raise UndecodablePayload(_telling(text, error)) from error
 
 
 def check(text: str, *, limit: int = READ_LIMIT) -> None:
@@ -129,11 +135,22 @@ def _examine(bare: str) -> str | None:
     return None
 
 
+def _telling(text: str, error: Exception) -> str:
+    """What is wrong with a text that could not be decoded, where the decoder's own words would mislead."""
+    if not text.strip():
+        return "empty, which is no JSON"
+    if isinstance(error, UnicodeError) or _LONE_SURROGATE.search(_SURROGATE_PAIR.sub("", text)):
+        return LONE_SURROGATE
+    if _NO_NUMBER.search(_STRING.sub('""', text)):
+        return f"JSON is malformed: {NO_NUMBER}"
+    return _plain(str(error) or type(error).__name__)
+
+
 def _refuse_nan(value: object) -> None:
     try:
         json.dumps(msgspec.to_builtins(value, enc_hook=_write_other, str_keys=True), allow_nan=False)
     except ValueError:
-        raise ValueError("NaN and infinity are no JSON numbers; use null or a string") from None
+        raise ValueError(NO_NUMBER) from None
 
 
 def _plain(message: str) -> str:

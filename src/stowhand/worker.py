@@ -161,6 +161,11 @@ class Worker:
         """Handlers at work."""
         return self._lanes.running
 
+    @property
+    def held(self) -> list[Lease]:
+        """Every lease of this worker just now. As with ``unfinished``: release them only as the last write."""
+        return [held.claim.lease for held in self._leases.all()]
+
     # -- work and settle (Ending, for the lanes) --------------------------------------------------
 
     def started(self, held: Held) -> None:

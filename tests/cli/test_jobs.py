@@ -150,6 +150,14 @@ def test_each_action_prints_each_answer_and_fails_if_one_was_refused(queue: Stow
     assert [row["id"] for row in queue("jobs", "list", "--json").rows()] == [1]
 
 
+def test_an_id_that_no_job_can_have_is_a_mistake_in_usage(queue: Stowhand) -> None:
+    for arguments in (("show",), ("retry",), ("remove",), ("list", "--after")):
+        ended = queue("jobs", *arguments, 2**63)
+        assert (ended.code, ended.out) == (2, "")
+        assert "Traceback" not in ended.err
+    assert queue("jobs", "show", 2**63 - 1).code == 1
+
+
 def test_answers_for_programs_are_json_lines(queue: Stowhand) -> None:
     queue("add", "hello")
     done, missing = queue("jobs", "cancel", 1, 99, "--json").rows()

@@ -14,7 +14,7 @@ import pytest
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED
 from stowhand.store import Lease, Pulse, Verdict
-from tests.contract.bench import ERRORED, Bench, bench_at
+from tests.contract.bench import ERRORED, Bench, bench_at, in_thread
 from tests.contract.places import SCHEMA, PostgresPlace
 
 
@@ -75,6 +75,28 @@ async def test_a_sweep_passes_over_a_locked_row(bench: Bench) -> None:
     with locked(bench, stuck):
         assert [reset.job_id for reset in bench.heart.reset_stalled(0)] == [stalled.job_id]
     assert [reset.job_id for reset in bench.heart.reset_stalled(0)] == [stuck.job_id]
+
+
+async def test_a_locked_row_is_handed_back_later_and_the_others_at_once(bench: Bench) -> None:
+    stuck, free = await bench.start("a", max_attempts=1), await bench.start("b")
+    stale = Lease(free.job_id, stuck.token, free.epoch)
+    with locked(bench, stuck):
+        assert list(await in_thread(bench.heart.release, [stuck, free, stale])) == [stuck]
+        assert (await bench.job(stuck.job_id)).state is State.PROCESSING
+    assert not bench.heart.release([stuck])
+    for lease in (stuck, free):
+        job = await bench.job(lease.job_id)
+        assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
+
+
+async def test_abandoning_a_token_says_whether_a_locked_row_is_still_held_by_it(bench: Bench) -> None:
+    job = await bench.add(max_attempts=1)
+    (claim,) = await bench.claim()
+    with locked(bench, claim.lease):
+        assert not await in_thread(bench.heart.abandon, claim.lease.token)
+    assert bench.heart.abandon(claim.lease.token)
+    back = await bench.job(job.id)
+    assert (back.state, back.attempts, back.resets) == (State.QUEUED, 0, 0)
 
 
 async def test_a_claim_passes_over_a_locked_row(bench: Bench) -> None:

@@ -41,6 +41,20 @@ async def test_two_claimers_never_share_a_job(bench: Bench) -> None:
         assert ids, "somebody must get something"
 
 
+async def test_two_claimers_never_share_a_suspect(bench: Bench) -> None:
+    for number in range(20):
+        await bench.make_suspect(task=f"t{number}")
+    stores = [await bench.another() for _ in range(4)]
+    taken: list[int] = []
+    while len(taken) < 20:
+        requests = [ClaimRequest(worker="w", token=new_token(), limit=1, lease=LEASE, suspects=True) for _ in stores]
+        claimed = await asyncio.gather(*(store.claim(each) for store, each in zip(stores, requests, strict=True)))
+        ids = [claim.lease.job_id for claims in claimed for claim in claims]
+        assert ids, "somebody must get something"
+        taken += ids
+        assert len(taken) == len(set(taken)), Counter(taken).most_common(1)
+
+
 async def test_jobs_of_one_queue_never_run_side_by_side(bench: Bench) -> None:
     await bench.store.enqueue_many(NewJob(task="t", queue=f"q{n % 3}") for n in range(60))
     running: Counter[str] = Counter()

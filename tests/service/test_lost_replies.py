@@ -146,6 +146,23 @@ def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
     run(scenario(), 30)
 
 
+def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url, pause=6.0) as bench:
+            job = await bench.direct.enqueue(NewJob(task="t"))
+            await bench.until(lambda: bool(bench.runs))
+            proxy.silence_next_request("heart")
+            await bench.until(lambda: bool(bench.heard(JobEnded) or bench.heard(JobLost)))
+            assert proxy.lost.is_set()
+            assert not bench.heard(JobLost)
+            assert bench.runs == [job.id]
+            assert (await bench.job(job.id)).state is State.COMPLETED
+
+    run(scenario(), 30)
+
+
 def test_an_application_that_holds_one_running_jobs_row_stalls_and_expires_no_other(
     run: Run, proxy: Proxy, postgres_url: str
 ) -> None:

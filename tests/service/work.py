@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 from stowhand.retry import constant
 from stowhand.service.app import App
@@ -54,3 +55,36 @@ def slow_thread(seconds: float) -> None:
 async def blocker(seconds: float) -> None:
     """Block the event loop."""
     time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+
+
+@app.task(name="linger")
+async def linger(file: str, seconds: float) -> None:
+    """Say in which process it runs, then take a while."""
+    Path(file).write_text(str(os.getpid()))  # noqa: ASYNC240 - a test's task
+    await asyncio.sleep(seconds)
+
+
+@app.task(name="forker")
+async def forker(seconds: float) -> None:
+    """Die, and leave a process behind that holds whatever was open."""
+    if os.fork() == 0:
+        time.sleep(seconds)  # noqa: ASYNC251 - the fork has no loop
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="in_turn")
+async def in_turn(context: Context, ledger: str, queue: str, number: int) -> None:
+    """Write when it begins and ends; a line is one write."""
+    note(ledger, f"began {queue} {number} {os.getpid()}")
+    await asyncio.sleep(0.01)
+    note(ledger, f"ended {queue} {number} {os.getpid()}")
+
+
+def note(ledger: str, line: str) -> None:
+    """Append a line, whole or not at all, whoever is killed when."""
+    descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+    finally:
+        os.close(descriptor)

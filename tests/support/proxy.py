@@ -32,6 +32,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._lose_reply_of: set[str] = set()
         self._hold: dict[str, threading.Event] = {}
+        self._silence: set[str] = set()
         self.lost = threading.Event()
         """A reply has been lost."""
         self.held = threading.Event()
@@ -64,6 +65,12 @@ class Proxy:
         with self._lock:
             self._hold[role] = go
         return go
+
+    def silence_next_request(self, role: str) -> None:
+        """The connection of the next request of this role dies without a word: nothing more goes through it."""
+        self.lost.clear()
+        with self._lock:
+            self._silence.add(role)
 
     def _accept(self) -> None:
         while True:
@@ -100,6 +107,11 @@ class Proxy:
                 server.sendall(data)
                 self.let_through.wait(10)
                 break
+            if role.started and self._take_silence(role.name):
+                self.lost.set()
+                while _receive(client):
+                    pass
+                break
             if role.started and self._take_loss(role.name):
                 role.lose = True
             try:
@@ -128,6 +140,13 @@ class Proxy:
         with self._lock:
             if role in self._lose_reply_of:
                 self._lose_reply_of.discard(role)
+                return True
+            return False
+
+    def _take_silence(self, role: str) -> bool:
+        with self._lock:
+            if role in self._silence:
+                self._silence.discard(role)
                 return True
             return False
 

@@ -187,6 +187,11 @@ def test_a_worker_needs_a_connection_and_a_task(run: Run) -> None:
     run(scenario())
 
 
+def test_a_url_that_cannot_be_is_the_apps_and_no_options_mistake(run: Run) -> None:
+    with pytest.raises(ConfigurationError, match=r"^App: There is no store for mysql://"):
+        run(App("mysql://h/d").open())
+
+
 def test_contradictory_and_unknown_options_are_refused_when_the_app_is_made() -> None:
     with pytest.raises(ConfigurationError, match="a store is given, and a URL"):
         App("sqlite:///x.db", store=MemoryStore())
@@ -295,6 +300,18 @@ def test_an_invalid_job_ends_a_generator_that_would_go_on_for_ever(app: App) -> 
 
     with pytest.raises(InvalidJob, match="job 1000 of the batch: task: 129 characters"):
         app.sync.enqueue_many(endless())
+
+
+def test_what_cannot_be_iterated_is_refused_and_leaves_nothing_behind(app: App) -> None:
+    app.sync.install()
+    with pytest.raises(TypeError, match="not iterable"):
+        app.sync.enqueue_many(7)  # type: ignore[arg-type]
+    assert app.sync._portal.run(tasks_of_the_loop) == 1
+    app.sync.close()
+
+
+async def tasks_of_the_loop() -> int:
+    return len(asyncio.all_tasks())
 
 
 def test_a_call_from_its_own_loop_is_refused_instead_of_waiting_for_itself(app: App) -> None:

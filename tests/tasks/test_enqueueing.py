@@ -210,6 +210,15 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
 def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
     with pytest.raises(InvalidJob, match="job 2 of the batch: queue: 129 characters, the limit is 128"):
         run(app.enqueue_many([NewJob(task="x"), NewJob(task="x", queue="q" * 129)]))
+    with pytest.raises(InvalidJob, match=r"job 2 of the batch: .*'copies'"):
+        run(send.enqueue_many([{"to": "x"}, {"to": "x", "copies": "many"}]))
+
+
+def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
+    with pytest.raises(InvalidJob, match=r"a dict is no job; give a NewJob, which task.new_job"):
+        run(app.enqueue({"task": "send"}))  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match="job 2 of the batch: a int is no job"):
+        run(app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]
 
 
 def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) -> None:

@@ -188,6 +188,11 @@ def test_a_database_url_of_another_kind_is_left_alone_and_said_so(tmp_path: Path
     assert "secret" not in store.note
 
 
+def test_a_complaint_about_database_url_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^DATABASE_URL: "):
+        resolve_store_url(environ={"DATABASE_URL": "postgres://u:a@b@h/d"}, folder=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
@@ -238,6 +243,10 @@ def test_a_store_that_cannot_be_meets_a_lesson(given: str, lesson: str) -> None:
         "postgres://u:hunter2@h:port/d",
         "host=h password=hunter2 'oops",
         "host=h password='hunter2",
+        "u:hunter2@h/d",
+        "postgresql:u:hunter2@h/d",
+        "postgresql:/u:hunter2@h/d",
+        "postgresql://u:hunter2 and more@h/d",
     ],
 )
 def test_no_complaint_about_a_connection_repeats_its_password(given: str) -> None:

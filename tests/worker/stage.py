@@ -110,13 +110,15 @@ class FaultyHeart(MemoryHeart):
         busy = frozenset((one.job_id, one.token) for one in leases if one.job_id in locked)
         return Pulse(lost=pulse.lost, canceled=pulse.canceled, busy=pulse.busy | busy)
 
-    def release(self, leases: Sequence[Lease]) -> None:
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         self._faulty.before("release", [one.job_id for one in leases])
-        super().release(leases)
+        locked = self._faulty.locked
+        super().release([one for one in leases if one.job_id not in locked])
+        return [one for one in leases if one.job_id in locked]
 
-    def abandon(self, token: str) -> None:
+    def abandon(self, token: str) -> bool:
         self._faulty.before("abandon", token)
-        super().abandon(token)
+        return super().abandon(token)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         self._faulty.before("reset_stalled", slack)

@@ -230,6 +230,22 @@ async def test_handing_back_is_tried_again_until_the_store_has_taken_it() -> Non
         assert states(stage) == [(State.QUEUED, 0, 0)]
 
 
+async def test_a_job_whose_row_somebody_has_locked_is_handed_back_as_soon_as_it_is_free() -> None:
+    async with at_work(lambda attempt: asyncio.Event().wait()) as stage:
+        held, other = await stage.add(max_attempts=1), await stage.add()
+        await stage.clock.settle()
+        stage.store.locked = {held}
+        stage.worker.stop(now=True)
+        await stage.clock.advance(2)
+        assert (await stage.job(other)).state is State.QUEUED
+        assert (await stage.job(held)).state is State.PROCESSING
+        stage.store.locked = set()
+        assert await stage.ended() < 1
+        job = await stage.job(held)
+        assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0), "it was not counted as a death"
+        assert [event.job_ids for event in stage.told(JobsReturned)] == [(other,), (held,)]
+
+
 async def test_an_idle_worker_stops_at_once() -> None:
     async with at_work(nothing) as stage:
         await stage.clock.advance(5)

@@ -9,15 +9,16 @@ from pathlib import Path
 import click
 
 from stowhand.demo.run import Demo, DemoResult, Progress
+from stowhand.observe.safe_text import escape, fit, telling_line
 from stowhand.service import exit_codes
-from stowhand.service.settings import ResolvedStore, resolve_store_url
+from stowhand.service.settings import NOBODY, ResolvedStore, resolve_store_url
 
 BAR = 32
 
 
 @click.command("demo")
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path())
-@click.option("-c", "--connection", metavar="STORE", help="Another store than a file of the demo's own.")
+@click.option("-c", "--connection", metavar="STORE", help="Another store than a file in --state.")
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -45,14 +46,22 @@ def command(path: Path, connection: str | None, state: Path) -> None:
 
 
 def _store(connection: str | None, state: Path) -> ResolvedStore:
-    """The one that was named (also by DATABASE_URL); else a file of its own, never the project's queue."""
+    """The database that was named (also by DATABASE_URL), in a schema of the demo's own; else a file of its own.
+
+    What the demo begins with is thrown away first, so an SQLite file that was named is never used itself: it holds
+    somebody's queue. The demo's file lies beside it.
+    """
     resolved = resolve_store_url(connection)
-    if resolved.source.startswith("the default"):
-        file = (state / "queue.db").resolve()
-        for leftover in (file, file.with_name("queue.db-wal"), file.with_name("queue.db-shm")):
-            leftover.unlink(missing_ok=True)
-        return ResolvedStore(f"sqlite:///{file}", "the embedded default")
-    return resolved
+    if resolved.scheme != "sqlite":
+        return resolved
+    if resolved.source == NOBODY:
+        file, source = (state / "queue.db").resolve(), "the embedded default"
+    else:
+        named = Path(resolved.url.removeprefix("sqlite:///").partition("?")[0])
+        file, source = named.absolute().with_name("stowhand_demo.db"), f"beside {named.name}: {resolved.source}"
+    for suffix in ("", "-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    return ResolvedStore(f"sqlite:///{file}", source)
 
 
 class _Bar:
@@ -82,18 +91,20 @@ class _Bar:
 def _print(result: DemoResult) -> None:
     click.echo(f"\n{'kind':<24}{'files':>8}{'lines':>10}{'longest':>9}{'bytes':>12}")
     for total in result.totals:
-        click.echo(f"{total.kind:<24}{total.files:>8}{total.lines:>10}{total.longest:>9}{total.size:>12}")
+        click.echo(
+            f"{fit(escape(total.kind), 23):<24}{total.files:>8}{total.lines:>10}{total.longest:>9}{total.size:>12}"
+        )
     lines, size = sum(total.lines for total in result.totals), sum(total.size for total in result.totals)
     files = sum(total.files for total in result.totals)
     click.echo(f"{'all':<24}{files:>8}{lines:>10}{'':>9}{size:>12}\n")
     click.echo(f"jobs completed            {result.completed} of {result.files} files")
     click.echo(f"failed first, retried     {result.retried}")
     for job in result.failed:
-        click.echo(f"poison, failed at once    job {job.id}: {(job.last_error or '').splitlines()[0]}")
+        click.echo(f"poison, failed at once    job {job.id}: {escape(telling_line(job.last_error or ''))}")
     click.echo(f"worker killed             {result.killed}; {result.came_back} jobs came back at once")
     click.echo(f"runs repeated by the kill {result.repeats} (each entered once)")
     if result.problems:
         for problem in result.problems:
-            click.echo(f"WRONG: {problem}")
+            click.echo(f"WRONG: {escape(problem)}")
     else:
         click.echo(f"\nchecked against a direct walk: nothing lost, nothing doubled ({result.seconds:.1f} s)")

@@ -29,7 +29,8 @@ def _states(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
-ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=1))
+ID = click.IntRange(1, 2**63 - 1)
+ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ID)
 
 
 @click.group(cls=Group, name="jobs")
@@ -42,7 +43,7 @@ def command() -> None:
 @click.option("--task", help="Only this task.")
 @click.option("--queue", help="Only this queue.")
 @click.option("--key", help="Only the job with this key.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="ID", help="Only ids above this one.")
+@click.option("--after", type=click.IntRange(0, 2**63 - 1), default=0, metavar="ID", help="Only ids above this one.")
 @click.option("--limit", type=click.IntRange(1, MOST), default=100, show_default=True, help="How many at most.")
 @json_option
 @store_options
@@ -72,7 +73,7 @@ def list_jobs(
 
 
 @command.command("show")
-@click.argument("job_id", metavar="ID", type=click.IntRange(min=1))
+@click.argument("job_id", metavar="ID", type=ID)
 @json_option
 @store_options
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
@@ -104,7 +105,7 @@ def cancel_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 
 
 @command.command("remove")
-@click.argument("job_ids", metavar="ID...", nargs=-1, type=click.IntRange(min=1))
+@click.argument("job_ids", metavar="ID...", nargs=-1, type=ID)
 @click.option("keys", "--key", multiple=True, help="The job that holds this key; may be repeated.")
 @json_option
 @store_options

@@ -28,12 +28,16 @@ class BlockingLink:
         self._address = address
         self._role = role
         self._prepared = prepared
-        self._connection: psycopg.Connection[Row] | None = None
+        self._connection: _Connection | None = None
 
-    def rows(self, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
-        """Run one statement in a transaction of its own. Raises what psycopg raises, StoreUnreachable, TimeoutError."""
+    def rows(self, statement: bytes, values: Sequence[object] = (), deadline: float = DEADLINE) -> list[Row]:
+        """Run one statement in a transaction of its own, in so many seconds at most.
+
+        Raises what psycopg raises, StoreUnreachable, TimeoutError.
+        """
         if self._connection is None or self._connection.closed:
             self._connection = self._dial()
+        self._connection.deadline = deadline
         try:
             cursor = self._connection.cursor(binary=True)
             cursor.execute(statement, values, prepare=self._prepared or None)
@@ -53,7 +57,7 @@ class BlockingLink:
         """The error that says so to the caller."""
         return StoreUnreachable(f"{self._address}: {self._address.scrub(str(error).strip()) or 'no answer in time'}")
 
-    def _dial(self) -> psycopg.Connection[Row]:
+    def _dial(self) -> _Connection:
         parameters = self._address.parameters(self._role())
         try:
             connection = _Connection.connect(
@@ -68,8 +72,11 @@ class BlockingLink:
 class _Connection(psycopg.Connection[Row]):
     """psycopg's, with a deadline on every wait."""
 
+    deadline = DEADLINE
+    """Seconds."""
+
     def wait(self, gen: Generator[Any, Any, _T], *args: Any, **options: Any) -> _T:
-        return super().wait(_until(gen, stopwatch() + DEADLINE), *args, **options)
+        return super().wait(_until(gen, stopwatch() + self.deadline), *args, **options)
 
 
 def _until(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:

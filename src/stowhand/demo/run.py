@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from stowhand.clock import SystemClock, stopwatch
-from stowhand.demo.files import describe, walk
+from stowhand.demo.files import describe, name_of, walk
 from stowhand.demo.report import KindTotal, Report
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
@@ -32,6 +32,7 @@ TAKES_ABOUT = 4.0
 """Seconds that the work is stretched to, so that there is a middle."""
 AT_ONCE = 8
 GIVE_UP = 90.0
+"""Seconds without any job ending; a big folder may take longer than that as a whole."""
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
@@ -100,10 +101,10 @@ class Demo:
         report = str(self._report.path)
         jobs = []
         for number, path in enumerate(files):
-            payload = {"path": str(path), "report": report, "pause": pause, "fail_first": number < FAIL_FIRST}
+            payload = {"path": name_of(path), "report": report, "pause": pause, "fail_first": number < FAIL_FIRST}
             delay = 1.0 if number == len(files) - 1 else None
             jobs.append(NewJob(task="describe_file", payload=msgspec.json.encode(payload).decode(), delay=delay))
-        ghost = {"path": str(self._folder / "no-such-file"), "report": report}
+        ghost = {"path": name_of(self._folder / "no-such-file"), "report": report}
         jobs.insert(len(jobs) // 2, NewJob(task="describe_file", payload=msgspec.json.encode(ghost).decode()))
         return jobs
 
@@ -129,6 +130,8 @@ class Demo:
         while stopwatch() < deadline and not working.done():
             counts = await store.counts()
             live = sum(counts[state] for state in LIVE)
+            if progress.total - live > progress.done:
+                deadline = stopwatch() + GIVE_UP
             progress.done, progress.note = progress.total - live, self._killed
             self._show(progress)
             if not killed and progress.done >= KILL_AT * progress.total:
@@ -136,7 +139,7 @@ class Demo:
             if not live and killed:
                 return
             await self._clock.sleep(0.05)
-        raise StoreError(f"the demo gave up after {GIVE_UP:g} s; jobs by state: {await store.counts()}")
+        raise StoreError(f"the demo gave up: no job ended for {GIVE_UP:g} s; jobs by state: {await store.counts()}")
 
     def _kill(self, supervisor: Supervisor) -> bool:
         process = supervisor.children[0].process
@@ -174,7 +177,7 @@ class Demo:
         self, counts: dict[State, int], failed: list[Job], completed: list[Job], files: list[Path]
     ) -> list[str]:
         """Compare the queue and the report with a direct walk that had nothing to do with either."""
-        walked = {str(path): describe(path).digest for path in files}
+        walked = {name_of(path): _digest(path) for path in files}
         entered = self._report.digests()
         problems = [f"lost: {path} is not in the report" for path in walked.keys() - entered.keys()]
         problems += [f"invented: {path} is in the report" for path in entered.keys() - walked.keys()]
@@ -187,3 +190,11 @@ class Demo:
         if not self._killed:
             problems.append("no worker was killed")
         return problems
+
+
+def _digest(path: Path) -> str:
+    """What a direct walk finds; of a file that went away while the demo ran, nothing."""
+    try:
+        return describe(path).digest
+    except OSError as error:
+        return f"unreadable: {error}"

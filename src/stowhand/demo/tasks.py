@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stowhand.clock import sleep_blocking
-from stowhand.demo.files import describe
+from stowhand.demo.files import describe, path_of
 from stowhand.demo.report import Report
 from stowhand.errors import Poison
 from stowhand.retry import constant
@@ -20,9 +20,10 @@ def describe_file(context: Context, path: str, report: str, pause: float = 0.0, 
     """Read one file and enter it into the report. Plain synchronous code: it runs in a thread of the worker."""
     if fail_first and context.attempt == 1:
         raise OSError(f"{path}: made to fail the first time, to show a retry")
-    if not Path(path).is_file():
+    file = path_of(path)
+    if not file.is_file():
         raise Poison(f"{path}: there is no such file, and trying again will not make one")
-    found = describe(Path(path))
+    found = describe(file)
     sleep_blocking(pause)  # so that there is a middle in which a worker can be killed
     Report(Path(report)).enter(found, context.job.worker or "?")
     return found.digest

@@ -173,7 +173,8 @@ class App:
     def _new_store(self) -> QueueStore:
         from stowhand.service.settings import resolve_store_url
 
-        return open_store(resolve_store_url(self._url).url, self._options)
+        url = resolve_store_url().url if self._url is None else _understood(self._url)
+        return open_store(url, self._options)
 
     def _any_store(self) -> QueueStore:
         """For what needs no connection of ours."""
@@ -236,21 +237,31 @@ class Declaring(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-def _check_each(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
-    number = 0
+def _understood(url: str) -> str:
+    from stowhand.service.store_url import store_url
+
     try:
-        for number, job in enumerate(jobs, 1):  # noqa: B007
+        return store_url(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"App: {error}") from None
+
+
+def _check_each(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
+    number = 1
+    try:
+        for job in jobs:
             yield limits.check(job)
-    except InvalidJob as error:
+            number += 1
+    except InvalidJob as error:  # also from the source itself, while it makes the job of this number
         raise InvalidJob(f"job {number} of the batch: {error}") from None
 
 
 async def _check_each_async(jobs: AsyncIterable[NewJob]) -> AsyncIterator[NewJob]:
-    number = 0
+    number = 1
     try:
         async for job in jobs:
-            number += 1
             yield limits.check(job)
+            number += 1
     except InvalidJob as error:
         raise InvalidJob(f"job {number} of the batch: {error}") from None
 

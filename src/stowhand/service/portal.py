@@ -36,10 +36,10 @@ class Portal:
 
         A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
         """
+        remaining = iter(items)  # first: what cannot be iterated must not leave a coroutine that waits for it
         requests: SimpleQueue[asyncio.Future[list[S]] | None] = SimpleQueue()
         running = self._start(lambda: start(_arriving(requests)))
         running.add_done_callback(lambda _: requests.put(None))
-        remaining = iter(items)
         try:
             while (request := requests.get()) is not None:
                 _answer(request, remaining)

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stowhand.clock import sleep_blocking, stopwatch
 from stowhand.errors import StoreError
@@ -33,6 +33,7 @@ from stowhand.worker import Worker, new_identity
 SAME_SIGNAL = 0.5
 """Signals within so many seconds count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
 LAST_WRITE = 2.0
+BUSY_PAUSE = 0.1
 
 
 def run_process(
@@ -89,7 +90,7 @@ async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper]
             isolate=Quarantine(settings, name).run,
             on_hang=_leave_when_hung(settings.grace),
         )
-        stopper = Stopper(worker, lambda: _leave(store, name))
+        stopper = Stopper(worker, lambda: _leave(store, worker))
         if control is not None:
             control(stopper)
         else:
@@ -129,28 +130,24 @@ def _has_terminal() -> bool:
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     """Give back what still runs: allowed only because nothing will run a moment later."""
 
-    def release() -> None:
-        heart = store.heart()
-        try:
-            heart.release(sorted(leases, key=lambda lease: lease.job_id))
-        except StoreError:
-            return  # they come back when their leases end
-        finally:
-            heart.close()
-
-    _within(release, LAST_WRITE)
+    _within(lambda: _release(store, leases), LAST_WRITE)
 
 
-def _leave(store: QueueStore, name: str) -> None:
-    """The third wish: everything this worker holds is taken back as after a crash, and the process ends."""
-    _within(lambda: _reset_own(store, name), LAST_WRITE)
+def _leave(store: QueueStore, worker: Worker) -> None:
+    """The third wish: everything this worker holds goes back unspent, as far as two seconds allow; the process ends."""
+    _within(lambda: _release(store, worker.held, worker.id), LAST_WRITE)
     hard_exit(exit_codes.FAILURE)
 
 
-def _reset_own(store: QueueStore, name: str) -> None:
+def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:
+    """Give leases back; of ``worker`` also what a claim has brought whose reply never came."""
     heart = store.heart()
     try:
-        while heart.reset_worker(name):
+        busy = heart.release(sorted(leases, key=lambda lease: lease.job_id))
+        while busy:  # locked by somebody's transaction; whoever called us says how long to try
+            sleep_blocking(BUSY_PAUSE)
+            busy = heart.release(busy)
+        while worker is not None and heart.reset_worker(worker):
             pass
     except StoreError:
         return  # they come back when their leases end

@@ -23,6 +23,8 @@ from stowhand.store import Claim, Lease
 from stowhand.tasks.dispatch import TaskHandler
 
 ANSWER_LIMIT = 4 * 1024 * 1024
+LAST_WORDS = 1.0
+"""Seconds between a child's answer and its death, whichever comes first."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -68,7 +70,7 @@ class Quarantine:
 
     async def run(self, attempt: Attempt[Any]) -> object:
         """Raises ChildCrashed. Cancelling it kills the child: a process, unlike a thread, can be killed."""
-        reading, writing = os.pipe()
+        answer, reading, writing = await _open_pipe()
         try:
             assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing)
             child = await asyncio.create_subprocess_exec(
@@ -80,21 +82,21 @@ class Quarantine:
                 start_new_session=True,
             )
         except BaseException:
-            os.close(reading)
+            reading.close()
             raise
         finally:
             os.close(writing)
         try:
-            answer, _ = await asyncio.gather(asyncio.to_thread(_read_all, reading), _hand_over(child, assignment))
-            code = await child.wait()
-        except BaseException:
+            await _hand_over(child, assignment)
+            said = await _hear(answer, child)
+        finally:
+            reading.close()
             if child.returncode is None:
                 child.kill()
                 await child.wait()
-            raise
-        if not answer:
-            raise ChildCrashed(f"the child process ended with {code} and no answer")
-        decoded = msgspec.json.decode(answer, type=ChildAnswer)
+        if not said.endswith(b"\n"):
+            raise ChildCrashed(f"the child process ended with {child.returncode} and no answer")
+        decoded = msgspec.json.decode(said, type=ChildAnswer)
         attempt.then.extend(decoded.then)
         return decoded.outcome()
 
@@ -102,17 +104,33 @@ class Quarantine:
 async def _hand_over(child: asyncio.subprocess.Process, assignment: Assignment) -> None:
     assert child.stdin is not None
     try:
-        child.stdin.write(msgspec.json.encode(assignment))
+        # Not closed: its end is how the child learns that this process is gone.
+        child.stdin.write(msgspec.json.encode(assignment) + b"\n")
         await child.stdin.drain()
-        child.stdin.close()
     except (BrokenPipeError, ConnectionResetError):
         return  # it died at once; that there is no answer says so
 
 
-def _read_all(descriptor: int) -> bytes:
-    """Until every writer has gone: at the latest, when the child has died."""
-    with os.fdopen(descriptor, "rb") as pipe:
-        return pipe.read(ANSWER_LIMIT)
+async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
+    """What comes through it, its reading end, and the descriptor to write to."""
+    reading, writing = os.pipe()
+    stream = asyncio.StreamReader(limit=ANSWER_LIMIT)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
+    )
+    return stream, transport, writing
+
+
+async def _hear(answer: asyncio.StreamReader, child: asyncio.subprocess.Process) -> bytes:
+    """One line, or less when the child has died. Its own children may hold the pipe open for ever."""
+    line, death = asyncio.ensure_future(answer.readline()), asyncio.ensure_future(child.wait())
+    try:
+        await asyncio.wait((line, death), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((line, death), timeout=LAST_WORDS)
+        return line.result() if line.done() else b""
+    finally:
+        line.cancel()
+        death.cancel()
 
 
 def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) -> ChildAnswer:

@@ -23,6 +23,9 @@ from stowhand.service.settings_file import SettingsFile, read_settings_file
 from stowhand.service.store_url import scheme_of, store_url
 from stowhand.store import StoreOptions
 
+NOBODY = "the default; -c or DATABASE_URL names another"
+"""The source of a store that nobody named."""
+
 
 class ResolvedStore(msgspec.Struct, frozen=True):
     """Which store, and who said so."""
@@ -189,17 +192,21 @@ class _Reading:
     def _connection(self) -> ResolvedStore:
         said = next(self._sayings(SETTINGS["connection"]), None)
         if said is not None:
-            try:
-                return ResolvedStore(store_url(said.text), said.source)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{said.source}: {error}") from None
+            return self._named(said.text, said.source)
         database_url = self._environ.get("DATABASE_URL", "")
         if database_url.startswith(("postgres://", "postgresql://")):
-            return ResolvedStore(store_url(database_url), "DATABASE_URL")
+            return self._named(database_url, "DATABASE_URL")
         note = "DATABASE_URL does not name a PostgreSQL database and was left alone" if database_url else ""
         if self._environ.get("PGDATABASE"):
             return ResolvedStore("postgresql://", "PGDATABASE and its companions", note)
-        return ResolvedStore(DEFAULT_STORE, "the default; -c or DATABASE_URL names another", note)
+        return ResolvedStore(DEFAULT_STORE, NOBODY, note)
+
+    @staticmethod
+    def _named(text: str, source: str) -> ResolvedStore:
+        try:
+            return ResolvedStore(store_url(text), source)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{source}: {error}") from None
 
     def _parsed(self, setting: Setting, preset: Mapping[str, str]) -> Any:
         said = next(self._sayings(setting), None)

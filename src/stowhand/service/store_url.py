@@ -41,6 +41,8 @@ def _from_url(url: str, scheme: str) -> str:
     rest = url.partition(":")[2]
     if scheme == "sqlite":
         return _check_sqlite(f"sqlite:{rest}")
+    if not rest.startswith("//") or any(char.isspace() for char in rest):
+        raise _unreadable()
     return _understand_ssl(f"postgresql:{rest}")
 
 
@@ -60,10 +62,7 @@ def _understand_ssl(url: str) -> str:
         if parts.netloc.count("@") > 1:
             raise ValueError
     except ValueError:
-        raise ConfigurationError(
-            "This PostgreSQL URL cannot be read. In a name or password the characters /?#[]@:% are"
-            " percent-encoded: @ is %40, / is %2F."
-        ) from None
+        raise _unreadable() from None
     options = parse_qsl(parts.query, keep_blank_values=True)
     if not any(name == "ssl" for name, _ in options):
         return url
@@ -73,6 +72,13 @@ def _understand_ssl(url: str) -> str:
     # urlunsplit drops the empty host of postgresql:///name; libpq wants its slashes.
     made = urlunsplit(("", parts.netloc, parts.path, urlencode(kept, quote_via=quote), parts.fragment))
     return f"postgresql:{made}" if made.startswith("//") else f"postgresql://{made}"
+
+
+def _unreadable() -> ConfigurationError:
+    return ConfigurationError(
+        "This PostgreSQL URL cannot be read. It begins with postgresql://, and in a name or password spaces and the"
+        " characters /?#[]@:% are percent-encoded: @ is %40, / is %2F."
+    )
 
 
 def _ssl_mode(value: str) -> str:
@@ -105,6 +111,8 @@ def _unquote(value: str) -> str:
 
 
 def _from_name(name: str) -> str:
+    if "@" in name:
+        raise ConfigurationError(f"This looks like a URL without its beginning. {HOW_TO_NAME_A_STORE}")
     if name.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3")) or "/" in name or name in (":memory:", "."):
         raise ConfigurationError(
             f"{name}: a bare word is the name of a PostgreSQL database. For an SQLite file write sqlite:///{name}"

@@ -11,6 +11,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -18,6 +19,7 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.service import exit_codes
+from stowhand.service.process import LAST_WRITE, SAME_SIGNAL, hard_exit
 from stowhand.service.settings import WorkerSettings
 from stowhand.store import Heart
 from stowhand.worker import LAST_PAUSE, new_identity
@@ -51,6 +53,13 @@ class Child:
         if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(word.encode() + b"\n")
 
+    def kill(self) -> bool:
+        """False: there is nothing alive."""
+        if self.process is None or self.process.returncode is not None:
+            return False
+        self.process.kill()
+        return True
+
 
 class Supervisor:
     """``await run()`` until every child has ended for good. ``heart`` is a connection used to take jobs back."""
@@ -58,8 +67,9 @@ class Supervisor:
     def __init__(self, settings: WorkerSettings, heart: Callable[[], Heart], events: Events) -> None:
         self._settings, self._make_heart, self._events = settings, heart, events
         self._clock = SystemClock()
-        self._stopping = False
+        self._stopped = asyncio.Event()
         self._wishes = 0
+        self._last_wish = float("-inf")
         self._code = exit_codes.OK
         self.children = [Child(number) for number in range(settings.processes)]
 
@@ -72,24 +82,36 @@ class Supervisor:
 
     def wish(self) -> None:
         """A wish to stop: drain; then hand back at once; then end."""
-        self._stopping = True
+        now = stopwatch()
+        if now - self._last_wish >= SAME_SIGNAL:
+            self._last_wish = now
+            self._stop()
+
+    def _stop(self) -> None:
         self._wishes += 1
+        self._stopped.set()
         for child in self.children:
-            if self._wishes <= 2:
-                child.tell("drain" if self._wishes == 1 else "now")
-            elif child.process is not None and child.process.returncode is None:
-                child.process.kill()
+            self._tell(child)
+        if self._wishes > 2:
+            self._code = exit_codes.FAILURE
+            self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
         bound = (self._settings.grace if self._wishes == 1 else 0.0) + 2 * LAST_PAUSE
         self._clock.call_later(bound, self._kill_all)
 
+    def _tell(self, child: Child) -> None:
+        """What was wished so far. A child that is only now being made hears it with its order."""
+        if self._wishes > 2:
+            child.kill()
+        elif self._wishes:
+            child.tell("drain" if self._wishes == 1 else "now")
+
     def _kill_all(self) -> None:
         for child in self.children:
-            if child.process is not None and child.process.returncode is None:
+            if child.kill():
                 self._code = exit_codes.FAILURE
-                child.process.kill()
 
     async def _keep(self, child: Child) -> None:
-        while not self._stopping:
+        while not self._stopped.is_set():
             await self._start(child)
             assert child.process is not None
             code = await child.process.wait()
@@ -97,7 +119,9 @@ class Supervisor:
                 await self._bury(child, code)
             if self._ends_with(child, code):
                 return
-            await self._clock.sleep(self._pause(child))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause(child)):
+                    await self._stopped.wait()
 
     async def _start(self, child: Child) -> None:
         child.name, child.started = f"{new_identity()}.{child.number + 1}", stopwatch()
@@ -109,17 +133,18 @@ class Supervisor:
             start_new_session=True,
         )
         child.tell(msgspec.json.encode(Order(self._settings, child.name)).decode())
+        self._tell(child)
 
     def _ends_with(self, child: Child, code: int) -> bool:
         """Whether this slot is done: asked to stop, drained, or unable to start."""
         if code in SETTLED_CODES:
             self._code = code
-            if not self._stopping:
-                self.wish()
+            if not self._stopped.is_set():
+                self._stop()
             return True
-        if self._stopping and code != exit_codes.OK and self._wishes < 3:
+        if self._stopped.is_set() and code != exit_codes.OK:
             self._code = exit_codes.FAILURE
-        return self._stopping or (self._settings.once and code == exit_codes.OK)
+        return self._stopped.is_set() or (self._settings.once and code == exit_codes.OK)
 
     async def _bury(self, child: Child, code: int) -> None:
         """Take back at once what the dead child held, and say so."""

@@ -198,13 +198,15 @@ class MemoryHeart:
         with self._store.transaction() as (rows, now):
             return leasing.beat(rows, leases, lease, now)
 
-    def release(self, leases: Sequence[Lease]) -> None:
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         with self._store.transaction() as (rows, now):
             leasing.release(rows, leases, now)
+        return ()
 
-    def abandon(self, token: str) -> None:
+    def abandon(self, token: str) -> bool:
         with self._store.transaction() as (rows, now):
             leasing.abandon(rows, token, now)
+        return True
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):

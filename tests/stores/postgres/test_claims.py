@@ -81,6 +81,18 @@ def test_a_claim_commits_asynchronously_only_if_no_job_of_it_has_a_queue(
     assert commit_mode_after_a_claim(postgres_url) == "on"
 
 
+def test_a_claim_leaves_nothing_behind_on_its_connection(store: PostgresStore, postgres_url: str, run: Any) -> None:
+    async def story() -> None:
+        await store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
+        await store._claims._link.rows(b"set synchronous_commit = on")  # the server of the tests has it off
+        await claim(store, 1)
+        ((mode,),) = await store._claims._link.rows(b"show synchronous_commit")
+        assert mode == "on", "the next claim on it may be one of a queue's job"
+        await store.close()
+
+    run(story())
+
+
 def test_a_run_time_that_python_cannot_name_makes_nothing_unreadable(store: PostgresStore, sql: Sql, run: Any) -> None:
     sql("select stowhand.add_job('t', run_at := 'infinity')")
     sql("select stowhand.add_job('t', run_at := '-infinity')")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from stowhand.clock import stopwatch
+from stowhand.database.address import DEADLINE
 from stowhand.database.link import Link, Row
 from stowhand.job import Job
 from stowhand.store import Claim, ClaimRequest
@@ -32,6 +33,7 @@ class Claims:
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._home.worker = request.worker
+        self._home.patience = min(max(request.lease / 4, 1.0), DEADLINE)
         if request.limit < 1:
             return []
         floor = self._floor(request)

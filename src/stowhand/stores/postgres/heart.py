@@ -36,14 +36,22 @@ class PostgresHeart:
             answers[found].add((job_id, token))
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Hand back unspent."""
-        if leases:
-            self._rows("release", *pairs(in_id_order(leases)), self._home.keep, self._home.now())
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent. Gives those whose rows somebody's transaction has locked."""
+        if not leases:
+            return []
+        done = self._rows("release", *pairs(in_id_order(leases)), self._home.keep, self._home.now())
+        ids = {row[0] for row in done}
+        missed = [lease for lease in leases if lease.job_id not in ids]
+        if not missed:
+            return []
+        found = {(job_id, token): what for job_id, token, what in self._rows("look", *pairs(missed))}
+        return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
 
-    def abandon(self, token: str) -> None:
-        """Give back what it holds, and let it claim nothing more."""
-        self._rows("abandon", token, self._home.keep, self._home.now())
+    def abandon(self, token: str) -> bool:
+        """Give back what it holds, and let it claim nothing more. False: some of it is locked, and still held."""
+        ((done,),) = self._rows("abandon", token, self._home.keep, self._home.now())
+        return bool(done)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has not been renewed in time."""
@@ -62,7 +70,8 @@ class PostgresHeart:
 
     def maintain(self) -> None:
         """Days of the history made ahead and dropped behind; queue rows that no job needs."""
-        self._rows("maintain", self._home.options.history, self._home.now())
+        with self._home.translated():
+            self._link.rows(self._home.statements["maintain"], (self._home.options.history, self._home.now()))
 
     def close(self) -> None:
         """Let the connection go."""
@@ -103,9 +112,9 @@ class PostgresHeart:
         with self._home.translated():
             for attempt in range(1, _TRIES):
                 try:
-                    return self._link.rows(self._home.statements[name], values)
+                    return self._link.rows(self._home.statements[name], values, self._home.patience)
                 except psycopg.Error as error:
                     if not trouble.is_transient(error):
                         raise
                     sleep_blocking(_PAUSE * attempt)
-            return self._link.rows(self._home.statements[name], values)
+            return self._link.rows(self._home.statements[name], values, self._home.patience)

@@ -11,7 +11,7 @@ from importlib.resources import files
 import psycopg
 
 from stowhand.database import trouble
-from stowhand.database.address import Address
+from stowhand.database.address import DEADLINE, Address
 from stowhand.database.link import Dialer, Pool
 from stowhand.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
@@ -44,6 +44,8 @@ class Home:
         self.statements = load_statements(files("stowhand.stores.postgres") / "statements.sql", self.fillings)
         self.worker = ""
         """Who claims through this store: part of the names of its connections."""
+        self.patience = DEADLINE
+        """Seconds that the heart waits for an answer: a connection that died without a word must not cost a lease."""
 
     def now(self) -> datetime | None:
         """The frozen time of a test, else None: the server's clock."""

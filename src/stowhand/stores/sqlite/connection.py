@@ -51,7 +51,7 @@ class Connection:
         """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
         with self._lock:
             try:
-                return self._transact(self._ready(), work)
+                return self._whatever_is_stored(lambda: self._transact(self._ready(), work))
             except sqlite3.Error as error:
                 raise trouble.explain(error, self._path) from error
 
@@ -59,7 +59,7 @@ class Connection:
         """Look without writing. Each statement sees one committed state."""
         with self._lock:
             try:
-                return self._patiently(lambda: work(self._ready(), self._now()))
+                return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._ready(), self._now())))
             except sqlite3.Error as error:
                 raise trouble.explain(error, self._path) from error
 
@@ -98,6 +98,20 @@ class Connection:
             self._raw = raw
             self.opened += 1
         return self._raw
+
+    def _whatever_is_stored(self, step: Callable[[], T]) -> T:
+        """Repeat a step that met a text which is no UTF-8 (written by somebody else), reading it as it is.
+
+        Its bytes become lone surrogates, which no JSON may hold: that job fails alone, and nobody else is stopped.
+        """
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if self._raw is None or not trouble.is_undecodable(error):
+                raise
+        # From now on: asking Python for each text costs more, and that row is still there.
+        self._raw.text_factory = trouble.read_anyway
+        return step()
 
     def _patiently(self, step: Callable[[], T]) -> T:
         """Repeat a step while others have the lock. Every try waits inside SQLite, so this does not spin."""

@@ -46,13 +46,14 @@ class SqliteHeart:
 
         return self._connection.write(renew)
 
-    def release(self, leases: Sequence[Lease]) -> None:
-        """Hand back unspent."""
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
         if leases:
             pairs = [(one.job_id, one.token) for one in leases]
             self._connection.write(lambda connection, now: self._give_back(connection, now, pairs))
+        return ()
 
-    def abandon(self, token: str) -> None:
+    def abandon(self, token: str) -> bool:
         """Give back whatever this token holds; it claims nothing more."""
 
         def give_up(connection: sqlite3.Connection, now: Moment) -> None:
@@ -60,6 +61,7 @@ class SqliteHeart:
             self._give_back(connection, now, connection.execute(SQL["held_by_token"], {"token": token}).fetchall())
 
         self._connection.write(give_up)
+        return True
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""

@@ -42,7 +42,7 @@ def to_job(row: JobRow) -> Job:
         resets=resets,
         max_resets=max_resets,
         key=key,
-        flags=() if flags is None else _flags.decode(flags),
+        flags=() if flags is None else _read_flags(flags),
         last_error=last_error,
         revision=revision,
         created_at=to_datetime(created_at),
@@ -53,6 +53,14 @@ def to_job(row: JobRow) -> Job:
         cancel_requested=bool(cancel_requested),
         result=result,
     )
+
+
+def _read_flags(text: str) -> tuple[str, ...]:
+    """The flags. What somebody else wrote there and is no list of texts is one flag, its own text, and stops nobody."""
+    try:
+        return _flags.decode(text)
+    except msgspec.MsgspecError:
+        return (text,)
 
 
 def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:

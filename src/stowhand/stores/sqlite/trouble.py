@@ -42,6 +42,16 @@ def is_busy(error: sqlite3.Error) -> bool:
     return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def is_undecodable(error: sqlite3.Error) -> bool:
+    """A stored text is no UTF-8. Python's own complaint: it has no code."""
+    return str(error).startswith("Could not decode to UTF-8")
+
+
+def read_anyway(stored: bytes) -> str:
+    """A stored text whatever it is: each byte that is no UTF-8 as a lone surrogate."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
 def is_refused_data(error: BaseException) -> bool:
     """The values cannot be written, whoever tries and however often."""
     if isinstance(error, sqlite3.Error):

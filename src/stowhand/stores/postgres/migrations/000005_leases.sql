@@ -43,7 +43,8 @@ begin
 end $$;
 
 -- This token claims nothing from now on, and what it holds goes back. The lock waits for a claim that is under way.
-create function {schema}.abandon(_token uuid, _keep boolean, _now timestamptz default null) returns void
+-- False: somebody's transaction has locked some of it, so it must be asked again.
+create function {schema}.abandon(_token uuid, _keep boolean, _now timestamptz default null) returns boolean
 language plpgsql {pinned_path} {index_plans} as $$
 begin
   perform pg_advisory_xact_lock(uuid_hash_extended(_token, 0));
@@ -52,6 +53,7 @@ begin
   perform {schema}.release(array_agg(j.id), array_agg(j.token), _keep, _now)
     from (select j.id, j.token from {schema}.live j where j.state = 'processing' and j.token = _token order by j.id) j
     having count(*) > 0;
+  return not exists (select from {schema}.live j where j.state = 'processing' and j.token = _token);
 end $$;
 
 -- Processing jobs whose lease ended more than `_slack` seconds ago; or all that `_worker` holds; or that one pair.

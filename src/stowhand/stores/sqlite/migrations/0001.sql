@@ -50,7 +50,26 @@ CREATE TABLE stowhand_jobs (
     CONSTRAINT resets_not_negative CHECK (resets >= 0 AND (max_resets IS NULL OR max_resets >= 0)),
     CONSTRAINT priority_has_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647),
     CONSTRAINT run_at_is_a_date CHECK (run_at BETWEEN -62135596800000000 AND 253402300799999999),
-    CONSTRAINT loses_retries_is_known CHECK (loses_retries IN ('replaced', 'removed'))
+    CONSTRAINT loses_retries_is_known CHECK (loses_retries IN ('replaced', 'removed')),
+    -- SQLite keeps a value of any type in a column of any type: one such row would stop everybody who reads it.
+    CONSTRAINT task_is_text CHECK (typeof(task) = 'text'),
+    CONSTRAINT payload_is_text CHECK (typeof(payload) = 'text'),
+    CONSTRAINT queue_is_text CHECK (queue IS NULL OR typeof(queue) = 'text'),
+    CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
+    CONSTRAINT flags_are_an_array CHECK (flags IS NULL OR (typeof(flags) = 'text' AND flags GLOB '[[]*]')),
+    CONSTRAINT attempts_are_whole CHECK (typeof(attempts) = 'integer' AND typeof(max_attempts) = 'integer'),
+    CONSTRAINT resets_are_whole CHECK (
+        typeof(resets) = 'integer' AND (max_resets IS NULL OR typeof(max_resets) = 'integer')
+    ),
+    CONSTRAINT priority_is_whole CHECK (typeof(priority) = 'integer'),
+    CONSTRAINT epoch_is_whole CHECK (typeof(epoch) = 'integer'),
+    CONSTRAINT run_at_is_whole CHECK (typeof(run_at) = 'integer'),
+    CONSTRAINT created_at_is_a_date CHECK (
+        typeof(created_at) = 'integer' AND created_at BETWEEN -62135596800000000 AND 253402300799999999
+    ),
+    CONSTRAINT updated_at_is_a_date CHECK (
+        typeof(updated_at) = 'integer' AND updated_at BETWEEN -62135596800000000 AND 253402300799999999
+    )
 );
 
 CREATE UNIQUE INDEX stowhand_jobs_key ON stowhand_jobs (key) WHERE key IS NOT NULL;

@@ -25,14 +25,14 @@ ORDER BY run_at, id
 SELECT priority, run_at, id, NULL FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_ready
 WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
     AND task = :task AND priority = :priority AND run_at <= :now
-    AND NOT EXISTS (SELECT 1 FROM json_each(job.flags) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+    AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
 ORDER BY run_at, id
 
 -- name: due_suspects
 SELECT priority, run_at, id, queue FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_suspect
 WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-    AND NOT EXISTS (SELECT 1 FROM json_each(job.flags) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+    AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
     AND (queue IS NULL OR NOT EXISTS (
         SELECT 1 FROM stowhand_jobs AS running WHERE running.queue = job.queue AND running.state = 'processing'
     ))
@@ -62,7 +62,7 @@ ORDER BY priority, run_at, id
 SELECT priority, run_at, id, queue FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
 WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
     AND queue = :queue AND task = :task AND run_at <= :now
-    AND NOT EXISTS (SELECT 1 FROM json_each(job.flags) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+    AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
 ORDER BY priority, run_at, id LIMIT 1
 
 -- name: heads_to_recheck

@@ -1,0 +1,89 @@
+"""The demo does its work on whatever files a folder holds, and never touches anybody's queue."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stowhand.demo.files import describe, name_of, path_of, walk
+from tests.cli.conftest import Stowhand
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "demo"
+
+
+@pytest.fixture
+def files(folder: Path) -> Path:
+    """A folder of files with names that files really have."""
+    files = folder / "files"
+    files.mkdir()
+    for name in ("a.py", "100%41.txt", "two\nlines.md", "grün.\x1b[2J", "sentence. And a long one it is"):
+        (files / name).write_text("one\nthree\n")
+    Path(os.fsdecode(os.fsencode(files) + b"/bad\xff.b\xfe")).write_text("not Unicode\n")
+    os.mkfifo(files / "pipe")
+    (files / "link").symlink_to(files / "a.py")
+    return files
+
+
+def test_the_demo_enters_every_file_once_whatever_it_is_called(stowhand: Stowhand, files: Path) -> None:
+    ended = stowhand("demo", files)
+    assert ended.code == 0, ended.out + ended.err
+    assert "nothing lost, nothing doubled" in ended.out
+    assert "jobs completed            6 of 6 files" in ended.out
+    assert "failed first, retried     3" in ended.out
+    assert "was killed by SIGKILL" in ended.out
+    assert "\x1b" not in ended.out + ended.err
+
+
+def test_a_queue_that_is_named_is_left_as_it_is(stowhand: Stowhand, folder: Path, files: Path) -> None:
+    (folder / "stowhand.toml").write_text('connection = "sqlite:///precious.db"\n')
+    assert stowhand("migrate").code == 0
+    assert stowhand("add", "precious").out == "1\n"
+    before = jobs_in(folder / "precious.db")
+    ended = stowhand("demo", files)
+    assert ended.code == 0, ended.out + ended.err
+    assert "beside precious.db: stowhand.toml: connection" in ended.out
+    assert jobs_in(folder / "precious.db") == before
+    assert stowhand("jobs", "list", "-c", "sqlite:///stowhand_demo.db", "--state", "completed").code == 0
+
+
+def jobs_in(file: Path) -> list[tuple[object, ...]]:
+    with sqlite3.connect(file) as connection:
+        return connection.execute("select * from stowhand_live").fetchall()
+
+
+def test_a_path_of_any_bytes_survives_as_text(files: Path) -> None:
+    for path in walk(files):
+        assert path_of(name_of(path)) == path
+        assert describe(path).kind.encode()
+
+
+def test_what_may_not_be_read_is_passed_over(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(walk(files))
+    may = os.access  # root may read everything, so the system's answer is changed instead of the file's mode
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "a.py" and may(path, mode))
+    assert list(walk(files)) == [path for path in before if path.name != "a.py"]
+
+
+def test_the_scripts_path_is_meant_from_where_it_is_typed(folder: Path) -> None:
+    clone = folder / "clone"
+    (clone / "scripts").mkdir(parents=True)
+    shutil.copy(SCRIPT, clone / "scripts" / "demo")
+    for tool in (clone / "scripts" / "setup", clone / ".venv" / "bin" / "stowhand"):
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.write_text(f"#!{sys.executable}\nimport os, sys; print(os.getcwd(), *sys.argv[1:])\n")
+        tool.chmod(0o755)
+
+    def typed(*arguments: str) -> str:
+        done = subprocess.run(
+            [clone / "scripts" / "demo", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True
+        )
+        return done.stdout.splitlines()[-1]
+
+    assert typed("tasks") == f"{folder} demo --state {clone}/.state/demo tasks"
+    assert typed() == f"{clone} demo --state {clone}/.state/demo"

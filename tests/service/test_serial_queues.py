@@ -1,0 +1,94 @@
+"""Serial queues served by three processes that are killed again and again: one job at a time, in order, none lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stowhand.job import NewJob, State
+from stowhand.store import QueueStore
+from tests.service.processes import Workers, wait_until_done, with_store
+from tests.service.work import note
+
+QUEUES, JOBS, KILLS = 5, 100, 6
+
+
+@pytest.mark.timeout(90)
+def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_killed(
+    url: str, workers: Workers, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.touch()
+
+    async def enqueue(store: QueueStore) -> None:
+        await store.enqueue_many(
+            NewJob(
+                task="in_turn",
+                queue=f"q{n % QUEUES}",
+                payload=f'{{"ledger": "{ledger}", "queue": "q{n % QUEUES}", "number": {n}}}',
+            )
+            for n in range(QUEUES * JOBS)
+        )
+
+    with_store(url, enqueue)
+    process = workers.start("--processes", "3", "--lease", "3")
+    for _ in range(KILLS):
+        _wait_for_growth(ledger)
+        _kill_one(psutil.Process(process.pid).children(), ledger)
+    counts = wait_until_done(url, 60)
+    assert counts[State.COMPLETED] == QUEUES * JOBS
+    lines = [line.split() for line in ledger.read_text().splitlines()]
+    for number in range(QUEUES):
+        _check(f"q{number}", lines)
+
+
+def _check(queue: str, lines: list[list[str]]) -> None:
+    running: tuple[str, str] | None = None
+    begun: Counter[str] = Counter()
+    firsts: list[int] = []
+    for line in lines:
+        match line:
+            case ["killed", pid]:
+                if running is not None and running[1] == pid:
+                    running = None
+            case ["began", name, number, pid] if name == queue:
+                assert running is None, f"{queue}: {number} began in {pid} while {running} was running"
+                running = (number, pid)
+                begun[number] += 1
+                if begun[number] == 1:
+                    firsts.append(int(number))
+            case ["ended", name, number, pid] if name == queue:
+                assert running == (number, pid)
+                running = None
+    assert len(firsts) == JOBS
+    # What died twice is quarantined, and does not hold up the others; it had begun in its turn before.
+    assert firsts == sorted(firsts), f"{queue}: out of order"
+
+
+def _kill_one(children: list[psutil.Process], ledger: Path) -> None:
+    """Frozen first: what it has written by then is all it ever wrote, and the ledger says so before anybody can react."""
+    child = random.choice(children)  # noqa: S311
+    try:
+        child.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 5
+        while child.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    except psutil.NoSuchProcess:
+        return
+    note(str(ledger), f"killed {child.pid}")
+    child.kill()
+
+
+def _wait_for_growth(ledger: Path) -> None:
+    before = ledger.stat().st_size
+    deadline = time.monotonic() + 20
+    while ledger.stat().st_size < before + 1000:
+        assert time.monotonic() < deadline, "nobody works"
+        time.sleep(0.01)

@@ -1,0 +1,190 @@
+"""Signals that come too soon, too often, or to everybody at once: to a worker, a supervisor, a quarantined child."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stowhand.events import Events
+from stowhand.job import Job, NewJob, State
+from stowhand.service import exit_codes
+from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.supervisor import Supervisor
+from stowhand.store import ClaimRequest, QueueStore
+from stowhand.stores import open_store
+from tests.conftest import Run
+from tests.service.processes import Workers, with_store
+
+BETWEEN = 0.6
+"""Signals within half a second count once."""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_two_signals_within_half_a_second_count_once(url: str, workers: Workers, processes: str) -> None:
+    job_id = _enqueue(url, NewJob(task="innocent", payload='{"number": 1, "pause": 2.0}'))
+    process = workers.start("--log-level", "debug", "--processes", processes)
+    workers.wait_for("Started task")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(15) == 0
+    assert _job(url, job_id).state is State.COMPLETED, "it had its grace"
+
+
+def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: str, workers: Workers) -> None:
+    job_id = _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}', max_attempts=1))
+    process = workers.start("--log-level", "debug")
+    workers.wait_for("Started task")
+    took = _signal_three_times(process)
+    assert took < 3
+    job = _job(url, job_id)
+    assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0), "a single attempt is not lost by leaving"
+
+
+def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Workers) -> None:
+    _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}'))
+    process = workers.start("--log-level", "debug", "--processes", "2")
+    workers.wait_for("Started task")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert _signal_three_times(process) < 3
+    _, alive = psutil.wait_procs(children, timeout=3)
+    assert not alive
+
+
+def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url: str) -> None:
+    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=0.5)
+
+    async def scenario() -> int:
+        store = open_store(url, settings.store.options())
+        await store.install()
+        supervisor = Supervisor(settings, store.heart, Events())
+        running = asyncio.create_task(supervisor.run())
+        await _until(lambda: bool(supervisor.children[1].name))
+        assert supervisor.children[1].process is None, "too late to show anything"
+        supervisor.wish()
+        code = await running
+        await store.close()
+        return code
+
+    assert run(scenario(), 40) == exit_codes.OK
+
+
+def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(run: Run, url: str) -> None:
+    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=0.5)
+
+    async def scenario() -> None:
+        store = open_store(url, settings.store.options())
+        await store.install()
+        supervisor = Supervisor(settings, store.heart, Events())
+        child = supervisor.children[0]
+        child.quick_deaths = 10
+        running = asyncio.create_task(supervisor.run())
+        await _until(child.kill)
+        await _until(lambda: child.quick_deaths > 10)
+        supervisor.wish()
+        began = time.monotonic()
+        await running
+        assert time.monotonic() - began < 5
+        await store.close()
+
+    run(scenario(), 40)
+
+
+def test_a_quarantined_child_does_not_outlive_its_worker(url: str, workers: Workers, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    _enqueue_suspect(url, NewJob(task="linger", payload=f'{{"file": "{pid_file}", "seconds": 60}}'))
+    process = workers.start()
+    child = psutil.Process(_read_pid(pid_file))
+    assert child.pid != process.pid
+    process.kill()
+    _, alive = psutil.wait_procs([child], timeout=5)
+    assert not alive, "its job is taken back now, and would run twice"
+
+
+def test_a_signal_to_the_whole_service_leaves_a_quarantined_job_its_grace(
+    url: str, workers: Workers, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    job_id = _enqueue_suspect(url, NewJob(task="linger", payload=f'{{"file": "{pid_file}", "seconds": 1.5}}'))
+    process = workers.start()
+    child = psutil.Process(_read_pid(pid_file))
+    child.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
+    job = _job(url, job_id)
+    assert (job.state, job.resets) == (State.COMPLETED, 0)
+
+
+def test_a_process_that_a_killer_leaves_behind_hides_neither_its_death_nor_the_end_of_the_worker(
+    url: str, workers: Workers
+) -> None:
+    job_id = _enqueue_suspect(url, NewJob(task="forker", payload='{"seconds": 20}', max_resets=2))
+    process = workers.start("--once")
+    assert process.wait(15) == 0
+    assert _job(url, job_id).state is State.FAILED
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    """Looks at every turn of the loop: the moments meant here are short."""
+    deadline = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < deadline, "never happened"
+        await asyncio.sleep(0)
+
+
+def _signal_three_times(process: subprocess.Popen[bytes]) -> float:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+        time.sleep(BETWEEN)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == exit_codes.FAILURE
+    return time.monotonic() - began
+
+
+def _store_settings(url: str) -> StoreSettings:
+    return StoreSettings(connection=ResolvedStore(url, "a test"))
+
+
+def _enqueue(url: str, job: NewJob) -> int:
+    async def enqueue(store: QueueStore) -> int:
+        return (await store.enqueue(job)).id
+
+    return with_store(url, enqueue)
+
+
+def _enqueue_suspect(url: str, job: NewJob) -> int:
+    """A job under which two workers have died."""
+
+    async def enqueue(store: QueueStore) -> int:
+        job_id = (await store.enqueue(job)).id
+        heart = store.heart()
+        for death in ("0" * 31 + "1", "0" * 31 + "2"):
+            (claim,) = await store.claim(ClaimRequest(worker="w", token=death, limit=1, lease=30))
+            (reset,) = await asyncio.to_thread(heart.reset_lease, claim.lease)
+            assert reset.state is State.QUEUED
+        heart.close()
+        return job_id
+
+    return with_store(url, enqueue)
+
+
+def _job(url: str, job_id: int) -> Job:
+    job = with_store(url, lambda store: store.get(job_id))
+    assert job is not None
+    return job
+
+
+def _read_pid(file: Path) -> int:
+    deadline = time.monotonic() + 20
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline, "the job never ran"
+        time.sleep(0.02)
+    return int(file.read_text())
