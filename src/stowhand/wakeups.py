@@ -36,11 +36,20 @@ class Wakeups:
             except StoreError as error:
                 await self._trouble(error)
                 continue
-            if self._failures:
-                self._events.emit(StoreRecovered(self._worker, "listen", self._failures))
-                self._failures = 0
+            self._judge_hearing()
             if woken:
                 self._wake()
+
+    def _judge_hearing(self) -> None:
+        """A store that hears nothing (no LISTEN through a pooler, a wrong address) is polled; that is said once."""
+        if self._store.hears:
+            if self._failures:
+                self._events.emit(StoreRecovered(self._worker, "listen", self._failures))
+            self._failures = 0
+        elif self._failures == 0:
+            self._failures = 1
+            poll = self._options.poll(hears=False)
+            self._events.emit(StoreTrouble(self._worker, "listen", "no wake-ups are heard: polling instead", poll))
 
     async def _trouble(self, error: StoreError) -> None:
         self._failures += 1

@@ -210,3 +210,13 @@ async def test_a_lease_settled_twice_in_one_batch_is_settled_once(bench: Bench, 
     assert verdicts[1] is Verdict.SETTLED
     assert [job.id for job in await bench.everything()] == [lease.job_id, other.job_id]
     assert (await bench.job(lease.job_id)).attempts == (0 if how == "snooze" else 1)
+
+
+async def test_a_zombie_completes_nothing_where_no_history_is_kept(forgetful_bench: Bench) -> None:
+    bench = forgetful_bench
+    stale = [await bench.start("a"), await bench.start("b")]
+    for lease in stale:
+        await bench.lose(lease)
+    current = [await bench.take(), await bench.take()]
+    assert set(await bench.store.settle([(lease, COMPLETED) for lease in stale])) == {Verdict.LOST}
+    assert set(await bench.store.settle([(lease, COMPLETED) for lease in current])) == {Verdict.SETTLED}

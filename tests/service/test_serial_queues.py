@@ -72,8 +72,8 @@ def _check(queue: str, lines: list[list[str]]) -> None:
 
 
 def _kill_one(children: list[psutil.Process], ledger: Path) -> None:
-    """Frozen first: what it has written by then is all it ever wrote, and the ledger says so before anybody can react."""
-    child = random.choice(children)  # noqa: S311
+    """Frozen first: what it has written by then is all it wrote, and the ledger says so before anybody reacts."""
+    child = random.choice(children)
     try:
         child.send_signal(signal.SIGSTOP)
         deadline = time.monotonic() + 5

@@ -26,6 +26,12 @@ BETWEEN = 0.6
 """Signals within half a second count once."""
 
 
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """What a signal does is no matter of the store."""
+    return f"sqlite:///{tmp_path}/queue.db"
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_two_signals_within_half_a_second_count_once(url: str, workers: Workers, processes: str) -> None:
     job_id = _enqueue(url, NewJob(task="innocent", payload='{"number": 1, "pause": 2.0}'))
@@ -46,6 +52,14 @@ def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: 
     assert took < 3
     job = _job(url, job_id)
     assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0), "a single attempt is not lost by leaving"
+
+
+def test_a_third_signal_ends_a_process_whose_loop_is_blocked(url: str, workers: Workers) -> None:
+    job_id = _enqueue(url, NewJob(task="blocker", payload='{"seconds": 120}'))
+    process = workers.start("--log-level", "debug")
+    workers.wait_for("Started task")
+    assert _signal_three_times(process) < 3
+    assert _job(url, job_id).state is State.QUEUED
 
 
 def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Workers) -> None:

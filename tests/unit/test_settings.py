@@ -188,6 +188,13 @@ def test_a_database_url_of_another_kind_is_left_alone_and_said_so(tmp_path: Path
     assert "secret" not in store.note
 
 
+@pytest.mark.parametrize("given", ["me:hunter2@h/d", "sqlite:///a.db", "mysql://h/d"])
+def test_what_cannot_be_listened_to_is_refused_without_its_password(tmp_path: Path, given: str) -> None:
+    complaint = problems(tmp_path, {"listen_url": given})
+    assert complaint.startswith("--listen-url: ")
+    assert "hunter2" not in complaint
+
+
 def test_a_complaint_about_database_url_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^DATABASE_URL: "):
         resolve_store_url(environ={"DATABASE_URL": "postgres://u:a@b@h/d"}, folder=tmp_path)

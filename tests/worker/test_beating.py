@@ -123,6 +123,27 @@ async def test_the_deadline_counts_from_the_sending_of_the_claim_and_not_from_it
         assert stage.worker.running == 0
 
 
+async def test_the_deadline_counts_from_the_sending_of_a_beat_and_not_from_its_reply() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, lease=30.0) as stage:
+        await stage.add()
+        slow = stage.store.after
+
+        def answer_late(name: str) -> None:
+            if name == "beat":
+                clock._elapsed += 5.0
+                stage.store.down.update({"beat", "reset_stalled"})
+            slow(name)
+
+        stage.store.after = answer_late  # type: ignore[method-assign]
+        await clock.advance(12)
+        (sent,) = stage.store.moments("beat")
+        await clock.advance(sent + 28.5 - clock.monotonic())
+        assert stage.worker.running == 1
+        await clock.advance(sent + 29.9 - clock.monotonic())
+        assert stage.worker.running == 0
+
+
 async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life() -> None:
     """The store answers again, and would even renew the row: what was given up stays given up."""
     clock = FakeClock()

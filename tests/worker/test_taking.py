@@ -191,6 +191,19 @@ async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() ->
 # -- when ------------------------------------------------------------------------------------------
 
 
+async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    store.hears = False
+    async with at_work(nothing, store=store, clock=clock) as stage:
+        await clock.advance(60)
+        assert [trouble.doing for trouble in stage.told(StoreTrouble)] == ["listen"]
+        assert "polling" in stage.told(StoreTrouble)[0].error
+        store.hears = True
+        await clock.advance(60)
+        assert [recovered.doing for recovered in stage.told(StoreRecovered)] == ["listen"]
+
+
 async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)

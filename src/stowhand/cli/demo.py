@@ -99,6 +99,8 @@ def _print(result: DemoResult) -> None:
     click.echo(f"{'all':<24}{files:>8}{lines:>10}{'':>9}{size:>12}\n")
     click.echo(f"jobs completed            {result.completed} of {result.files} files")
     click.echo(f"failed first, retried     {result.retried}")
+    if result.waited is not None:
+        click.echo(f"scheduled a second ahead  started {result.waited:.2f} s after it was added")
     for job in result.failed:
         click.echo(f"poison, failed at once    job {job.id}: {escape(telling_line(job.last_error or ''))}")
     click.echo(f"worker killed             {result.killed}; {result.came_back} jobs came back at once")

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import click
+
 from stowhand.service.settings import StoreSettings
 from stowhand.store import QueueStore
 from stowhand.stores import open_store
@@ -16,6 +18,9 @@ T = TypeVar("T")
 
 def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[T]]) -> T:
     """Open the store, do one thing, close it. Raises StoreUnreachable, SchemaError."""
+
+    if settings.connection.note:
+        click.echo(f"note: {settings.connection.note}", err=True)
 
     async def session() -> T:
         async with unopened(settings) as store:

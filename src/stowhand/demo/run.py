@@ -27,6 +27,8 @@ from stowhand.store import JobFilter, QueueStore
 from stowhand.stores import open_store
 
 FAIL_FIRST = 3
+AHEAD = 1.0
+"""Seconds ahead that one job is scheduled."""
 KILL_AT = 0.4
 TAKES_ABOUT = 4.0
 """Seconds that the work is stretched to, so that there is a middle."""
@@ -51,6 +53,8 @@ class DemoResult(msgspec.Struct, frozen=True):
     files: int
     completed: int
     retried: int
+    waited: float | None
+    """Seconds from adding the scheduled job to its start."""
     killed: str
     came_back: int
     repeats: int
@@ -102,7 +106,7 @@ class Demo:
         jobs = []
         for number, path in enumerate(files):
             payload = {"path": name_of(path), "report": report, "pause": pause, "fail_first": number < FAIL_FIRST}
-            delay = 1.0 if number == len(files) - 1 else None
+            delay = AHEAD if number == len(files) - 1 else None
             jobs.append(NewJob(task="describe_file", payload=msgspec.json.encode(payload).decode(), delay=delay))
         ghost = {"path": name_of(self._folder / "no-such-file"), "report": report}
         jobs.insert(len(jobs) // 2, NewJob(task="describe_file", payload=msgspec.json.encode(ghost).decode()))
@@ -164,7 +168,8 @@ class Demo:
             totals=self._report.totals(),
             files=len(files),
             completed=counts[State.COMPLETED],
-            retried=sum(1 for job in completed if job.attempts > 1),
+            retried=retried(completed),
+            waited=waited(completed),
             killed=self._killed,
             came_back=self._came_back,
             repeats=self._report.repeats(),
@@ -187,9 +192,26 @@ class Demo:
             problems.append(f"{len(files)} files, but {counts[State.COMPLETED]} jobs completed")
         if len(failed) != 1 or "no such file" not in (failed[0].last_error or ""):
             problems.append(f"one poison job was to fail; {len(failed)} did")
+        if retried(completed) != min(FAIL_FIRST, len(files)):
+            problems.append(f"{min(FAIL_FIRST, len(files))} jobs were to fail first; {retried(completed)} were retried")
+        if (wait := waited(completed)) is not None and wait < AHEAD:
+            problems.append(f"a job scheduled {AHEAD} s ahead was started after {wait:.3f} s")
         if not self._killed:
             problems.append("no worker was killed")
         return problems
+
+
+def retried(completed: list[Job]) -> int:
+    """Jobs that failed once. A job whose worker was killed got its attempt back, so it does not count."""
+    return sum(1 for job in completed if job.attempts > 1)
+
+
+def waited(completed: list[Job]) -> float | None:
+    """How long after it was added the scheduled job, the last one, was started."""
+    last = max(completed, key=lambda job: job.id, default=None)
+    if last is None or last.started_at is None:
+        return None
+    return (last.started_at - last.created_at).total_seconds()
 
 
 def _digest(path: Path) -> str:

@@ -48,7 +48,7 @@ def run_process(
 
 
 class Stopper:
-    """Counts the wishes to stop. Used on the worker's loop."""
+    """Counts the wishes to stop: on the loop, or in a signal handler between any two steps of the loop's thread."""
 
     def __init__(self, worker: Worker, leave: Callable[[], None]) -> None:
         self._worker, self._leave = worker, leave
@@ -64,14 +64,17 @@ class Stopper:
         self._last = now
         self._wishes += 1
         if self._wishes <= 2:
-            self._worker.stop(now=self._wishes == 2)
-        else:
-            self._leave()
+            self.loop.call_soon_threadsafe(self._stop, self._wishes == 2)
+        else:  # a loop that is blocked must not keep the process; and a signal handler must not wait
+            threading.Thread(target=self._leave, name="stowhand leave", daemon=True).start()
 
     def now(self) -> None:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
         self._wishes = max(self._wishes, 2)
-        self._worker.stop(now=True)
+        self._stop(True)
+
+    def _stop(self, now: bool) -> None:
+        self._worker.stop(now=now)
 
 
 async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper], None] | None, events: Events) -> int:
@@ -105,12 +108,14 @@ async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper]
         await store.close()
 
 
-def handle_signals(wish: Callable[[], None]) -> None:
+def handle_signals(wish: Callable[[], object]) -> None:
     """TERM and INT are wishes to stop; so is HUP when a terminal went away."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, wish)
-    loop.add_signal_handler(signal.SIGHUP, wish if _has_terminal() else lambda: None)
+    numbers = [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * _has_terminal()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
+    for number in numbers:
+        signal.signal(number, lambda *_: wish())  # and is heard even while the loop is blocked
 
 
 def hard_exit(code: int) -> None:

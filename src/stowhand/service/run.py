@@ -41,7 +41,8 @@ async def _supervise(settings: WorkerSettings) -> int:
     try:
         await open_installed(store)
         supervisor = Supervisor(settings, store.heart, events)
-        handle_signals(supervisor.wish)
+        loop = asyncio.get_running_loop()
+        handle_signals(lambda: loop.call_soon_threadsafe(supervisor.wish))
         return await supervisor.run()
     finally:
         await store.close()

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from stowhand.errors import ConfigurationError
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.service.durations import parse_duration
+from stowhand.service.store_url import scheme_of, store_url
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
 RESERVED_CONNECTIONS = 4
@@ -110,6 +112,17 @@ def schema_name(text: str) -> str:
     if not text or "\x00" in text or len(text.encode()) > 63:
         raise ValueError(f"{text!r} is no schema name; 1 to 63 bytes")
     return text
+
+
+def listen_address(text: str) -> str:
+    """A PostgreSQL store, in one spelling. A mistake in it would only make the worker slower, and nobody notice."""
+    try:
+        url = store_url(text)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    if scheme_of(url) != "postgresql":
+        raise ValueError("only PostgreSQL can be listened to; give postgresql://…")
+    return url
 
 
 def kept_for(text: str) -> float | None:
@@ -233,6 +246,7 @@ _TABLE = (
     Setting(
         name="listen_url",
         metavar="URL",
+        parse=listen_address,
         doc="PostgreSQL: a direct connection for LISTEN, when the other goes through a transaction pooler.",
     ),
     Setting(

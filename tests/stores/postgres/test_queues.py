@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Verdict
+from stowhand.store import Heart, Lease, Verdict
 from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, take
@@ -140,11 +141,17 @@ def test_after_any_sequence_of_calls_every_waiting_job_can_be_found(
                 case _:
                     claims = await claim(store, random.randrange(1, 5))
                     how = random.choice([COMPLETED, RETRY_AT_ONCE, None])
-                    if how is not None:
-                        await store.settle([(each.lease, how) for each in claims])
-                    else:
-                        await asyncio.to_thread(heart.release, [each.lease for each in claims])
+                    await end(store, heart, [each.lease for each in claims], how)
         heart.close()
+
+    async def end(store: PostgresStore, heart: Heart, leases: Sequence[Lease], how: Settlement | None) -> None:
+        """A keyed enqueue beside us may have one of them locked for a moment: busy, so once more."""
+        if how is not None:
+            while Verdict.BUSY in await store.settle([(lease, how) for lease in leases]):
+                pass
+        else:
+            while leases := await asyncio.to_thread(heart.release, leases):
+                pass
 
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
@@ -158,7 +165,7 @@ def test_after_any_sequence_of_calls_every_waiting_job_can_be_found(
         async with asyncio.timeout(20):
             while claims := await claim(stores[0], 50):
                 await stores[0].settle([(each.lease, COMPLETED) for each in claims])
-        assert sql("select count(*) from stowhand.live") == [(0,)]
+        assert sql("select * from stowhand.live") == []
         for store in stores:
             await store.close()
 

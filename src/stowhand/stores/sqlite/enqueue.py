@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from itertools import count
+from itertools import count, groupby
 
-from stowhand.errors import InvalidJob
 from stowhand.job import Job, KeyMode, NewJob, State
 from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.rows import check_size, to_job, to_row
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("enqueue")
-
-CHUNK = 2000
-"""Rows handed to SQLite in one call: bounds what is in memory twice."""
 
 
 def add(connection: sqlite3.Connection, now: Moment, job: NewJob) -> int:
@@ -41,31 +37,16 @@ def add(connection: sqlite3.Connection, now: Moment, job: NewJob) -> int:
     return int(job_id)
 
 
-def add_many(connection: sqlite3.Connection, now: Moment, jobs: Sequence[NewJob]) -> list[int]:
+def add_many(connection: sqlite3.Connection, now: Moment, chunks: Iterable[Sequence[NewJob]]) -> list[int]:
     """Ids in the order given. Keyed ones one by one, the runs between them in bulk."""
-    refuse_twice(job.key for job in jobs if job.key is not None)
     ids: list[int] = []
-    start = 0
-    while start < len(jobs):
-        stop = next((at for at in range(start, min(start + CHUNK, len(jobs))) if jobs[at].key is not None), None)
-        if stop is None:
-            stop = min(start + CHUNK, len(jobs))
-        if stop > start:
-            ids += _insert_many(connection, now, jobs[start:stop])
-        else:
-            ids.append(add(connection, now, jobs[start]))
-            stop = start + 1
-        start = stop
+    for jobs in chunks:
+        for keyed, run in groupby(jobs, key=lambda job: job.key is not None):
+            if keyed:
+                ids += [add(connection, now, job) for job in run]
+            else:
+                ids += _insert_many(connection, now, list(run))
     return ids
-
-
-def refuse_twice(keys: Iterable[str]) -> None:
-    """Two jobs of one call with one key: which of them would be wanted?"""
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            raise InvalidJob(f"the key {key!r} is given twice in one call")
-        seen.add(key)
 
 
 def find(connection: sqlite3.Connection, job_id: int) -> Job:

@@ -33,6 +33,7 @@ from stowhand.store import (
 from stowhand.stores.sqlite import claim, enqueue, file, guest, inspector, moment, schema, settle, trouble
 from stowhand.stores.sqlite.connection import Connection, Work
 from stowhand.stores.sqlite.heart import SqliteHeart
+from stowhand.stores.sqlite.spool import Spool
 from stowhand.stores.sqlite.wake import Wake
 
 T = TypeVar("T")
@@ -127,10 +128,20 @@ class SqliteStore:
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Commit any number in one transaction.
 
-        They are gathered first: a slow source must not keep other processes from writing.
+        They are gathered first, beyond some thousands in a temporary file: a slow source must not keep other
+        processes from writing.
         """
-        wanted = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
-        ids = await self._write(lambda connection, now: _add_many(connection, now, wanted))
+        spool = Spool()
+        try:
+            if isinstance(jobs, AsyncIterable):
+                async for job in jobs:
+                    spool.put(job)
+            else:
+                for job in jobs:
+                    spool.put(job)
+            ids = await self._write(lambda connection, now: _add_many(connection, now, spool))
+        finally:
+            spool.close()
         self._wake.ring()
         return ids
 
@@ -252,6 +263,6 @@ def _add(connection: sqlite3.Connection, now: moment.Moment, job: NewJob) -> Job
         return enqueue.find(connection, enqueue.add(connection, now, job))
 
 
-def _add_many(connection: sqlite3.Connection, now: moment.Moment, jobs: Sequence[NewJob]) -> list[int]:
+def _add_many(connection: sqlite3.Connection, now: moment.Moment, spool: Spool) -> list[int]:
     with trouble.refusing():
-        return enqueue.add_many(connection, now, jobs)
+        return enqueue.add_many(connection, now, spool.chunks())
