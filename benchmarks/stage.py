@@ -1,0 +1,202 @@
+"""Where a condition is measured: a store with tables of its own, and the means to make them full, old or busy.
+
+Rows are written straight into the tables, as enqueueing writes them, because nobody wants to wait for ten million.
+Worker processes import this module for the task ``nap``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+
+from stowhand.bench import probe
+from stowhand.service.app import App
+from stowhand.service.settings import ResolvedStore, StoreSettings
+from stowhand.store import DAY, QueueStore
+from stowhand.stores import open_store
+
+app = App()
+NAP = 0.010
+
+
+@app.task(name="nap")
+async def nap(number: int = 0) -> None:  # noqa: ARG001  a payload of the usual size
+    """Ten milliseconds in which the loop is free. Says when it is over, and how long it really took."""
+    began = time.monotonic()
+    await asyncio.sleep(NAP)
+    probe.own_probe().hit(began)
+
+
+class Site(Protocol):
+    """A store with its tables, just installed."""
+
+    settings: StoreSettings
+
+    def fill(self, jobs: int, *, task: str = "noop") -> int:
+        """Due jobs without a queue. Gives the first one's id; all of theirs are from there on."""
+
+    def left(self, first: int) -> bool:
+        """Is a job with this id or a later one still in the table?"""
+
+
+def new_store(site: Site) -> QueueStore:
+    """Not open yet."""
+    return open_store(site.settings.url, site.settings.options())
+
+
+async def install(site: Site) -> None:
+    """Tables, as just installed."""
+    store = new_store(site)
+    try:
+        await store.install()
+    finally:
+        await store.close()
+
+
+class PostgresSite:
+    """A database."""
+
+    def __init__(self, url: str, *, history: bool = False) -> None:
+        connection = ResolvedStore(url, "the benchmark")
+        self.settings = StoreSettings(connection=connection, history=DAY if history else None)
+        self.url = url
+
+    def fill(
+        self,
+        jobs: int,
+        *,
+        task: str = "noop",
+        queues: int = 0,
+        queue: str = "q",
+        priority: int = 0,
+        due_in: float = 0,
+        vacuum: bool = True,
+    ) -> int:
+        """``queues``: spread over so many, named after ``queue``. There are no statistics, as right after a burst."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            if vacuum:
+                connection.execute("vacuum stowhand.live")  # the dead rows of an earlier run are none of this one's
+            row = connection.execute(
+                """with filled as (
+                     insert into stowhand.live (task, payload, queue, priority, run_at, scout)
+                     select %(task)s, json_build_object('number', g), q.name, %(priority)s,
+                       now() + %(due_in)s * interval '1 second', q.name is not null
+                     from generate_series(1, %(jobs)s) as g cross join lateral (
+                       select case when %(queues)s > 0 then %(queue)s || g %% greatest(%(queues)s, 1) end) as q(name)
+                     returning id)
+                   select min(id) from filled""",
+                {"task": task, "jobs": jobs, "queues": queues, "queue": queue, "priority": priority, "due_in": due_in},
+            ).fetchone()
+            connection.execute("checkpoint")
+        assert row is not None
+        return int(row[0])
+
+    def fill_history(self, rows: int, seconds: float) -> int:
+        """Finished jobs of the last 20 hours: so many, or as many as there is time for."""
+        until, made = time.monotonic() + seconds, 0
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("select stowhand.make_days(now() - interval '1 day', 4)")
+            while made < rows and time.monotonic() < until:
+                chunk = min(250_000, rows - made)
+                connection.execute(
+                    """insert into stowhand.history (id, task, payload, priority, run_at, state, attempts, max_attempts,
+                         resets, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+                         updated_at, cancel_requested)
+                       select g - %(rows)s::bigint, 'noop', '{"number": 12345}', 0, f.at, 'completed', 1, 25, 0, 0,
+                         gen_random_uuid(), 1, 'worker-somewhere-12345-0123456789ab.1', f.at, f.at, f.at, f.at, false
+                       from generate_series(%(made)s::int, %(made)s::int + %(chunk)s::int - 1) as g cross join lateral (
+                         select now() - interval '20 hours' * (%(rows)s::int - g) / %(rows)s::int) as f(at)""",
+                    {"rows": rows, "made": made, "chunk": chunk},
+                )
+                made += chunk
+            connection.execute("checkpoint")
+        return made
+
+    def look_empty(self, jobs: int) -> None:
+        """So many jobs have come and gone, and the server has taken statistics since."""
+        self.fill(jobs)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("delete from stowhand.live")
+            connection.execute("analyze stowhand.live")
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("truncate stowhand.live")
+
+    def left(self, first: int) -> bool:
+        """Is a job with this id or a later one still in the table?"""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("set enable_seqscan = off")
+            row = connection.execute("select exists (select from stowhand.live where id >= %s)", (first,)).fetchone()
+        return bool(row and row[0])
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Somebody's repeatable-read transaction, open for the length of the block."""
+        with psycopg.connect(self.url) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute("select from stowhand.live limit 1")
+            yield
+            connection.rollback()
+
+    @contextmanager
+    def feeder(self, begun: Callable[[], int], backlog: int) -> Iterator[None]:
+        """A producer with a thread and a connection of its own, that keeps so many jobs waiting; filled before."""
+        over = threading.Event()
+
+        def feed() -> None:
+            fed = backlog
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                while not over.wait(0.005):
+                    lacking = min(backlog - (fed - begun()), 5000)
+                    if lacking > 500:
+                        connection.execute(
+                            """insert into stowhand.live (task, payload)
+                               select 'noop', json_build_object('number', g) from generate_series(1, %s) as g""",
+                            (lacking,),
+                        )
+                        fed += lacking
+
+        thread = threading.Thread(target=feed, name="feeder", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+class SqliteSite:
+    """A file, with the default durability: FULL."""
+
+    def __init__(self, file: Path) -> None:
+        self.settings = StoreSettings(connection=ResolvedStore(f"sqlite:///{file}", "the benchmark"), history=None)
+        self._file = file
+
+    def fill(self, jobs: int, *, task: str = "noop") -> int:
+        """In one transaction."""
+        now = time.time_ns() // 1000
+        with closing(sqlite3.connect(self._file, timeout=10.0)) as connection, connection:
+            (last,) = connection.execute("select coalesce(max(seq), 0) from sqlite_sequence").fetchone()
+            connection.execute(
+                """with recursive g(n) as (select 1 union all select n + 1 from g where n < :jobs)
+                   insert into stowhand_jobs (task, payload, priority, run_at, max_attempts, created_at, updated_at)
+                   select :task, json_object('number', n), 0, :now, 25, :now, :now from g""",
+                {"jobs": jobs, "task": task, "now": now},
+            )
+        return int(last) + 1
+
+    def left(self, first: int) -> bool:
+        """Is a job with this id or a later one still in the table?"""
+        with closing(sqlite3.connect(self._file, timeout=10.0)) as connection:
+            row = connection.execute("select exists (select 1 from stowhand_jobs where id >= ?)", (first,)).fetchone()
+        return bool(row[0])
