@@ -92,6 +92,13 @@ async def test_every_settlement_takes_the_resets_back_to_nought(bench: Bench, ho
     assert (await bench.job(job.id)).resets == 0
 
 
+async def test_completing_several_at_once_takes_their_resets_back_too(bench: Bench) -> None:
+    jobs = [await bench.make_suspect(task=task, times=1) for task in ("a", "b")]
+    claims = await bench.claim(2)
+    await bench.store.settle([(claim.lease, COMPLETED) for claim in claims])
+    assert [(await bench.job(job.id)).resets for job in jobs] == [0, 0]
+
+
 async def test_an_empty_batch_settles_nothing(bench: Bench) -> None:
     assert list(await bench.store.settle([])) == []
 

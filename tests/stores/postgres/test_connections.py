@@ -67,6 +67,25 @@ def test_a_listener_whose_backend_is_terminated_listens_again_and_says_that_it_m
     run(story())
 
 
+def test_a_listener_that_was_made_to_forget_finds_out_at_its_next_ping(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
+    """A pooler gives the connection to somebody else in between: it answers, and listens no more."""
+
+    async def story() -> None:
+        await store.wait(0.01)
+        connection = store._ears._connection
+        assert connection is not None
+        await connection.execute("unlisten *")
+        assert await store.wait(0.01) is False
+        assert await asyncio.wait_for(store.wait(10.0), 5) is True, "what was sent meanwhile went unheard"
+        sql("select stowhand.add_job('t')")
+        assert await asyncio.wait_for(store.wait(10.0), 5) is True
+        await store.close()
+
+    run(story())
+
+
 def test_a_notification_that_nobody_waited_for_is_heard_by_the_next_wait(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:

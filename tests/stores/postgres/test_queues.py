@@ -174,6 +174,23 @@ def test_after_any_sequence_of_calls_every_waiting_job_can_be_found(
     run(story(), timeout=40)
 
 
+def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresStore, sql: Sql, run: Any) -> None:
+    """Between the look of a sweep and its write, the job may have been settled, and be held by somebody else."""
+
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t", queue="q"))
+        stale = await take(store)
+        await store.settle([(stale, RETRY_AT_ONCE)])
+        current = await take(store)
+        pair = f"array[{stale.job_id}::bigint], array['{stale.token}'::uuid]"
+        assert sql(f"select * from stowhand.reset({pair}, '{{queued}}', '{{null}}', null, true)") == []
+        sql(f"select stowhand.free_queues('{{q}}', {pair}, now())")
+        assert sql("select holder_token::text from stowhand.queues") == [(current.token,)]
+        await store.close()
+
+    run(story())
+
+
 def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         await store.enqueue_many(NewJob(task="t", queue=name) for name in ("empty", "waiting", "waiting", "held"))

@@ -12,14 +12,14 @@ declare
   _mine bigint[];
 begin
   _mine := array(
-    select j.id from unnest(_ids, _tokens) as f(id, token)
-      join {schema}.live j on j.id = f.id and j.token = f.token
-    for update of j skip locked);
+    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   update {schema}.live j set lease_until = _at + _lease * interval '1 second' where j.id = any(_mine);
   return query
     select f.id, f.token,
       case when j.token is distinct from f.token then 'lost' when j.id = any(_mine) then 'canceled' else 'busy' end
-    from unnest(_ids, _tokens) as f(id, token) left join {schema}.live j on j.id = f.id
+    from unnest(_ids, _tokens) as f(id, token) left join lateral (
+      select l.id, l.token, l.cancel_requested from {schema}.live l where l.id = f.id offset 0) j on true
     where j.token is distinct from f.token or not j.id = any(_mine) or j.cancel_requested;
 end $$;
 
@@ -35,8 +35,9 @@ begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, {schema}.way_back('queued', j.cancel_requested, j.loses_retries),
       greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null)::{schema}.verdict
-    from unnest(_ids, _tokens) as f(id, token) join {schema}.live j on j.id = f.id and j.token = f.token
-    for update of j skip locked);
+    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
   return query select v.id from unnest(_verdicts) as v;
@@ -90,10 +91,12 @@ begin
     select row(j.id, j.token, j.queue, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (f.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
       null, f.error, null)::{schema}.verdict
-    from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error)
-      join {schema}.live j on j.id = f.id and j.token = f.token
-    where _slack is null or j.lease_until + _slack * interval '1 second' < _at
-    for update of j skip locked);
+    from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error) cross join lateral (
+      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      from {schema}.live l
+      where l.id = f.id and l.token = f.token
+        and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)
+      offset 0 for update skip locked) j);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
   return query select v.id, v.state from unnest(_verdicts) as v;

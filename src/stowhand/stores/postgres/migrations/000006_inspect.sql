@@ -152,22 +152,24 @@ begin
   loop
     select j.priority, j.run_at into _next from {schema}.live j
       where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
-        and (_after is null or j.priority > _after) and (_tasks is null or j.task = any(_tasks))
+        and j.priority >= coalesce(_after, -2147483648) and (_tasks is null or j.task = any(_tasks))
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found;
     _earliest := least(_earliest, _next.run_at);
     exit when _earliest <= _at;
-    _after := _next.priority;
+    exit when _next.priority = 2147483647;
+    _after := _next.priority + 1;
   end loop;
   _after := null;
   loop
     select j.priority, j.run_at into _next from {schema}.live j
       where j.scout and j.state in ('queued', 'errored') and j.resets < 2
-        and (_after is null or j.priority > _after) and (_tasks is null or j.task = any(_tasks))
+        and j.priority >= coalesce(_after, -2147483648) and (_tasks is null or j.task = any(_tasks))
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found or _earliest <= _at;
     _earliest := least(_earliest, _next.run_at);
-    _after := _next.priority;
+    exit when _next.priority = 2147483647;
+    _after := _next.priority + 1;
   end loop;
   _earliest := least(_earliest,
     (select min(j.run_at) from {schema}.live j
