@@ -245,5 +245,8 @@ class Taker:
             due = await self._store.next_due(self._options.tasks)
         except StoreError:
             return poll  # the next claim will say what is wrong
-        # What is due and was not claimed (locked by somebody, behind a busy queue) must not hurry us.
-        return poll if due is None or due <= 0 else min(poll, due + 0.001)
+        if due is None:
+            return poll
+        # What is due and was not claimed (locked by somebody, behind a busy queue) frees itself without a word to us:
+        # it must not hurry us, but no poll is stretched while it waits.
+        return self._options.poll(hears=False) if due <= 0 else min(poll, due + 0.001)

@@ -248,13 +248,13 @@ async def test_a_job_enqueued_for_later_is_taken_in_time() -> None:
         assert (await stage.job(job.id)).state is State.COMPLETED
 
 
-async def test_what_is_due_but_not_for_us_does_not_hurry_us() -> None:
+async def test_what_is_due_but_was_refused_is_polled_without_stretch_and_without_haste() -> None:
     async with at_work(nothing, forbidden_flags=("gpu",)) as stage:
         await stage.add(flags=("gpu",))
         await stage.clock.settle()
         stage.store.calls.clear()
         await stage.clock.advance(20)
-        assert len(limits(stage)) <= 2
+        assert 9 <= len(limits(stage)) <= 11
 
 
 async def test_a_wake_up_during_a_claim_is_not_slept_through() -> None:

@@ -26,7 +26,9 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     configure_logging(order.settings.log_level, order.settings.log_format)
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the supervisor decides; TERM sent to this process alone still ends it
+        # The supervisor decides; TERM sent to this process alone still ends it. A function, because programs that a
+        # task starts would inherit SIG_IGN.
+        signal.signal(number, lambda *_: None)
     try:
         code = run_process(order.settings, name=order.name, control=_listen)
     except StowhandError as error:
