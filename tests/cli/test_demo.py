@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_queue_that_is_named_is_left_as_it_is(stowhand: Stowhand, folder: Path
 
 
 def jobs_in(file: Path) -> list[tuple[object, ...]]:
-    with sqlite3.connect(file) as connection:
+    with closing(sqlite3.connect(file)) as connection:
         return connection.execute("select * from stowhand_live").fetchall()
 
 

@@ -47,7 +47,7 @@ asyncio.run(store.close())
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc/locks")
 def test_both_sides_of_a_fork_go_on(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(path)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(PROGRAM), str(path)],
         cwd=ROOT,
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def plan(path: Path, statement: str) -> list[str]:
     """What SQLite would do."""
     connection = sqlite3.connect(path)
     try:
-        given = (None,) * statement.count("?") if "?" in statement else _Anything()
+        named = re.search(r":[a-z_]+", statement)
+        given = _Anything() if named else (None,) * statement.count("?")
         return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
     finally:
         connection.close()

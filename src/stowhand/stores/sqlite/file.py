@@ -81,8 +81,12 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
             check_same_thread=False,
             cached_statements=256,
         )
-    for setting in (f"synchronous = {synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES):
-        connection.execute(f"PRAGMA {setting}")
+    try:
+        for setting in (f"synchronous = {synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES):
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
