@@ -61,7 +61,7 @@ class Ending(Protocol):
 class Lane:
     """One slot: the task that runs in it, and what it runs."""
 
-    __slots__ = ("held", "stop", "task", "timer", "timer_seconds")
+    __slots__ = ("held", "stop", "task", "timer", "timer_seconds", "waited")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -69,6 +69,8 @@ class Lane:
         self.stop: Stop | None = None
         self.timer: Cancelable | None = None
         self.timer_seconds = 0.0
+        self.waited = False
+        """Its last handler really waited, so the loop has had its turn since."""
 
 
 class Lanes:
@@ -96,6 +98,8 @@ class Lanes:
         self._breath = 0.0
         """When jobs that never wait last began to keep the loop to themselves."""
         self._breathing = False
+        self._waiting = False
+        """The last handler seen really waited: the next ones will want a lane each."""
         self.ready: deque[Held] = deque()
         """Claimed, not started, in claim order."""
         self.starved: Callable[[], None] = lambda: None
@@ -129,10 +133,11 @@ class Lanes:
         return len(self._lanes) - self.running
 
     def add(self, claimed: Iterable[Held]) -> None:
-        """Queue what was claimed and wake one lane; it wakes the next if its job waits."""
+        """Queue what was claimed and wake a lane; it wakes the next if its job waits. At once, where jobs do wait."""
         self.ready.extend(claimed)
         if not self._breathing:
-            self._wake()
+            for _ in range(len(self.ready) if self._waiting else 1):
+                self._wake()
 
     def stop(self, held: Held, why: Stop) -> None:
         """Tell a running handler to stop, once. The first reason stands, but a lost lease outdoes the others."""
@@ -180,7 +185,9 @@ class Lanes:
                     self.starved()
                 if self._leases.start(held):
                     await self._work(lane, held)
-                if self._clock.monotonic() - self._breath > BREATH:
+                if lane.waited:
+                    self._breath = self._clock.monotonic()
+                elif self._clock.monotonic() - self._breath > BREATH:
                     if self._breathing:
                         break  # that lane goes on with the rest: one after the other, all would take the loop's turn
                     await self._breathe()
@@ -201,7 +208,7 @@ class Lanes:
     async def _work(self, lane: Lane, held: Held) -> None:
         attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic())
         held.attempt = attempt
-        lane.held, lane.stop = held, None
+        lane.held, lane.stop, lane.waited = held, None, False
         self.running += 1
         self._ending.started(held)
         try:
@@ -211,6 +218,7 @@ class Lanes:
                 lane.timer.cancel()
                 lane.timer = None
             lane.held = None
+            self._waiting = lane.waited
             self.running -= 1
             self.ended += 1
             held.seconds = self._clock.monotonic() - attempt.started
@@ -256,7 +264,6 @@ class Lanes:
         coroutine = context.run(handle, attempt)
         advance: Callable[[Any], Any] = coroutine.send
         given: Any = None
-        waited = False
         while True:
             self.driving = held
             try:
@@ -265,8 +272,8 @@ class Lanes:
                 return end.value
             finally:
                 self.driving = given = None
-            if not waited:
-                waited = True
+            if not lane.waited:
+                lane.waited = self._waiting = True
                 self._waits(lane, held, attempt)
             try:
                 given = yield waits_for
