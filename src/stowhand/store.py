@@ -274,6 +274,8 @@ class QueueStore(Store[Job], Producer, Inspector, Schema, Protocol):
 
 
 DAY = 86_400.0
+RESERVED_CONNECTIONS = 4
+"""PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,9 @@ from stowhand.errors import ConfigurationError
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.service.durations import parse_duration
 from stowhand.service.store_url import scheme_of, store_url
+from stowhand.store import RESERVED_CONNECTIONS
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
-RESERVED_CONNECTIONS = 4
-"""PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats."""
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 LOG_FORMATS = ("text", "json")
 

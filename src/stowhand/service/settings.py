@@ -18,10 +18,10 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.options import WorkerOptions
 from stowhand.retry import named
-from stowhand.service.setting_table import DEFAULT_STORE, PRESETS, RESERVED_CONNECTIONS, SETTINGS, Setting
+from stowhand.service.setting_table import DEFAULT_STORE, PRESETS, SETTINGS, Setting
 from stowhand.service.settings_file import SettingsFile, read_settings_file
 from stowhand.service.store_url import scheme_of, store_url
-from stowhand.store import StoreOptions
+from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
 
 NOBODY = "the default; -c or DATABASE_URL names another"
 """The source of a store that nobody named."""

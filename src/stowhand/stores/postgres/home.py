@@ -15,7 +15,7 @@ from stowhand.database.address import DEADLINE, Address
 from stowhand.database.link import Dialer, Pool
 from stowhand.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
-from stowhand.store import StoreOptions
+from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
 
 NAME_LIMIT = 63
 """Bytes of an identifier in PostgreSQL."""
@@ -37,7 +37,7 @@ class Home:
         self.schema = _checked(options.schema)
         self.address = Address(url)
         self.dialer = Dialer(self.address, options.prepared_statements)
-        self.pool = Pool(self.dialer, options.pool_size - RESERVED, self.role)
+        self.pool = Pool(self.dialer, options.pool_size - RESERVED_CONNECTIONS, self.role)
         self.keep = options.history is not None
         """Is there a history?"""
         self.fillings = _fillings(self.schema)
@@ -78,10 +78,6 @@ class Home:
         if isinstance(error, TimeoutError):
             return "no answer in time"
         return self.address.scrub(trouble.first_line(error))
-
-
-RESERVED = 4
-"""Connections of a worker that are not of the pool: claim, settle, listen, heart."""
 
 
 def _checked(schema: str) -> str:
