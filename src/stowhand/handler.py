@@ -30,7 +30,7 @@ class Attempt(Generic[R]):
     ``then`` collects jobs to enqueue together with the settlement of this attempt.
     """
 
-    __slots__ = ("_canceled", "cancel_reason", "claim", "detached", "lost", "result_dropped", "started", "then")
+    __slots__ = ("_canceled", "cancel_reason", "claim", "detached", "lost", "started", "then")
 
     def __init__(self, claim: Claim[R], started: float) -> None:
         self.claim = claim
@@ -42,7 +42,6 @@ class Attempt(Generic[R]):
         """The lease is gone: nothing that this attempt does will be recorded."""
         self.detached = False
         """Something that cannot be stopped (a thread) still runs for this attempt."""
-        self.result_dropped: str | None = None
         self.then: list[NewJob] = []
         self._canceled: asyncio.Event | None = None
 

@@ -158,14 +158,6 @@ class Heart(Protocol):
         """Let the connection go."""
 
 
-class Enqueued(msgspec.Struct, frozen=True):
-    """What a keyed or unkeyed enqueue did, for those who want to know."""
-
-    job: Job
-    created: bool
-    """False when an existing job was updated or returned."""
-
-
 class Producer(Protocol):
     """Enqueueing. Jobs are checked before they come here; a store refuses what its own limits forbid."""
 

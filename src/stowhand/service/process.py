@@ -4,8 +4,8 @@
     second               hand the rest back unspent, at once
     third                leave, after at most two seconds of trying to give leases back
 
-``run_process`` never raises for what an operator can cause: it says it on the log and gives an exit code. When handlers
-could not be ended it does not return at all: their leases go back as the very last write before the process ends.
+``run_process`` raises StowhandError only before work has begun (no such task, no such store). When handlers could not
+be ended it does not return at all: their leases go back as the very last write before the process ends.
 """
 
 from __future__ import annotations
@@ -47,30 +47,43 @@ def run_process(
     return asyncio.run(_work(settings, name or new_identity(), control, events or Events()))
 
 
+class Wishes:
+    """Counts wishes to stop; those that come close together count once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = float("-inf")
+
+    def add(self) -> bool:
+        """One more. False when it belongs to the one before."""
+        now = stopwatch()
+        if now - self._last < SAME_SIGNAL:
+            return False
+        self._last = now
+        self.count += 1
+        return True
+
+
 class Stopper:
     """Counts the wishes to stop: on the loop, or in a signal handler between any two steps of the loop's thread."""
 
     def __init__(self, worker: Worker, leave: Callable[[], None]) -> None:
         self._worker, self._leave = worker, leave
-        self._wishes = 0
-        self._last = float("-inf")
+        self._wishes = Wishes()
         self.loop = asyncio.get_running_loop()
 
     def wish(self) -> None:
         """Once: drain. Again: hand back at once. A third time: leave."""
-        now = stopwatch()
-        if now - self._last < SAME_SIGNAL:
+        if not self._wishes.add():
             return
-        self._last = now
-        self._wishes += 1
-        if self._wishes <= 2:
-            self.loop.call_soon_threadsafe(self._stop, self._wishes == 2)
+        if self._wishes.count <= 2:
+            self.loop.call_soon_threadsafe(self._stop, self._wishes.count == 2)
         else:  # a loop that is blocked must not keep the process; and a signal handler must not wait
             threading.Thread(target=self._leave, name="stowhand leave", daemon=True).start()
 
     def now(self) -> None:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
-        self._wishes = max(self._wishes, 2)
+        self._wishes.count = max(self._wishes.count, 2)
         self._stop(True)
 
     def _stop(self, now: bool) -> None:

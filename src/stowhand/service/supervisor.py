@@ -19,7 +19,7 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.service import exit_codes
-from stowhand.service.process import LAST_WRITE, SAME_SIGNAL, hard_exit
+from stowhand.service.process import LAST_WRITE, Wishes, hard_exit
 from stowhand.service.settings import WorkerSettings
 from stowhand.store import Heart
 from stowhand.worker import LAST_PAUSE, new_identity
@@ -68,8 +68,7 @@ class Supervisor:
         self._settings, self._make_heart, self._events = settings, heart, events
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
-        self._wishes = 0
-        self._last_wish = float("-inf")
+        self._wishes = Wishes()
         self._code = exit_codes.OK
         self.children = [Child(number) for number in range(settings.processes)]
 
@@ -82,28 +81,25 @@ class Supervisor:
 
     def wish(self) -> None:
         """A wish to stop: drain; then hand back at once; then end."""
-        now = stopwatch()
-        if now - self._last_wish >= SAME_SIGNAL:
-            self._last_wish = now
+        if self._wishes.add():
             self._stop()
 
     def _stop(self) -> None:
-        self._wishes += 1
         self._stopped.set()
         for child in self.children:
             self._tell(child)
-        if self._wishes > 2:
+        if self._wishes.count > 2:
             self._code = exit_codes.FAILURE
             self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
-        bound = (self._settings.grace if self._wishes == 1 else 0.0) + 2 * LAST_PAUSE
+        bound = (self._settings.grace if self._wishes.count == 1 else 0.0) + 2 * LAST_PAUSE
         self._clock.call_later(bound, self._kill_all)
 
     def _tell(self, child: Child) -> None:
         """What was wished so far. A child that is only now being made hears it with its order."""
-        if self._wishes > 2:
+        if self._wishes.count > 2:
             child.kill()
-        elif self._wishes:
-            child.tell("drain" if self._wishes == 1 else "now")
+        elif self._wishes.count:
+            child.tell("drain" if self._wishes.count == 1 else "now")
 
     def _kill_all(self) -> None:
         for child in self.children:

@@ -15,6 +15,7 @@ from stowhand.database.link import Connection, Row, rows
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.job import Job, KeyMode, NewJob
+from stowhand.limits import QUEUE_LIMIT, TASK_LIMIT
 from stowhand.stores.postgres.bulk import Bulk
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import new_job, read_job
@@ -134,8 +135,8 @@ def is_plain(job: NewJob) -> bool:
         job.key is None
         and not job.flags
         and job.key_mode is KeyMode.REPLACE
-        and 0 < len(job.task) <= 128
-        and (job.queue is None or len(job.queue) <= 128)
+        and 0 < len(job.task) <= TASK_LIMIT
+        and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
         and job.max_attempts > 0
         and (job.max_resets is None or job.max_resets >= 0)
         and len(job.payload) < 8192
