@@ -18,9 +18,10 @@ from typing import Protocol
 import psycopg
 
 from stowhand.bench import probe
+from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
 from stowhand.service.settings import ResolvedStore, StoreSettings
-from stowhand.store import DAY, QueueStore
+from stowhand.store import DAY
 from stowhand.stores import open_store
 
 app = App()

@@ -23,9 +23,10 @@ from stowhand.bench import probe
 from stowhand.bench.workers import GLANCE, Workers
 from stowhand.job import NewJob
 from stowhand.lifecycle import COMPLETED
+from stowhand.queue_store import QueueStore
 from stowhand.service.settings import WorkerSettings
-from stowhand.store import ClaimRequest, QueueStore, StoreOptions
-from stowhand.stores.postgres.home import RESERVED, Home
+from stowhand.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
+from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.producing import plain_values_of
 
 TO_START, TO_END = 120.0, 600.0
@@ -207,7 +208,7 @@ async def commit(
 ) -> float:
     """Jobs a second enqueued by so many at once, each in a transaction of its own, with the package's statement."""
     site.clear()
-    home = Home(site.url, StoreOptions(pool_size=committers + RESERVED))
+    home = Home(site.url, StoreOptions(pool_size=committers + RESERVED_CONNECTIONS))
     statement = home.statements["enqueue_plain"]
     if not notifies:
         call = b", pg_catalog.pg_notify("

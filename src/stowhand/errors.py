@@ -2,6 +2,7 @@
 
 StowhandError
 ├── ConfigurationError        a setting is missing, unknown or contradicts another     (exit code 2)
+│   └── CrontabError          lines of a crontab, or items, that are wrong; names each
 ├── InvalidJob                a job that may not be enqueued; says what, and the limit (a ValueError)
 ├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
 ├── DuplicateTask             two functions claim one task name
@@ -26,6 +27,10 @@ class StowhandError(Exception):
 
 class ConfigurationError(StowhandError):
     """A setting is missing, unknown, or contradicts another one. All problems are reported at once."""
+
+
+class CrontabError(ConfigurationError):
+    """Lines of a crontab, or cron items, that are wrong: one line of the message for each problem. None was taken."""
 
 
 class InvalidJob(StowhandError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -36,6 +37,29 @@ class WorkerStopped(Event, frozen=True):
 
     worker: str
     unfinished: int
+
+
+class Claiming(Event, frozen=True):
+    """About to ask the store for jobs."""
+
+    worker: str
+    limit: int
+
+
+class Claimed(Event, frozen=True):
+    """The store has answered. ``jobs``: how many it gave; 0: there was nothing to do."""
+
+    worker: str
+    jobs: int
+    seconds: float
+
+
+class Listening(Event, frozen=True):
+    """The connection that hears wake-ups: ``state`` is "connecting", "success" or "error"."""
+
+    worker: str
+    state: str
+    error: str | None
 
 
 class JobStarted(Event, frozen=True):
@@ -100,7 +124,8 @@ class ResultDropped(Event, frozen=True):
 
 
 class StoreTrouble(Event, frozen=True):
-    """A call to the store failed; it is tried again. ``doing``: claim, settle, beat, listen, reset."""
+    """A call to the store failed; it is tried again. ``doing``: claim, settle, beat, listen, reset;
+    or forbidden flags, where it is the function that failed."""
 
     worker: str
     doing: str
@@ -154,6 +179,62 @@ class ChildDied(Event, frozen=True):
     """How many jobs came back at once."""
 
 
+class TasksReloaded(Event, frozen=True):
+    """The folder of tasks has changed and was loaded again. ``problem``: why the old tasks stay."""
+
+    worker: str
+    tasks: tuple[str, ...]
+    problem: str | None
+
+
+class CronStarted(Event, frozen=True):
+    """The scheduler knows its items and has made up for what was missed."""
+
+    items: tuple[str, ...]
+    backfilled: int
+
+
+class CronScheduled(Event, frozen=True):
+    """A tick of an item has become a job."""
+
+    identifier: str
+    task: str
+    job_id: int
+    at: datetime
+    backfilled: bool
+    late: float
+    """Seconds between the tick and its job, by the store's clock."""
+
+
+class CronConflict(Event, frozen=True):
+    """Another scheduler has scheduled this tick, from an item that is not ours, under the same identifier."""
+
+    identifier: str
+    at: datetime
+    ours: str
+    theirs: str
+
+
+class CronClockMoved(Event, frozen=True):
+    """The store's clock is not where it should be. Back (negative): nothing is repeated. Forward: all is caught up."""
+
+    seconds: float
+
+
+class CronTrouble(Event, frozen=True):
+    """Scheduling failed; it begins anew, backfill included, after ``retry_in`` seconds."""
+
+    error: str
+    retry_in: float
+
+
+class CronReloaded(Event, frozen=True):
+    """The crontab was read again. ``problem``: why the old items stay."""
+
+    items: tuple[str, ...]
+    problem: str | None
+
+
 Listener = Callable[[Any], None]
 
 
@@ -165,15 +246,21 @@ class Events:
 
     def __init__(self) -> None:
         self._listeners: dict[type[Event], list[Listener]] = {}
+        self._of_success: set[type[Event]] = set()
         self.on_listener_error: Callable[[Listener, Event, BaseException], None] | None = None
 
-    def on(self, kind: type[Event], listener: Listener) -> None:
-        """Call ``listener`` for events of this type, where they happen: on the loop, or in the heart's thread."""
-        self._listeners.setdefault(kind, []).append(listener)
+    def on(self, kind: type[Event], listener: Listener, *, success: bool = True) -> None:
+        """Call ``listener`` for events of this type, where they happen: on the loop, or in the heart's thread.
 
-    def wants(self, kind: type[Event]) -> bool:
-        """Is there anybody to tell?"""
-        return kind in self._listeners
+        Without ``success`` it does without a ``JobEnded`` that says ``ok``, though it may hear of some.
+        """
+        self._listeners.setdefault(kind, []).append(listener)
+        if success:
+            self._of_success.add(kind)
+
+    def wants(self, kind: type[Event], *, success: bool = False) -> bool:
+        """Is there anybody to tell? With ``success``: of a job that went well."""
+        return kind in (self._of_success if success else self._listeners)
 
     def emit(self, event: Event) -> None:
         """Tell those who asked. A listener that raises stops neither the others nor the core."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from stowhand.events import Events, ResultDropped
 from stowhand.handler import Attempt, Handler, Policy
-from stowhand.lifecycle import Complete, Outcome, Retry, Settlement, settle
+from stowhand.lifecycle import COMPLETED, Complete, Outcome, Retry, Settlement, settle
 from stowhand.outcomes import LONGEST_DELAY, describe
 from stowhand.retry import natural
 from stowhand.store import Claim
@@ -34,14 +34,17 @@ class Judge:
     def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
         """The settlement. A policy that fails costs its own job a wait by the natural table, and says so there."""
         result = None
-        if isinstance(outcome, Complete) and outcome.result is not None:
-            result = self._encoded(attempt.claim, outcome.result)
+        if isinstance(outcome, Complete):
+            if outcome.result is not None:
+                result = self._encoded(attempt.claim, outcome.result)
+            elif not attempt.then:
+                return COMPLETED  # the commonest, and no policy has a say in it
         try:
             return self._settle(attempt, outcome, result)
         except Exception as trouble:  # noqa: BLE001 - boundary: told in the job's error text
-            said = f"{outcome.error}\n" if isinstance(outcome, Retry) else ""
-            outcome = Retry(clean(f"{said}(how long to wait could not be decided: {describe(trouble)})"))
-            return self._settle(attempt, outcome, None, natural)
+            said, rest = (f"{outcome.error}\n", outcome.payload) if isinstance(outcome, Retry) else ("", None)
+            words = clean(f"{said}(how long to wait could not be decided: {describe(trouble)})")
+            return self._settle(attempt, Retry(words, payload=rest), None, natural)
 
     def _settle(
         self,

@@ -11,66 +11,19 @@ import asyncio
 import contextvars
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
-from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
-from stowhand.clock import Cancelable, Clock
+from stowhand.clock import Clock
 from stowhand.handler import Attempt, Handler
+from stowhand.lane import ChildCrashed, Ending, Isolate, Lane, Stop
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import Cancel, Outcome, Retry
 from stowhand.outcomes import from_error, from_returned
 
 BREATH = 0.005
 """Seconds of jobs that never wait, after which the loop gets a turn."""
-
-
-class Stop(StrEnum):
-    """Why a running handler is told to stop."""
-
-    TIMEOUT = "timeout"
-    CANCELED = "canceled"
-    """Somebody asked the job to cancel."""
-    LOST = "lost"
-    """Its lease is gone, or may be given away any moment."""
-    RETURNED = "returned"
-    """The worker stops: the job goes back unspent."""
-    CRASHED = "crashed"
-    """The child process that ran it died."""
-
-
-class ChildCrashed(Exception):
-    """Raised by an isolating handler: the child process died before it could say how the attempt ended."""
-
-
-Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
-"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed when it did."""
-
-
-class Ending(Protocol):
-    """Told how each attempt ended. ``None`` instead of an outcome: nothing is to be recorded, because of ``stop``."""
-
-    def started(self, held: Held) -> None:
-        """A handler begins."""
-
-    def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
-        """A handler ended."""
-
-
-class Lane:
-    """One slot: the task that runs in it, and what it runs."""
-
-    __slots__ = ("held", "stop", "task", "timer", "timer_seconds", "waited")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.held: Held | None = None
-        self.stop: Stop | None = None
-        self.timer: Cancelable | None = None
-        self.timer_seconds = 0.0
-        self.waited = False
-        """Its last handler really waited, so the loop has had its turn since."""
 
 
 class Lanes:
@@ -184,7 +137,9 @@ class Lanes:
                 if len(self.ready) == self.low_water:
                     self.starved()
                 if self._leases.start(held):
-                    await self._work(lane, held)
+                    rest = self._begin(lane, held)
+                    if rest is not None:
+                        await rest
                 if lane.waited:
                     self._breath = self._clock.monotonic()
                 elif self._clock.monotonic() - self._breath > BREATH:
@@ -205,41 +160,76 @@ class Lanes:
         self._breathing = False
         self._breath = self._clock.monotonic()
 
-    async def _work(self, lane: Lane, held: Held) -> None:
+    def _begin(self, lane: Lane, held: Held) -> Coroutine[Any, Any, None] | None:
+        """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
         attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic())
         held.attempt = attempt
         lane.held, lane.stop, lane.waited = held, None, False
         self.running += 1
         self._ending.started(held)
+        context = contextvars.copy_context()
+        outcome: Outcome | None
+        self.driving = held
         try:
-            outcome = await self._attempt(lane, held, attempt)
+            coroutine = context.run(self._isolate if held.suspect and self._isolate else self._handle, attempt)
+            waits_for = context.run(coroutine.send, None)
+        except StopIteration as end:
+            outcome = from_returned(end.value)
+        except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
+            outcome = self._raised(lane, attempt, error)
+        else:
+            return self._go_on(lane, held, self._drive(lane, held, context, coroutine, waits_for))
         finally:
-            if lane.timer is not None:
-                lane.timer.cancel()
-                lane.timer = None
-            lane.held = None
-            self._waiting = lane.waited
-            self.running -= 1
-            self.ended += 1
-            held.seconds = self._clock.monotonic() - attempt.started
-            self.worked += held.seconds
-        if self._crashed is not None:
-            self._leases.end(held)
-            self._ending.ended(held, outcome, lane.stop)
+            self.driving = None
+        if lane.task is not None and lane.task.cancelling():
+            return self._forgive(lane, held, outcome)
+        self._leave(lane, held)
+        self._end(lane, held, outcome)
+        return None
 
-    async def _attempt(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Outcome | None:
-        """Run the handler. Whatever it returns or raises becomes an outcome; nothing escapes but our own end."""
+    async def _go_on(self, lane: Lane, held: Held, rest: Awaitable[object]) -> None:
+        """Await the handler. Whatever it returns or raises becomes an outcome; nothing escapes but our own end."""
+        assert held.attempt is not None
         outcome: Outcome | None
         try:
-            outcome = from_returned(await self._drive(lane, held, attempt))
+            outcome = from_returned(await rest)
         except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
             if self._crashed is None:
+                self._leave(lane, held)
                 raise  # the lane itself is being ended
-            outcome = self._raised(lane, attempt, error)
-        if lane.task is not None and lane.task.cancelling():
-            await _forgive(lane.task)
-        # Told to stop, and ended well all the same: its result counts, unless the lease is gone.
-        return None if lane.stop is Stop.LOST else outcome
+            outcome = self._raised(lane, held.attempt, error)
+        await self._forgive(lane, held, outcome)
+
+    async def _forgive(self, lane: Lane, held: Held, outcome: Outcome | None) -> None:
+        """A cancellation was meant for the job, or the handler's own doing: the lane's next job has no part in it."""
+        try:
+            if lane.task is not None and lane.task.cancelling():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # one that is still on its way arrives here
+                while lane.task.cancelling():
+                    lane.task.uncancel()
+        finally:
+            self._leave(lane, held)
+        self._end(lane, held, outcome)
+
+    def _leave(self, lane: Lane, held: Held) -> None:
+        """The slot is free again."""
+        assert held.attempt is not None
+        if lane.timer is not None:
+            lane.timer.cancel()
+            lane.timer = None
+        lane.held = None
+        self._waiting = lane.waited
+        self.running -= 1
+        self.ended += 1
+        held.seconds = self._clock.monotonic() - held.attempt.started
+        self.worked += held.seconds
+
+    def _end(self, lane: Lane, held: Held, outcome: Outcome | None) -> None:
+        if self._crashed is not None:
+            self._leases.end(held)
+            # Told to stop, and ended well all the same: its result counts, unless the lease is gone.
+            self._ending.ended(held, None if lane.stop is Stop.LOST else outcome, lane.stop)
 
     def _raised(self, lane: Lane, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
         match lane.stop:
@@ -257,14 +247,25 @@ class Lanes:
                 return None
 
     @types.coroutine
-    def _drive(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> Generator[Any, Any, object]:
-        """Await the handler in the lane's task, under a context of its own, and see each of its steps."""
-        context = contextvars.copy_context()
-        handle = self._isolate if held.suspect and self._isolate is not None else self._handle
-        coroutine = context.run(handle, attempt)
-        advance: Callable[[Any], Any] = coroutine.send
-        given: Any = None
+    def _drive(
+        self,
+        lane: Lane,
+        held: Held,
+        context: contextvars.Context,
+        coroutine: Coroutine[Any, Any, object],
+        waits_for: object,
+    ) -> Generator[Any, Any, object]:
+        """Await the rest of the handler in the lane's task, under its own context, and see each of its steps."""
+        lane.waited = self._waiting = True
+        self._waits(lane, held)
+        advance: Callable[[Any], Any]
+        given: Any
         while True:
+            try:
+                given = yield waits_for
+                advance = coroutine.send
+            except BaseException as error:  # noqa: BLE001 - passed on to the handler
+                advance, given = coroutine.throw, error
             self.driving = held
             try:
                 waits_for = context.run(advance, given)
@@ -272,29 +273,14 @@ class Lanes:
                 return end.value
             finally:
                 self.driving = given = None
-            if not lane.waited:
-                lane.waited = self._waiting = True
-                self._waits(lane, held, attempt)
-            try:
-                given = yield waits_for
-                advance = coroutine.send
-            except BaseException as error:  # noqa: BLE001 - passed on to the handler
-                advance, given = coroutine.throw, error
 
-    def _waits(self, lane: Lane, held: Held, attempt: Attempt[Any]) -> None:
+    def _waits(self, lane: Lane, held: Held) -> None:
         """A handler waits for the first time: from here on it needs a timer, and the next job another lane."""
         if self.ready:
             self._wake()
         timeout = self._timeout_of(held.claim)
         if timeout is not None:
-            spent = self._clock.monotonic() - attempt.started
+            assert held.attempt is not None
+            spent = self._clock.monotonic() - held.attempt.started
             lane.timer_seconds = timeout
             lane.timer = self._clock.call_later(max(timeout - spent, 0), lambda: self.stop(held, Stop.TIMEOUT))
-
-
-async def _forgive(task: asyncio.Task[None]) -> None:
-    """The cancellation was meant for the job, or was the handler's own doing: the lane's next job has no part in it."""
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # one that is still on its way arrives here
-    while task.cancelling():
-        task.uncancel()

@@ -32,10 +32,12 @@ class Phase(IntEnum):
 class Held:
     """One lease of ours."""
 
-    __slots__ = ("attempt", "beaten", "claim", "deadline", "phase", "seconds", "since", "stopped_at", "suspect")
+    __slots__ = ("attempt", "beaten", "claim", "deadline", "pair", "phase", "seconds", "since", "stopped_at", "suspect")
 
     def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
         self.claim = claim
+        self.pair: Pair = (claim.lease.job_id, claim.lease.token)
+        """What answers about leases are matched by."""
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
         self.phase = Phase.AHEAD
@@ -50,11 +52,6 @@ class Held:
         """When the handler was first told to stop."""
         self.seconds = 0.0
         """How long the handler took."""
-
-    @property
-    def pair(self) -> Pair:
-        """What answers about leases are matched by."""
-        return (self.claim.lease.job_id, self.claim.lease.token)
 
 
 class Leases:

@@ -43,6 +43,8 @@ class Retry(msgspec.Struct, frozen=True):
 
     error: str = "asked for a retry"
     after: timedelta | float | None = None
+    payload: str | None = None
+    """JSON text that takes the payload's place: what is left of a batch."""
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -50,6 +52,8 @@ class Fail(msgspec.Struct, frozen=True):
 
     error: str = "failed"
     poison: bool = False
+    payload: str | None = None
+    """As with ``Retry``."""
 
 
 class Snooze(msgspec.Struct, frozen=True):
@@ -91,6 +95,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """JSON text, for ``completed``."""
     refund: bool = False
     """Give the attempt back."""
+    payload: str | None = None
+    """JSON text that takes the payload's place, for ``errored`` and ``failed``: what is left of a batch."""
     then: tuple[NewJob, ...] = ()
     """Jobs enqueued in the same transaction, if and only if the settlement is accepted."""
 
@@ -114,13 +120,14 @@ def settle(
             if result is None and not then:
                 return COMPLETED
             return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
-        case Retry(error, after) if attempts < max_attempts:
+        case Retry(error, after, payload) if attempts < max_attempts:
             delay = backoff(attempts) if after is None else seconds(after)
-            return Settlement(State.ERRORED, Ended.RETRY, delay=max(delay, 0.0), error=error)
-        case Retry(error):
-            return Settlement(State.FAILED, Ended.FAILED, error=error)
-        case Fail(error, poison):
-            return Settlement(State.FAILED, Ended.POISON if poison else Ended.FAILED, error=error)
+            return Settlement(State.ERRORED, Ended.RETRY, delay=max(delay, 0.0), error=error, payload=payload)
+        case Retry(error, _, payload):
+            return Settlement(State.FAILED, Ended.FAILED, error=error, payload=payload)
+        case Fail(error, poison, payload):
+            ended = Ended.POISON if poison else Ended.FAILED
+            return Settlement(State.FAILED, ended, error=error, payload=payload)
         case Snooze(delay):
             return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
         case Cancel(reason):

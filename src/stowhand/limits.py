@@ -18,6 +18,7 @@ QUEUE_LIMIT = 128
 KEY_LIMIT = 512
 FLAGS_LIMIT = 64
 FLAG_LIMIT = 128
+FORBIDDEN_LIMIT = 10_000
 INT32 = 2**31 - 1
 DELAY_LIMIT = 100 * 365.25 * 86_400.0
 """Seconds. A hundred years: what is meant to be later than that has a ``run_at``."""
@@ -58,6 +59,19 @@ def check_options(job: NewJob) -> NewJob:
     if delay is job.delay and key_mode is job.key_mode and flags is job.flags:
         return job
     return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
+
+
+def check_details(
+    *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
+) -> None:
+    """Details that a waiting job is given; ``None``: it keeps its own."""
+    for field, number, least in (("priority", priority, -INT32 - 1), ("attempts", attempts, 0)):
+        if number is not None:
+            _check_integer(field, number, least)
+    if max_attempts is not None:
+        _check_integer("max_attempts", max_attempts, 1)
+    if run_at is not None:
+        _check_moment(run_at, None)
 
 
 def check_name(field: str, name: object, limit: int) -> str:
@@ -137,6 +151,20 @@ def _read_flags(flags: object) -> tuple[str, ...]:
         raise InvalidJob(f"flags: {len(names)} flags, the limit is {FLAGS_LIMIT}")
     for name in names:
         check_name("flags", name, FLAG_LIMIT)
+    return names
+
+
+def read_forbidden(flags: object) -> tuple[str, ...]:
+    """Flags that a worker leaves alone; ``None``: none. There may be many: one for each customer, say."""
+    if flags is None or flags == ():
+        return ()
+    if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
+        raise InvalidJob(f"forbidden flags: a {_kind(flags)}; give a list of names")
+    names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in flags))
+    if len(names) > FORBIDDEN_LIMIT:
+        raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {FORBIDDEN_LIMIT}")
+    for name in names:
+        check_name("forbidden flags", name, FLAG_LIMIT)
     return names
 
 

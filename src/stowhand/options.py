@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
+
 import msgspec
 
+from stowhand import limits
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff
 from stowhand.retry import exponential, natural
 
 LOOK_AHEAD_SECONDS = 0.25
 STRETCHED_POLL = 10.0
+Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
+"""Gives the flags that are forbidden just now. Asked often, so it should be quick."""
 OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
 """Seconds until a call is tried again that the store has not answered n times in a row. An outage may last for days."""
 
@@ -35,8 +40,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long one attempt may take, where the handler's policy does not say."""
     backoff: Backoff = natural
     """How long to wait after a failure, where the handler's policy does not say."""
-    forbidden_flags: tuple[str, ...] = ()
-    """Jobs that bear one of these are left alone."""
+    forbidden_flags: tuple[str, ...] | Flags = ()
+    """Jobs that bear one of these are left alone. A function, asynchronous or not, is asked before every claim, which
+    then takes one job; it gives a list, or ``None`` for no flags."""
     look_ahead: int = 100
     """Jobs claimed ahead of free slots at most; 0: never."""
     once: bool = False
@@ -57,6 +63,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if self.beat is not None and self.beat * 3 > self.lease * 1.000001:  # three times 0.1 is more than 0.3
             problems.append(f"beat: {self.beat} s given; a lease of {self.lease} s must last at least three beats")
+        if not callable(self.forbidden_flags):
+            try:
+                msgspec.structs.force_setattr(self, "forbidden_flags", limits.read_forbidden(self.forbidden_flags))
+            except ValueError as error:
+                problems.append(str(error))
         if problems:
             raise ConfigurationError("; ".join(problems))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
 
+from stowhand import strict_json
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
 from stowhand.text import clean
@@ -17,15 +18,22 @@ LONGEST_DELAY = 100 * 366 * 86_400.0
 """Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
 
 
+_DONE = Complete()
+
+
 def from_returned(value: object) -> Outcome:
     """An outcome is itself, made safe to store; anything else completes the job, with that result."""
+    if value is None:
+        return _DONE
     match value:
         case Complete():
             return value
-        case Retry(error, after):
-            return _retry(_words(error, "asked for a retry"), after)
-        case Fail(error, poison):
-            return Fail(_words(error, "failed"), poison)
+        case Retry(error, after, payload):
+            words, rest = _rest(_words(error, "asked for a retry"), payload)
+            return _retry(words, after, rest)
+        case Fail(error, poison, payload):
+            words, rest = _rest(_words(error, "failed"), payload)
+            return Fail(words, poison, rest)
         case Cancel(reason):
             return Cancel(_words(reason, "canceled"))
         case Snooze(delay):
@@ -86,11 +94,22 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             todo.append(one.__context__)
 
 
-def _retry(error: str, after: timedelta | float | None) -> Outcome:
+def _retry(error: str, after: timedelta | float | None, payload: str | None) -> Outcome:
     try:
-        return Retry(error, None if after is None else _delay(after))
+        return Retry(error, None if after is None else _delay(after), payload)
     except (TypeError, ValueError, OverflowError):
-        return Retry(clean(f"{error} (and after {_no_duration(after)})"))
+        return Retry(clean(f"{error} (and after {_no_duration(after)})"), None, payload)
+
+
+def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
+    """The payload that is to take the old one's place; none, and a word in the error, when no worker could read it."""
+    if payload is None:
+        return error, None
+    try:
+        strict_json.validate(payload, limit=strict_json.READ_LIMIT)
+    except Exception as trouble:  # noqa: BLE001 - boundary: a handler may give anything
+        return clean(f"{error} (and a payload that cannot be kept: {trouble})"), None
+    return error, payload
 
 
 def _snooze(delay: timedelta | float) -> Outcome:

@@ -14,11 +14,12 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
 from stowhand.leases import Held, Leases
-from stowhand.lifecycle import Settlement
+from stowhand.lifecycle import COMPLETED, Settlement
 from stowhand.options import OUTAGE
 from stowhand.store import Store, Verdict
 
 BATCH = 250
+_OK = COMPLETED.ended
 BUSY_PAUSE = 0.25
 
 
@@ -58,8 +59,9 @@ class Settler:
 
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""
+        if not self._pile:
+            self._arrived.set()
         self._pile.append(ended)
-        self._arrived.set()
 
     @property
     def backlog(self) -> int:
@@ -105,7 +107,7 @@ class Settler:
         gone: list[Held] = []
         busy: list[Ended] = []
         freed = False
-        tell = self._events.wants(JobEnded)
+        tell, tell_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
         for ended, verdict in zip(batch, verdicts, strict=True):
             if verdict is Verdict.BUSY:
                 busy.append(ended)
@@ -114,7 +116,7 @@ class Settler:
             if verdict is Verdict.SETTLED or verdict is Verdict.ALREADY_SETTLED:
                 self.settled += 1
                 freed = freed or _frees(ended)
-                if tell:
+                if tell and (tell_success or ended.settlement.ended is not _OK):
                     self._events.emit(self._ended(ended))
             else:
                 self._unsettled(ended, verdict)
@@ -160,4 +162,6 @@ class Settler:
 def _frees(ended: Ended) -> bool:
     """Did its settlement make something claimable: its queue, itself, or jobs enqueued along with it?"""
     settlement = ended.settlement
+    if settlement is COMPLETED:
+        return ended.held.claim.queue is not None
     return ended.held.claim.queue is not None or not settlement.state.terminal or bool(settlement.then)

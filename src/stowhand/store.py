@@ -1,10 +1,7 @@
-"""The seams between a worker and wherever its jobs live.
+"""The seams between a worker and wherever its jobs live. (Those of a store that we own whole: queue_store.py.)
 
-    Store       claim, settle, wait: what a worker's loop needs            (async, the loop's own connections)
-    Heart       beat, release, reset: what keeps leases true               (blocking, one other thread, own connection)
-    Producer    enqueue one, many, or inside the caller's own transaction
-    Inspector   look at jobs, and act on them one by one: retry, cancel, remove
-    Schema      install, check, plan, uninstall
+    Store    claim, settle, wait: what a worker's loop needs           (async, the loop's own connections)
+    Heart    beat, release, reset: what keeps leases true              (blocking, one other thread, own connection)
 
 Claims and settlements are plural from the first day: speed comes from there. Every write after a claim is guarded by
 the *pair* (id, token); a write whose pair no longer holds changes nothing and says so.
@@ -12,14 +9,14 @@ the *pair* (id, token); a write whose pair no longer holds changes nothing and s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from stowhand.job import Job, NewJob, State
+from stowhand.job import State
 from stowhand.lifecycle import Settlement
 
 R = TypeVar("R")
@@ -158,113 +155,6 @@ class Heart(Protocol):
         """Let the connection go."""
 
 
-class Producer(Protocol):
-    """Enqueueing. Jobs are checked before they come here; a store refuses what its own limits forbid."""
-
-    async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job and wake a worker. Raises OutcomeUnknown, SchemaMissing, StoreUnreachable."""
-
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
-
-    def enqueue_in(self, connection: object, job: NewJob) -> object:
-        """Enqueue inside the caller's transaction; the job is there when, and only if, the caller commits.
-
-        Gives the ``Job``, or an awaitable of it when the connection is asynchronous.
-        """
-
-
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list. Live and failed ones, unless a state says otherwise."""
-
-    states: tuple[State, ...] = ()
-    task: str | None = None
-    queue: str | None = None
-    key: str | None = None
-    after: int = 0
-    """Keyset: only ids above this."""
-    limit: int = 100
-
-
-class Done(StrEnum):
-    """What an action on a job did."""
-
-    DONE = "done"
-    ASKED = "asked"
-    """A running job was asked to cancel; its worker hears it at the next beat."""
-    UNCHANGED = "unchanged"
-    REFUSED = "refused"
-    """Not in this state; the answer's ``why`` says what to do instead."""
-    MISSING = "missing"
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What became of one asked-for action."""
-
-    job_id: int | None
-    done: Done
-    why: str = ""
-
-
-class Inspector(Protocol):
-    """Looking at jobs, and acting on single ones."""
-
-    async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
-
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
-        """In id order."""
-
-    async def counts(self) -> dict[State, int]:
-        """Live jobs and history by state; every state is a key."""
-
-    async def retry(self, job_id: int) -> Answer:
-        """Due now, attempts and resets 0. Refused while processing and when completed."""
-
-    async def cancel(self, job_id: int) -> Answer:
-        """At once, or asked of its worker."""
-
-    async def remove(self, job_id: int) -> Answer:
-        """Delete. Refused while processing (cancel instead) and when completed."""
-
-    async def remove_key(self, key: str) -> Answer:
-        """Delete the job that holds the key; a running one loses it and will not run again."""
-
-
-class SchemaStatus(msgspec.Struct, frozen=True):
-    """How the installed schema compares with this package's."""
-
-    installed: int | None
-    """Its number; ``None`` when there is none."""
-    expected: int
-    breaking: bool = False
-    """It is newer, and this package cannot work with it."""
-
-
-class Schema(Protocol):
-    """The store's tables."""
-
-    async def install(self) -> SchemaStatus:
-        """Install or upgrade. Safe when many do it at once; resumable."""
-
-    async def status(self) -> SchemaStatus:
-        """What is there."""
-
-    async def plan(self) -> str:
-        """The statements that ``install`` would run, for reading."""
-
-    async def uninstall(self) -> None:
-        """Remove everything of ours."""
-
-
-class QueueStore(Store[Job], Producer, Inspector, Schema, Protocol):
-    """A store we own whole: everything above at once."""
-
-    @property
-    def description(self) -> str:
-        """Where it is, for people; never with a password."""
-
-
 DAY = 86_400.0
 RESERVED_CONNECTIONS = 4
 """PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats."""
@@ -281,6 +171,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """PostgreSQL: connections at most, the reserved ones of a worker included."""
     prepared_statements: bool = True
     """PostgreSQL: off for poolers in transaction mode that do not know them."""
+    pool: object | None = None
+    """PostgreSQL: a ``psycopg_pool.AsyncConnectionPool`` of the application's; enqueueing, inspection and tasks' own
+    statements borrow from it. The connections that a worker reserves are made as the pool makes its own."""
     listen_url: str | None = None
     """PostgreSQL: a direct connection for LISTEN when the other one goes through a transaction pooler."""
     synchronous: str = "FULL"

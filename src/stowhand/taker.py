@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError
-from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.events import Claimed, Claiming, Events, StoreRecovered, StoreTrouble
+from stowhand.flags import FlagsUnknown, ForbiddenFlags
 from stowhand.keeper import Keeper
 from stowhand.lanes import Lanes
 from stowhand.leases import Held, Leases, Phase
 from stowhand.options import LOOK_AHEAD_SECONDS, OUTAGE, WorkerOptions
 from stowhand.settler import Settler
-from stowhand.store import ClaimRequest, Store
+from stowhand.store import Claim, ClaimRequest, Store
 
 PATIENCE = 5.0
 """Seconds that the last claim may take when the worker has been told to stop."""
@@ -51,6 +52,9 @@ class Taker:
         self._store, self._lanes, self._leases = store, lanes, leases
         self._settler, self._keeper, self._options = settler, keeper, options
         self._events, self._clock, self._worker = events, clock, worker
+        self.tasks = options.tasks
+        """Claim only these; may be changed at any time."""
+        self._flags = ForbiddenFlags(options.forbidden_flags, clock)
         self._stir = asyncio.Event()
         self._stopping = self._rested = False
         self._wakes = 0
@@ -60,7 +64,7 @@ class Taker:
         self._counted = 0
         self._worked = 0.0
         self._mark = clock.monotonic()
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._task: asyncio.Task[Any] | None = None
         self._suspect: Held | None = None
         """A job in quarantine that runs now."""
@@ -121,6 +125,9 @@ class Taker:
             return 0  # it runs alone
         if self._settler.backlog > BACKLOG:
             return 0
+        if self._flags.one_by_one:
+            # What was claimed last has run to its first wait: what it counted there is seen by the next answer.
+            return 0 if self._lanes.ready else min(self._lanes.free, 1)
         ahead = min(self._options.look_ahead, int(self._rate * LOOK_AHEAD_SECONDS))
         self._lanes.low_water = ahead // 2
         waiting = len(self._lanes.ready)
@@ -154,18 +161,21 @@ class Taker:
         return await self._claim_suspect() > 0 or self._wakes != seen
 
     async def _claim(self, limit: int, *, suspects: bool = False) -> int:
+        flags = await self._forbidden()
+        if flags is None or self._stopping:
+            return 0
         request = ClaimRequest(
             worker=self._worker,
             token=str(uuid.uuid4()),
             limit=limit,
             lease=self._options.lease,
-            tasks=self._options.tasks,
-            forbidden_flags=self._options.forbidden_flags,
+            tasks=self.tasks,
+            forbidden_flags=flags,
             suspects=suspects,
         )
         sent = self._clock.monotonic()
         try:
-            claims = await self._store.claim(request)
+            claims = await self._ask(request)
         except StoreError as error:
             await self._give_up(request.token, error)
             return 0
@@ -183,6 +193,32 @@ class Taker:
             if not self._stopping:  # else the worker hands them back as they are
                 self._lanes.add(held)
         return len(claims)
+
+    async def _ask(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
+        """The call itself, told to whoever wants to know."""
+        if self._events.wants(Claiming):
+            self._events.emit(Claiming(self._worker, request.limit))
+        sent = self._clock.monotonic()
+        claims = await self._store.claim(request)
+        if self._events.wants(Claimed):
+            self._events.emit(Claimed(self._worker, len(claims), self._clock.monotonic() - sent))
+        return claims
+
+    async def _forbidden(self) -> tuple[str, ...] | None:
+        """The flags to leave alone; ``None`` when that is not known, after a pause that grows."""
+        try:
+            flags = await self._flags.now()
+        except FlagsUnknown as error:
+            self._refusals += 1
+            pause = OUTAGE(self._refusals)
+            self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
+            await self._rest(pause)
+            self._wakes += 1  # nobody was asked: ask
+            return None
+        if self._refusals:
+            self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
+            self._refusals = 0
+        return flags
 
     async def _claim_suspect(self) -> int:
         """A job that workers died under runs apart: in a child where there is one, else when nothing else runs."""
@@ -242,7 +278,7 @@ class Taker:
         """Seconds an idle worker may sleep: a poll interval, or less when something falls due before."""
         poll = self._options.poll(hears=self._store.hears)
         try:
-            due = await self._store.next_due(self._options.tasks)
+            due = await self._store.next_due(self.tasks)
         except StoreError:
             return poll  # the next claim will say what is wrong
         if due is None:

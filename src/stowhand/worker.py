@@ -36,7 +36,8 @@ from stowhand.events import (
 from stowhand.handler import Handler, Policy
 from stowhand.judge import Judge
 from stowhand.keeper import Keeper
-from stowhand.lanes import Isolate, Lanes, Stop
+from stowhand.lane import Isolate, Stop
+from stowhand.lanes import Lanes
 from stowhand.leases import Held, Leases, Phase
 from stowhand.lifecycle import Outcome
 from stowhand.options import WorkerOptions
@@ -155,6 +156,15 @@ class Worker:
     def _broke(self, error: BaseException) -> None:
         self._crash = self._crash or error
         self.stop(now=True)
+
+    def wake(self) -> None:
+        """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
+        self._taker.wake()
+
+    def retask(self, tasks: tuple[str, ...] | None) -> None:
+        """Claim jobs of these tasks from now on. On the worker's own loop."""
+        self._taker.tasks = tasks
+        self._taker.wake()
 
     @property
     def running(self) -> int:

@@ -22,7 +22,8 @@ import psycopg
 import pytest
 
 from stowhand.job import NewJob, State
-from stowhand.store import JobFilter, QueueStore, StoreOptions
+from stowhand.queue_store import JobFilter, QueueStore
+from stowhand.store import StoreOptions
 from stowhand.stores import open_store
 from tests.chaos.nemesis import Fault, Fleet, plan
 from tests.support.binaries import find_postgres

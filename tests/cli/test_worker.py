@@ -141,3 +141,13 @@ def test_the_version_is_told_without_importing_a_driver_or_the_settings(folder: 
         [*command()[:1], "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_jobs_with_a_forbidden_flag_are_left_alone(stowhand: Stowhand, store: str) -> None:
+    stowhand("worker", "--schema-only", "-c", store)
+    for number, flag in enumerate(("slow", "other", "fine"), start=1):
+        assert stowhand("add", "hello", '{"name": "Ada"}', "--flag", flag, "-c", store).out == f"{number}\n"
+    worked = stowhand("worker", "--once", "-c", store, "--forbidden-flag", "slow", "--forbidden-flag", "other")
+    assert worked.code == 0, worked.err
+    (left, other) = stowhand("jobs", "list", "--json", "-c", store).rows()
+    assert (left["id"], left["state"], left["attempts"], other["id"]) == (1, "queued", 0, 2)

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.store import DAY, Claim, ClaimRequest, Heart, JobFilter, Lease, QueueStore, StoreOptions, Verdict
+from stowhand.queue_store import JobFilter, QueueStore
+from stowhand.store import DAY, Claim, ClaimRequest, Heart, Lease, StoreOptions, Verdict
 from stowhand.testing import FakeClock
 from tests.contract.places import Image, Place
 

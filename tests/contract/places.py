@@ -17,7 +17,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from stowhand.job import State
-from stowhand.store import QueueStore, StoreOptions
+from stowhand.queue_store import QueueStore
+from stowhand.store import StoreOptions
 from stowhand.testing import MemoryStore
 
 Image = dict[str, Any]
@@ -139,8 +140,9 @@ class PostgresPlace:
         return {row["id"]: as_text(row) for row in rows}
 
     def empty(self) -> None:
-        """No jobs and no queues; what the migrations wrote stays. Deleting a few rows is cheaper than truncating."""
-        self._look(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in ("live", "history", "queues", "dead_tokens")))
+        """No jobs, no queues, no crontab; what the migrations wrote stays. Deleting a few rows beats truncating."""
+        tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks")
+        self._look(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in tables))
 
     def close(self) -> None:
         """Let the place's own connection go."""

@@ -8,7 +8,8 @@ import pytest
 
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED
-from stowhand.store import Answer, Done, Verdict
+from stowhand.queue_store import Answer, Done
+from stowhand.store import Verdict
 from tests.contract.bench import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, Bench
 
 Q, P, E, C, F, X = State.QUEUED, State.PROCESSING, State.ERRORED, State.COMPLETED, State.FAILED, State.CANCELED
@@ -176,7 +177,7 @@ async def test_retry_of_a_dead_killer_gives_it_another_chance(bench: Bench) -> N
 
 async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(bench: Bench) -> None:
     job = await bench.in_state(X, key="k", payload='{"n": 1}', queue="q", priority=4, flags=("f",))
-    await bench.store.retry(job.id)
+    assert await bench.store.retry(job.id) == Answer(job.id, Done.DONE)
     back = await bench.job(job.id)
     assert (back.id, back.state, back.key, back.attempts) == (job.id, Q, "k", 0)
     assert (back.payload, back.queue, back.priority, back.flags) == (job.payload, "q", 4, ("f",))
@@ -188,7 +189,8 @@ async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(bench: B
 async def test_a_canceled_job_comes_back_without_its_key_when_another_has_it(bench: Bench) -> None:
     job = await bench.in_state(X, key="k")
     taker = await bench.add("taker", key="k")
-    assert (await bench.store.retry(job.id)).done is Done.DONE
+    answer = await bench.store.retry(job.id)
+    assert answer == Answer(job.id, Done.DONE, "its key belongs to another job now, so it has none")
     assert (await bench.job(job.id)).key is None
     assert (await bench.job(taker.id)).key == "k"
 

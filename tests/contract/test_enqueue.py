@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.job import NewJob, State
-from stowhand.store import JobFilter
+from stowhand.queue_store import JobFilter
 from tests.contract.bench import Bench
 from tests.contract.places import payload_of
 

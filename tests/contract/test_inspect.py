@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.job import State
-from stowhand.store import JobFilter
+from stowhand.queue_store import JobFilter
 from tests.contract.bench import STATES, Bench
 
 

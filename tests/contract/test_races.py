@@ -7,7 +7,8 @@ from collections import Counter
 
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED
-from stowhand.store import ClaimRequest, Heart, QueueStore, Verdict
+from stowhand.queue_store import QueueStore
+from stowhand.store import ClaimRequest, Heart, Verdict
 from tests.contract.bench import ERRORED, LEASE, Bench, new_token
 
 

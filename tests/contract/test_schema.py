@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import SchemaMissing
 from stowhand.job import NewJob
-from stowhand.store import SchemaStatus
+from stowhand.queue_store import SchemaStatus
 from tests.contract.bench import Bench
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import JobFilter, Verdict
+from stowhand.queue_store import JobFilter
+from stowhand.store import Verdict
 from tests.contract.bench import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, Bench
 from tests.contract.places import payload_of
 
@@ -97,6 +98,70 @@ async def test_completing_several_at_once_takes_their_resets_back_too(bench: Ben
     claims = await bench.claim(2)
     await bench.store.settle([(claim.lease, COMPLETED) for claim in claims])
     assert [(await bench.job(job.id)).resets for job in jobs] == [0, 0]
+
+
+LEFT = {
+    "errored": Settlement(State.ERRORED, Ended.RETRY, delay=60.0, error="some failed", payload='[{"n": 2}]'),
+    "failed": Settlement(State.FAILED, Ended.FAILED, error="some failed", payload='[{"n": 2}]'),
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+async def test_what_is_left_of_a_batch_takes_the_payloads_place(bench: Bench, how: str) -> None:
+    lease = await bench.start(payload='[{"n": 1}, {"n": 2}]', key="k", queue="q")
+    other = await bench.start("other", payload="[1]")
+    verdicts = await bench.store.settle([(other, ERRORED), (lease, LEFT[how])])
+    assert list(verdicts) == [Verdict.SETTLED] * 2
+    job = await bench.job(lease.job_id)
+    assert (job.state, job.last_error, payload_of(job.payload)) == (how, "some failed", [{"n": 2}])
+    assert (job.key, job.queue, job.revision) == ("k", "q", 0)
+    assert payload_of((await bench.job(other.job_id)).payload) == [1]
+
+
+async def test_what_is_left_of_a_batch_is_what_the_next_attempt_gets(bench: Bench) -> None:
+    lease = await bench.start(payload="[1, 2]", key="k")
+    await bench.settle(lease, LEFT["errored"])
+    await bench.add(key="k", payload="[3]")
+    (claim,) = await bench.claim()
+    assert payload_of(claim.record.payload) == [{"n": 2}, 3]
+
+
+async def test_what_is_left_of_a_batch_that_was_asked_to_cancel_is_what_comes_back(bench: Bench) -> None:
+    lease = await bench.start(payload="[1, 2]")
+    await bench.store.cancel(lease.job_id)
+    await bench.settle(lease, LEFT["errored"])
+    assert (await bench.job(lease.job_id)).state is State.CANCELED
+    await bench.store.retry(lease.job_id)
+    assert payload_of((await bench.job(lease.job_id)).payload) == [{"n": 2}]
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELED, State.QUEUED])
+async def test_no_other_settlement_changes_the_payload(bench: Bench, state: State) -> None:
+    lease = await bench.start(payload="[1, 2]")
+    await bench.settle(lease, Settlement(state, Ended.OK, payload="[]"))
+    job = await bench.job(lease.job_id)
+    assert (job.state, payload_of(job.payload)) == (state, [1, 2])
+
+
+async def test_a_stale_lease_changes_no_payload(bench: Bench) -> None:
+    lease = await bench.start(payload="[1, 2]")
+    await bench.lose(lease)
+    assert await bench.settle(lease, LEFT["errored"]) is Verdict.LOST
+    assert payload_of((await bench.job(lease.job_id)).payload) == [1, 2]
+
+
+@pytest.mark.parametrize("payload", ['[{"n"', "[1, NaN]", '["\\ud800"]', f'["{"x" * 1024 * 1024}"]'])
+async def test_a_rest_that_cannot_be_stored_fails_that_job_alone_with_all_of_its_payload(
+    bench: Bench, payload: str
+) -> None:
+    bad, good = await bench.start(payload="[1, 2]"), await bench.start("other")
+    rest = Settlement(State.ERRORED, Ended.RETRY, error="some failed", payload=payload)
+    assert list(await bench.store.settle([(bad, rest), (good, ERRORED)])) == [Verdict.SETTLED] * 2
+    job = await bench.job(bad.job_id)
+    assert (job.state, payload_of(job.payload)) == (State.FAILED, [1, 2])
+    assert job.last_error is not None
+    assert "could not be written" in job.last_error
+    assert (await bench.job(good.job_id)).state is State.ERRORED
 
 
 async def test_an_empty_batch_settles_nothing(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stowhand.job import NewJob, State
-from stowhand.store import QueueStore
+from stowhand.queue_store import QueueStore
 from tests.contract.bench import ERRORED, SNOOZED, Bench
 
 LONG = 10.0

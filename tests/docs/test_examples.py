@@ -37,6 +37,13 @@ def test_the_shop_charges_retries_finds_poison_and_packs(tmp_path: Path) -> None
     ]
 
 
+def test_the_rate_limiter_limits_one_customer_and_nobody_else(tmp_path: Path) -> None:
+    assert run_example("rate_limiter", tmp_path) == [
+        "8 for customer 1, never more than 2 in 0.5 s",
+        "8 others waited for none of them: True",
+    ]
+
+
 @pytest.mark.parametrize("server", ["postgres_url", "older_postgres_url"])
 def test_a_postgres_transaction_and_a_trigger_enqueue_on_every_server(
     server: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import stowhand
-from stowhand import errors, events, limits, store, strict_json, text
+from stowhand import errors, events, limits, queue_store, store, strict_json, text
 from stowhand.cli.program import root
 from stowhand.job import State
 from stowhand.options import WorkerOptions
@@ -135,7 +135,8 @@ def test_the_page_of_states_names_every_state() -> None:
 
 def test_the_page_of_stores_names_every_method_and_option() -> None:
     page = (DOCS / "explanation" / "stores.md").read_text()
-    for seam in (store.Store, store.Heart, store.Producer, store.Inspector, store.Schema, store.QueueStore):
+    seams = (store.Store, store.Heart, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
+    for seam in (*seams, queue_store.Timetable, queue_store.Schema, queue_store.QueueStore):
         for name in vars(seam):
             if not name.startswith("_"):
                 assert f"`{name}`" in page, f"{seam.__name__}.{name}"
@@ -156,7 +157,7 @@ def test_the_page_of_sql_shows_the_real_add_job(postgres_url: str) -> None:
     with installed(postgres_url) as connection:
         row = connection.execute(
             "select proargnames, array(select format_type(t, null) from unnest(proargtypes) with ordinality u(t, n)"
-            " order by n) from pg_proc where proname = 'add_job'"
+            " order by n) from pg_proc where proname = 'add_job' and pronargdefaults = 8"
         ).fetchone()
     assert row is not None
     spelt = {"int": "integer", "timestamptz": "timestamp with time zone"}
@@ -192,3 +193,11 @@ def test_the_page_of_sql_shows_the_real_error_codes(postgres_url: str) -> None:
                 connection.execute(f"select stowhand.add_job({arguments})")
             assert caught.value.sqlstate == code, arguments
             assert f"`{code}`" in page
+
+
+def test_the_examples_of_the_page_of_sql_run(postgres_url: str) -> None:
+    blocks = re.findall(r"^```sql\n(select .*?)^```", read("sql.md"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 4
+    with installed(postgres_url) as connection:
+        for block in blocks:
+            connection.execute(block.encode())

@@ -7,6 +7,7 @@ from tests.support.sources import Source, package_sources
 # Driver -> the rooms that may import it. Every other room asks database/ or is given a store.
 DRIVERS = {
     "psycopg": ("database", "stores"),
+    "psycopg_pool": ("database", "stores"),
     "sqlite3": ("database", "stores", "demo"),  # the demo keeps a ledger of its own, outside the queue
 }
 

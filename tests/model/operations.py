@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any
 
+import msgspec
+
 from stowhand.errors import InvalidJob
-from stowhand.job import KeyMode, NewJob
+from stowhand.job import Job, KeyMode, NewJob
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
-from stowhand.store import ClaimRequest, Heart, Lease, QueueStore
+from stowhand.queue_store import QueueStore, Reschedule, Tick
+from stowhand.store import ClaimRequest, Heart, Lease
 from stowhand.testing import FakeClock
 
 LEASE = 10.0
@@ -83,6 +86,9 @@ class Operations:
             self.abandon: 1,
             self.sweep: 2,
             self.act: 5,
+            self.administer: 4,
+            self.force_unlock: 1,
+            self.schedule: 1,
             self.remove_key: 1,
             self.pass_time: 3,
         }
@@ -156,9 +162,9 @@ class Operations:
             attempts, most = self.attempts[held[:2]]
             outcome = self._random.choice(OUTCOMES)
             follows = then if isinstance(outcome, Complete) else ()
-            batch.append(
-                (held, settle(outcome, attempts=attempts, max_attempts=most, backoff=lambda _: 2.0, then=follows))
-            )
+            what = settle(outcome, attempts=attempts, max_attempts=most, backoff=lambda _: 2.0, then=follows)
+            rest = self._random.choice([None, None, "[7]", "{}"])
+            batch.append((held, msgspec.structs.replace(what, payload=rest)))
 
         async def do(twin: Twin) -> Callable[[], object]:
             verdicts = await twin.store.settle([(twin.lease(held), what) for held, what in batch], repeat=repeat)
@@ -216,21 +222,65 @@ class Operations:
         name = self._random.choice(["cancel", "retry", "remove"])
         if not self.born:
             return self.pass_time()
-        # The young are the lively ones.
-        ordinal = max(self.born - 1 - int(self._random.expovariate(0.15)), 0)
+        ordinal = self._young()
 
         async def do(twin: Twin) -> Callable[[], object]:
             answer = await getattr(twin.store, name)(twin.ids[ordinal])
-            return lambda: answer.done
+            return lambda: (answer.done, answer.why.replace(str(answer.job_id), "it"))
 
         return f"{name} {ordinal}", do
+
+    def administer(self) -> tuple[str, Doing]:
+        if not self.born:
+            return self.pass_time()
+        choose = self._random.choice
+        ordinals = {
+            max(self.born - 1 - int(self._random.expovariate(0.15)), 0) for _ in range(self._random.randint(1, 4))
+        }
+        to = Reschedule(
+            run_at=choose([None, None, self._clock.now() + timedelta(seconds=choose([-5, 0, 5]))]),
+            priority=choose([None, None, -1, 0]),
+            attempts=choose([None, None, 0, 1, 30]),
+            max_attempts=choose([None, None, None, 1, 2, 25]),
+        )
+        name = choose(["complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "reschedule_jobs"])
+        given: tuple[Any, ...] = {"reschedule_jobs": (to,), "permanently_fail_jobs": ("by hand",)}.get(name, ())
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            changed = await getattr(twin.store, name)([twin.ids[ordinal] for ordinal in ordinals], *given)
+            return told(twin, changed)
+
+        return f"{name} {ordinals} {given}", do
+
+    def force_unlock(self) -> tuple[str, Doing]:
+        workers = self._random.sample(WORKERS, self._random.randint(1, 2))
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            return told(twin, await twin.store.force_unlock_workers(workers))
+
+        return f"force_unlock_workers {workers}", do
+
+    def schedule(self) -> tuple[str, Doing]:
+        minute = self._clock.now().replace(second=0, microsecond=0)
+        # At most one with a key: in which order several are born is not promised.
+        jobs = [self._new_job(), msgspec.structs.replace(self._new_job(), key=None, delay=None)]
+        ticks = [
+            Tick(identifier=self._random.choice("ab"), at=minute - timedelta(minutes=back), job=job, spec=job.task)
+            for back, job in zip((self._random.randint(0, 1), 0), reversed(jobs), strict=True)
+        ]
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            entered = await twin.store.schedule(ticks)
+            return lambda: [(one.mine, one.spec) for one in entered]
+
+        return f"schedule {ticks}", do
 
     def remove_key(self) -> tuple[str, Doing]:
         key = self._random.choice(["k", "l", "m"])
 
         async def do(twin: Twin) -> Callable[[], object]:
             answer = await twin.store.remove_key(key)
-            return lambda: (answer.done, answer.job_id and twin.ordinals[answer.job_id])
+            return lambda: (answer.done, answer.why, answer.job_id and twin.ordinals[answer.job_id])
 
         return f"remove_key {key}", do
 
@@ -242,6 +292,10 @@ class Operations:
             return lambda: None
 
         return f"until {moment}", do
+
+    def _young(self) -> Ordinal:
+        """The young are the lively ones."""
+        return max(self.born - 1 - int(self._random.expovariate(0.15)), 0)
 
     def _new_job(self) -> NewJob:
         choose = self._random.choice
@@ -273,6 +327,12 @@ class Operations:
         if self.leases and self._random.random() < 0.05:
             return self._random.choice(self.leases)[1]
         return None
+
+
+def told(twin: Twin, jobs: Sequence[Job]) -> Callable[[], object]:
+    """What an administrator was given back."""
+    seen = ("state", "attempts", "max_attempts", "resets", "run_at", "key", "last_error", "finished_at", "worker")
+    return lambda: [(twin.ordinals[job.id], *(getattr(job, name) for name in seen)) for job in jobs]
 
 
 def resets(twin: Twin, found: Any) -> Callable[[], object]:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from stowhand.job import Job, State
-from stowhand.store import JobFilter, StoreOptions
+from stowhand.queue_store import JobFilter
+from stowhand.store import StoreOptions
 from stowhand.testing import FakeClock
+from stowhand.testing.clock import START
 from tests.conftest import Run
 from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace, payload_of
 from tests.model.operations import Operations, Twin
@@ -86,7 +88,12 @@ async def look(place: Place, twin: Twin) -> Rows:
     secrets = place.secrets()
     twin.learn([job.id for job in jobs])
     rows = [{"born": twin.ordinals[job.id], **describe(job), "secrets": secrets[job.id]} for job in jobs]
-    together: dict[str, object] = {"due": await twin.store.next_due(("a", "b")), "counts": await twin.store.counts()}
+    together: dict[str, object] = {
+        "due": await twin.store.next_due(("a", "b")),
+        "counts": await twin.store.counts(),
+        "known": await twin.store.known_items(),
+        "ticks": [await twin.store.ticks(name, START) for name in ("a", "b")],
+    }
     return [*rows, together]
 
 

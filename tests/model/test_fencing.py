@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 
 from stowhand.job import KeyMode, NewJob, State
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, allowed_resets, settle
+from stowhand.queue_store import Reschedule
 from stowhand.store import ClaimRequest, Lease, StoreOptions, Verdict
 from stowhand.testing import MemoryStore
 from stowhand.testing.clock import START
@@ -109,6 +110,28 @@ class Lifecycle(RuleBasedStateMachine):
         removed = do(self.store.remove_key(key)).job_id
         if removed is not None:
             self._may_have_left(removed)
+
+    @rule(
+        job=jobs,
+        call=st.sampled_from(["complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "reschedule_jobs"]),
+        attempts=st.sampled_from([None, 0, 1, 30]),
+        max_attempts=st.sampled_from([None, 2, 25]),
+    )
+    def administer(self, job: int, call: str, attempts: int | None, max_attempts: int | None) -> None:
+        given = (Reschedule(attempts=attempts, max_attempts=max_attempts),) if call == "reschedule_jobs" else ()
+        live = {row.id: row for row in self.store.rows() if row.lease_until and row.lease_until >= self.time.now()}
+        changed = {one.id for one in do(getattr(self.store, call)([job], *given))}
+        assert changed <= {job} - live.keys(), "I4: a live lease is skipped"
+        assert {row.id: row for row in self.store.rows() if row.id in live} == live, "I4: a live lease is untouched"
+        assert all(row.token is None for row in self.store.rows() if row.id in changed), "I4: its holder is fenced out"
+        self.ended = {job_id: state for job_id, state in self.ended.items() if job_id not in changed}
+
+    @rule(worker=WORKERS)
+    def force_unlock(self, worker: str) -> None:
+        held = {row.id: row.epoch for row in self.store.rows() if row.worker == worker}
+        changed = {one.id for one in do(self.store.force_unlock_workers([worker]))}
+        assert changed == held.keys(), "I3: nothing is left under an unlocked worker"
+        assert all(row.epoch == held[row.id] + 1 for row in self.store.rows() if row.id in changed), "epochs grow"
 
     # -- workers ------------------------------------------------------------------------------------
 

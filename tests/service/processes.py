@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from stowhand.job import State
-from stowhand.store import QueueStore, StoreOptions
+from stowhand.queue_store import QueueStore
+from stowhand.store import StoreOptions
 from stowhand.stores import open_store
 
 T = TypeVar("T")

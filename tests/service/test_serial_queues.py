@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stowhand.job import NewJob, State
-from stowhand.store import QueueStore
+from stowhand.queue_store import QueueStore
 from tests.service.processes import Workers, wait_until_done, with_store
 from tests.service.work import note
 

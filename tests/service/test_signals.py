@@ -14,10 +14,11 @@ import pytest
 
 from stowhand.events import Events
 from stowhand.job import Job, NewJob, State
+from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
 from stowhand.service.supervisor import Supervisor
-from stowhand.store import ClaimRequest, QueueStore
+from stowhand.store import ClaimRequest
 from stowhand.stores import open_store
 from tests.conftest import Run
 from tests.service.processes import Workers, with_store

@@ -6,7 +6,7 @@ import signal
 import time
 
 from stowhand.job import Job, NewJob, State
-from stowhand.store import QueueStore
+from stowhand.queue_store import QueueStore
 from tests.service.processes import Workers, with_store
 
 

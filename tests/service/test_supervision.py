@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from stowhand.job import Job, NewJob, State
-from stowhand.store import QueueStore
+from stowhand.queue_store import QueueStore
 from tests.service.processes import Workers, wait_until_done, with_store
 
 INNOCENT = 1000

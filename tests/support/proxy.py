@@ -30,7 +30,7 @@ class Proxy:
         self._listener.bind(str(own))
         self._listener.listen(64)
         self._lock = threading.Lock()
-        self._lose_reply_of: set[str] = set()
+        self._lose_reply_of: dict[str, bytes] = {}
         self._hold: dict[str, threading.Event] = {}
         self._silence: set[str] = set()
         self.lost = threading.Event()
@@ -53,11 +53,14 @@ class Proxy:
                     one.shutdown(socket.SHUT_RDWR)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def lose_next_reply(self, role: str) -> None:
-        """The next request of this role is done by the server; its reply never arrives, the connection is cut."""
+    def lose_next_reply(self, role: str, to: bytes = b"") -> None:
+        """The next request of this role is done by the server; its reply never arrives, the connection is cut.
+
+        ``to``: only a request with this in it counts.
+        """
         self.lost.clear()
         with self._lock:
-            self._lose_reply_of.add(role)
+            self._lose_reply_of[role] = to
 
     def hold_next_request(self, role: str) -> threading.Event:
         """The next request of this role stays here and its client is cut off; set the event to send it on."""
@@ -112,7 +115,7 @@ class Proxy:
                 while _receive(client):
                     pass
                 break
-            if role.started and self._take_loss(role.name):
+            if role.started and self._take_loss(role.name, data):
                 role.lose = True
             try:
                 server.sendall(data)
@@ -136,10 +139,10 @@ class Proxy:
         _cut(client)
         _cut(server)
 
-    def _take_loss(self, role: str) -> bool:
+    def _take_loss(self, role: str, data: bytes) -> bool:
         with self._lock:
-            if role in self._lose_reply_of:
-                self._lose_reply_of.discard(role)
+            if role in self._lose_reply_of and self._lose_reply_of[role] in data:
+                del self._lose_reply_of[role]
                 return True
             return False
 

@@ -18,8 +18,9 @@ import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.job import Job, NewJob, State
+from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
-from stowhand.store import QueueStore, StoreOptions
+from stowhand.store import StoreOptions
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 

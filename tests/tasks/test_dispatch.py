@@ -38,16 +38,16 @@ class Lines:
 
     said: list[tuple[str, object, dict[str, Any]]] = field(default_factory=list)
 
-    def debug(self, message: object, **facts: Any) -> None:
+    def debug(self, message: object, /, **facts: Any) -> None:
         self.said.append(("debug", message, facts))
 
-    def info(self, message: object, **facts: Any) -> None:
+    def info(self, message: object, /, **facts: Any) -> None:
         self.said.append(("info", message, facts))
 
-    def warning(self, message: object, **facts: Any) -> None:
+    def warning(self, message: object, /, **facts: Any) -> None:
         self.said.append(("warning", message, facts))
 
-    def error(self, message: object, **facts: Any) -> None:
+    def error(self, message: object, /, **facts: Any) -> None:
         self.said.append(("error", message, facts))
 
 

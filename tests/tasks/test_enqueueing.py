@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from stowhand.errors import InvalidJob
 from stowhand.job import KeyMode, NewJob
+from stowhand.queue_store import JobFilter
 from stowhand.service.app import App
-from stowhand.store import JobFilter
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.unit.test_strict_json import TEXTS, VALUES
@@ -198,6 +198,8 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
             lambda: mine.enqueue(NewJob(task="x" * 129)),
             lambda: mine.enqueue_many(task.new_job(to) for to in ("fine", "\x00")),
             lambda: mine.enqueue_many([NewJob(task="fine"), NewJob(task="x", payload="{")]),
+            lambda: mine.add_jobs([NewJob(task="fine"), NewJob(task="x", payload="{")]),
+            lambda: mine.add_jobs([NewJob(task="a", key="k"), NewJob(task="b", key="k")]),
             lambda: task.enqueue_many([{"to": "fine"}, {"from": "x"}]),
         ):
             with pytest.raises(InvalidJob):
@@ -210,6 +212,8 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
 def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
     with pytest.raises(InvalidJob, match="job 2 of the batch: queue: 129 characters, the limit is 128"):
         run(app.enqueue_many([NewJob(task="x"), NewJob(task="x", queue="q" * 129)]))
+    with pytest.raises(InvalidJob, match="job 2 of the batch: max_attempts: 0"):
+        run(app.add_jobs([NewJob(task="x"), NewJob(task="x", max_attempts=0)]))
     with pytest.raises(InvalidJob, match=r"job 2 of the batch: .*'copies'"):
         run(send.enqueue_many([{"to": "x"}, {"to": "x", "copies": "many"}]))
 
@@ -227,6 +231,16 @@ def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) ->
         assert (job.task, job.payload, job.queue, job.flags) == ("elsewhere", '{"any":["thing"]}', "q", ("slow",))
         assert (await app.add_job("elsewhere")).payload == "{}"
         assert (await app.add_job("send", {"to": "x"})).queue == "mail"
+
+    run(add())
+
+
+def test_jobs_that_are_added_together_come_back_whole_and_in_order(run: Run) -> None:
+    async def add() -> None:
+        jobs = await app.add_jobs([app.make_job("send", {"to": str(n)}) for n in range(3)])
+        assert [(job.task, job.queue, job.payload) for job in jobs] == [
+            ("send", "mail", f'{{"to":"{n}"}}') for n in range(3)
+        ]
 
     run(add())
 

@@ -140,7 +140,9 @@ def test_every_kind_of_event_is_listened_to() -> None:
     configure_logging("debug", "text", stream)
     hub = Events()
     LogListener(hub)
-    assert [kind for kind in Event.__subclasses__() if not hub.wants(kind)] == []
+    silent = {kind.__name__ for kind in Event.__subclasses__() if not hub.wants(kind)}
+    # For programs alone: a line for every look would drown the rest, and a deaf store is said to be in trouble.
+    assert silent <= {"Claiming", "Claimed", "Listening"}
 
 
 def test_nobody_listens_to_what_the_level_would_drop() -> None:

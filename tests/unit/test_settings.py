@@ -302,3 +302,22 @@ def test_debugging_can_be_asked_for_by_a_variable(read: Any) -> None:
     assert read(STOWHAND_DEBUG="1").log_level == "debug"
     assert read(STOWHAND_DEBUG="0").log_level == "info"
     assert read({"log_level": "error"}, STOWHAND_DEBUG="1").log_level == "error"
+
+
+def test_forbidden_flags_may_be_repeated_or_stand_in_one_text(tmp_path: Path, read: Any) -> None:
+    assert read().worker_options().forbidden_flags == ()
+    assert read({"forbidden_flags": ("a", "b,c")}).worker_options().forbidden_flags == ("a", "b", "c")
+    assert read(STOWHAND_FORBIDDEN_FLAGS=" a, b,,a ").forbidden_flags == ("a", "b")
+    (tmp_path / "stowhand.toml").write_text('forbidden_flags = ["a", "b"]')
+    assert read().forbidden_flags == ("a", "b")
+    assert "the limit is 128" in problems(tmp_path, {"forbidden_flags": ("x" * 129,)})
+
+
+def test_a_list_is_for_settings_that_take_several(tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text("jobs = [1, 2]")
+    assert "a single value is wanted" in problems(tmp_path)
+
+
+def test_what_a_task_finds_about_its_job_is_no_misspelt_setting() -> None:
+    assert suspicious_variables({"STOWHAND_JOB_ID": "1", "STOWHAND_JOB_KEY": "k"}) == []
+    assert suspicious_variables({"STOWHAND_JOBZ": "1"})

@@ -13,12 +13,12 @@ from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events
 from stowhand.handler import Attempt, Handler, handler
 from stowhand.job import Job, NewJob
-from stowhand.lanes import Isolate
+from stowhand.lane import Isolate
 from stowhand.lifecycle import Settlement
 from stowhand.options import WorkerOptions
 from stowhand.store import Claim, ClaimRequest, Lease, Pulse, ResetJob, Verdict
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.testing.memory import MemoryHeart
+from stowhand.testing.heart import MemoryHeart
 from stowhand.testing.rows import Row
 from stowhand.worker import Worker
 

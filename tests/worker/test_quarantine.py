@@ -7,7 +7,7 @@ import asyncio
 from stowhand.events import JobEnded, JobsReset
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
-from stowhand.lanes import ChildCrashed
+from stowhand.lane import ChildCrashed
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyStore, at_work, nothing, taking
 

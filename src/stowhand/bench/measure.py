@@ -21,8 +21,8 @@ from stowhand.bench.tasks import app, noop
 from stowhand.bench.workers import GLANCE, Workers
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.job import State
+from stowhand.queue_store import QueueStore
 from stowhand.service.settings import StoreSettings, WorkerSettings
-from stowhand.store import QueueStore
 from stowhand.stores import open_store
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)

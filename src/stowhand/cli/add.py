@@ -14,7 +14,7 @@ from stowhand.cli.options import settings_of, store_options, tasks_options
 from stowhand.cli.session import with_store
 from stowhand.job import KeyMode, NewJob
 from stowhand.service.durations import parse_duration
-from stowhand.service.setting_table import one_of
+from stowhand.service.setting_values import one_of
 from stowhand.service.settings import WorkerSettings
 from stowhand.strict_json import SIZE_LIMIT
 

@@ -21,11 +21,12 @@ from stowhand.cli.session import unopened
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
+from stowhand.queue_store import QueueStore, SchemaStatus
 from stowhand.service.durations import say_duration
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
 from stowhand.service.settings import WorkerSettings, suspicious_variables
 from stowhand.service.settings_file import read_settings_file
-from stowhand.store import RESERVED_CONNECTIONS, QueueStore, SchemaStatus
+from stowhand.store import RESERVED_CONNECTIONS
 
 LISTEN_PATIENCE = 3.0
 LISTEN_LOOKS = 15

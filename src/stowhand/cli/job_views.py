@@ -20,7 +20,7 @@ from stowhand.errors import UndecodablePayload
 from stowhand.job import Job
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit, telling_line
-from stowhand.store import Answer
+from stowhand.queue_store import Answer
 
 HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
 TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})

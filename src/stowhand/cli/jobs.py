@@ -12,9 +12,9 @@ from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page,
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.job import State
+from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.setting_table import one_of
-from stowhand.store import Answer, Done, JobFilter, QueueStore
+from stowhand.service.setting_values import one_of
 
 MOST = 10_000
 """Jobs in one list, at most; --after gives the next ones."""

@@ -29,9 +29,14 @@ def tasks_options(command: F) -> F:
     return _decorated(command, [SETTINGS["tasks"], SETTINGS["app"]])
 
 
+def crontab_options(command: F) -> F:
+    """Where recurring tasks are written: ``--crontab``, ``--tasks`` and ``--app``."""
+    return _decorated(command, [SETTINGS["crontab"], SETTINGS["tasks"], SETTINGS["app"]])
+
+
 def settings_of(typed: dict[str, Any]) -> WorkerSettings:
     """Put what was typed together with everything else, and start logging as it says. Raises ConfigurationError."""
-    flags = {name: value for name, value in typed.items() if name in SETTINGS}
+    flags = {name: value for name, value in typed.items() if name in SETTINGS and value != ()}
     settings = read_settings(flags)
     configure_logging(settings.log_level, settings.log_format)
     return settings
@@ -52,6 +57,7 @@ def _option(setting: Setting) -> Callable[[F], F]:
         *(short for short in setting.short if short.startswith("--")),
         metavar=None if setting.switch else setting.metavar,
         is_flag=setting.switch,
+        multiple=setting.many,
         default=None,
         help=f"{setting.doc}{shown}  [env: {setting.env}]",
     )

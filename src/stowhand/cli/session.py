@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import click
 
+from stowhand.queue_store import QueueStore
 from stowhand.service.settings import StoreSettings
-from stowhand.store import QueueStore
 from stowhand.stores import open_store
 
 T = TypeVar("T")

@@ -26,15 +26,12 @@ Or name an application with --app MODULE:NAME."""
 
 @click.command()
 @worker_options
-@click.option("-w", "--watch", is_flag=True, help="(Not yet: comes with a later version.) Reload tasks on changes.")
-@click.option("--crontab", metavar="FILE", help="(Not yet: comes with a later version.) Recurring tasks.")
-def command(watch: bool, crontab: str | None, **typed: Any) -> int:
+def command(**typed: Any) -> int:
     """Run a worker: claim jobs and do them.
 
     Without options it runs the tasks of the folder tasks/ on the store that the environment names, or else on
     the file stowhand.db. The first Ctrl-C lets running jobs end, a second one hands them back.
     """
-    _refuse_what_is_to_come(watch=watch, crontab=crontab)
     settings = settings_of(typed)
     if not settings.schema_only:
         check_tasks(settings)
@@ -58,9 +55,3 @@ def _say_which_store(settings: WorkerSettings) -> None:
     core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
     if connection.note:
         core_logger().warning(connection.note)
-
-
-def _refuse_what_is_to_come(*, watch: bool, crontab: str | None) -> None:
-    for option, given in (("--watch", watch), ("--crontab", crontab is not None)):
-        if given:
-            raise click.UsageError(f"{option} is not there yet: it comes with a later version")

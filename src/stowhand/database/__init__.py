@@ -4,5 +4,7 @@ address     what a user may write for "where", as connection parameters; and how
 statements  named statements from .sql files, identifiers filled in
 trouble     what an error means: try again, reconnect, or the caller's values are at fault
 link        one asynchronous connection that comes back by itself, and a pool of them
+borrowed    a pool of the application's in the shape of ours
+asking      one statement of an application's own
 blocking    the same for a thread that may block
 """

@@ -6,6 +6,7 @@ Also the only place that decides what may be shown of an address: never its pass
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -35,9 +36,10 @@ _NAME_LIMIT = 63
 class Address:
     """Connection parameters, and what may be said about them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, further: Mapping[str, Any] | None = None) -> None:
+        """``further``: connection parameters that take the place of the URL's."""
         try:
-            given = conninfo_to_dict(_normal(url))
+            given = conninfo_to_dict(_normal(url), **further or {})
         except (psycopg.ProgrammingError, ValueError):
             # The original message may quote the whole string, password and all.
             raise ConfigurationError(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from stowhand.database.address import CONNECT_TIMEOUT, DEADLINE, Address
 from stowhand.database.timestamps import read_timestamps_as_utc
@@ -20,6 +21,23 @@ from stowhand.database.trouble import ends_connection
 from stowhand.errors import StoreUnreachable
 
 Row = tuple[Any, ...]
+C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
+
+
+class Line(Protocol):
+    """What statements of ours are run on: a connection of ours, or one that is borrowed (borrowed.py)."""
+
+    def reader(self) -> psycopg.AsyncCursor[Row]:
+        """The cursor for one statement after the other; it reads binary."""
+
+    def preparing(self, asked: bool | None) -> bool | None:
+        """Whether to prepare a statement, where the caller asks for it."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Several statements, all or none."""
+
+    async def execute(self, query: bytes) -> object:
+        """Text without values; it may hold several statements."""
 
 
 class Connection(psycopg.AsyncConnection[Row]):
@@ -33,6 +51,10 @@ class Connection(psycopg.AsyncConnection[Row]):
             self._reader = self.cursor(binary=True)
         return self._reader
 
+    def preparing(self, asked: bool | None) -> bool | None:
+        """As asked: the connection is ours."""
+        return asked
+
 
 class Dialer:
     """Opens connections to one address."""
@@ -43,15 +65,24 @@ class Dialer:
 
     async def dial(self, role: str) -> Connection:
         """A new connection in autocommit. Raises StoreUnreachable, without a password."""
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT + 2):
-                connection = await Connection.connect(
-                    **self.address.parameters(role), autocommit=True, prepare_threshold=5 if self.prepared else None
-                )  # fmt: skip
-        except (psycopg.Error, OSError) as error:
-            raise self.unreachable(error) from None
+        connection = await self._dial(Connection, role, autocommit=True)
         read_timestamps_as_utc(connection)
         return connection
+
+    async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
+        """One as psycopg makes them, for an application's own statements. Raises StoreUnreachable."""
+        return await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
+
+    async def _dial(self, kind: type[C], role: str, *, autocommit: bool) -> C:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT + 2):
+                return await kind.connect(
+                    **self.address.parameters(role),
+                    autocommit=autocommit,
+                    prepare_threshold=5 if self.prepared else None,
+                )
+        except (psycopg.Error, OSError) as error:
+            raise self.unreachable(error) from None
 
     def unreachable(self, error: BaseException) -> StoreUnreachable:
         """The error that says so to the caller."""
@@ -102,13 +133,20 @@ class Link:
 
 
 class Pool:
-    """A few connections, made when they are needed and kept until the end."""
+    """A few connections, made when they are needed and kept until the end.
+
+    Those that are lent to an application are kept apart from ours: what it sets on them is no matter of our statements.
+    """
 
     def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:
         self._dialer = dialer
         self._name = name
+        self._size = max(size, 1)
+        self._used = 0
         self._free: list[Connection] = []
-        self._places = asyncio.Semaphore(max(size, 1))
+        self._lent: list[psycopg.AsyncConnection[Row]] = []
+        """Free ones that an application has used."""
+        self._places = asyncio.Semaphore(self._size)
         self._closed = False
 
     async def rows(self, role: str, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
@@ -117,14 +155,42 @@ class Pool:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
 
     @asynccontextmanager
-    async def connection(self, role: str) -> AsyncIterator[Connection]:
+    async def connection(self, role: str) -> AsyncIterator[Line]:
         """Borrow one. Raises StoreUnreachable when all are in use for too long."""
+        async with self._borrowed(role, self._free, self._lent, self._dialer.dial) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """One for statements that are not ours: committed at the end of the block, rolled back when it raises."""
+        async with self._borrowed(role, self._lent, self._free, self._dialer.dial_plain) as connection:
+            connection.row_factory = tuple_row
+            await connection.set_autocommit(False)
+            yield connection
+            await connection.commit()
+
+    async def close(self) -> None:
+        """Close what is free; what is borrowed closes when it comes back."""
+        self._closed = True
+        for free in (self._free, self._lent):
+            while free:
+                await hang_up(free.pop())
+
+    @asynccontextmanager
+    async def _borrowed(
+        self,
+        role: str,
+        free: list[C],
+        others: list[Any],
+        dial: Callable[[str], Awaitable[C]],
+    ) -> AsyncIterator[C]:
         if self._places.locked():
             await self._queue_up()
         else:
             await self._places.acquire()
+        self._used += 1
         try:
-            connection = await self._take(role)
+            connection = await self._take(role, free, others, dial)
             try:
                 yield connection
             except BaseException as error:
@@ -135,15 +201,10 @@ class Pool:
                 if self._closed:
                     await hang_up(connection)
                 elif not connection.closed:
-                    self._free.append(connection)
+                    free.append(connection)
         finally:
+            self._used -= 1
             self._places.release()
-
-    async def close(self) -> None:
-        """Close what is free; what is borrowed closes when it comes back."""
-        self._closed = True
-        while self._free:
-            await hang_up(self._free.pop())
 
     async def _queue_up(self) -> None:
         try:
@@ -152,27 +213,35 @@ class Pool:
         except TimeoutError:
             raise StoreUnreachable(f"{self._dialer.address}: every connection of the pool is in use") from None
 
-    async def _take(self, role: str) -> Connection:
+    async def _take(
+        self,
+        role: str,
+        free: list[C],
+        others: list[Any],
+        dial: Callable[[str], Awaitable[C]],
+    ) -> C:
         self._closed = False
-        while self._free:
-            connection = self._free.pop()
+        while free:
+            connection = free.pop()
             if not is_stale(connection):
                 return connection
             await hang_up(connection)
-        return await self._dialer.dial(self._name(role))
+        if self._used + len(others) > self._size:  # a free one of the other kind makes room
+            await hang_up(others.pop())
+        return await dial(self._name(role))
 
 
 async def rows(
-    connection: Connection, statement: bytes, values: Sequence[object] = (), prepare: bool | None = None
+    connection: Line, statement: bytes, values: Sequence[object] = (), prepare: bool | None = None
 ) -> list[Row]:
     """Run one statement with a deadline; its rows, read as binary."""
     async with asyncio.timeout(DEADLINE):
         cursor = connection.reader()
-        await cursor.execute(statement, values, prepare=prepare)
+        await cursor.execute(statement, values, prepare=connection.preparing(prepare))
         return await cursor.fetchall() if cursor.rownumber is not None else []
 
 
-def is_stale(connection: Connection) -> bool:
+def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
     """Has the server said something, or hung up, while nobody asked? Told before anything is sent, so for certain."""
     if connection.closed:
         return True
@@ -180,13 +249,13 @@ def is_stale(connection: Connection) -> bool:
     return bool(readable)
 
 
-def is_usable(connection: Connection, error: BaseException) -> bool:
+def is_usable(connection: psycopg.AsyncConnection[Any], error: BaseException) -> bool:
     """After this error, may the connection serve the next call?"""
     if isinstance(error, asyncio.CancelledError) or ends_connection(error):
         return False
     return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-async def hang_up(connection: Connection) -> None:
+async def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
     """Close, whatever state it is in."""
     await connection.close()

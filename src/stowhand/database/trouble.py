@@ -4,6 +4,7 @@ cut         the connection is gone, and with it the reply: the outcome is not kn
 transient   the server refused for now (deadlock, shutdown, no space, read-only): nothing was done, try again
 values      the values are at fault: trying again is no use, but other values may pass
 absent      the schema, a table or a function is not there
+forbidden   the login lacks a privilege
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def is_about_values(error: BaseException) -> bool:
 def is_absent(error: BaseException) -> bool:
     """What the statement names does not exist."""
     return _code(error) in _ABSENT_CODES
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """A privilege is missing."""
+    return _code(error) == "42501"
 
 
 def ends_connection(error: BaseException) -> bool:

@@ -20,10 +20,10 @@ from stowhand.demo.report import KindTotal, Report
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.job import Job, NewJob, State
+from stowhand.queue_store import JobFilter, QueueStore
 from stowhand.service.process import handle_signals
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
 from stowhand.service.supervisor import Supervisor
-from stowhand.store import JobFilter, QueueStore
 from stowhand.stores import open_store
 
 FAIL_FIRST = 3

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope, logger_of
 from stowhand.text import clean
 
+Facts = Mapping[str, Any] | None
+
+
+class LineLogger(Protocol):
+    """What lines are written with: the standard ``logging`` (below), or a program's own (log_factory.py)."""
+
+    def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """For the one who looks for a mistake."""
+
+    def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """What happens."""
+
+    def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """Somebody may want to look."""
+
+    def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """Somebody must look."""
+
+    def enabled(self, level: str) -> bool:
+        """Would a message of this level be written?"""
+
 
 class ScopedLogger:
-    """Logs in the name of a scope. Messages are taken as they are: no %-formatting."""
+    """Logs in the name of a scope. Messages are taken as they are: no %-formatting.
+
+    Further facts are given by name, as a mapping, or both.
+    """
 
     __slots__ = ("_logger", "_scope")
 
@@ -20,31 +45,34 @@ class ScopedLogger:
         self._scope = scope
         self._logger = logger_of(scope.label)
 
-    def debug(self, message: object, **meta: Any) -> None:
+    def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """For the one who looks for a mistake."""
-        self._log(logging.DEBUG, message, meta)
+        self._log(logging.DEBUG, message, meta, facts)
 
-    def info(self, message: object, **meta: Any) -> None:
+    def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """What happens."""
-        self._log(logging.INFO, message, meta)
+        self._log(logging.INFO, message, meta, facts)
 
-    def warning(self, message: object, **meta: Any) -> None:
+    def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """Somebody may want to look."""
-        self._log(logging.WARNING, message, meta)
+        self._log(logging.WARNING, message, meta, facts)
 
-    def error(self, message: object, **meta: Any) -> None:
+    def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """Somebody must look."""
-        self._log(logging.ERROR, message, meta)
+        self._log(logging.ERROR, message, meta, facts)
+
+    warn = warning
 
     def enabled(self, level: str) -> bool:
         """Would a message of this level (``info``, …) be written?"""
         return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
 
-    def scope(self, **extra: Any) -> ScopedLogger:
+    def scope(self, extra: Facts = None, /, **facts: Any) -> ScopedLogger:
         """The same logger, with further facts on every line."""
-        return ScopedLogger(msgspec.structs.replace(self._scope, extra={**self._scope.extra, **extra}))
+        return ScopedLogger(msgspec.structs.replace(self._scope, extra={**self._scope.extra, **(extra or {}), **facts}))
 
-    def _log(self, level: int, message: object, meta: dict[str, Any]) -> None:
+    def _log(self, level: int, message: object, given: Facts, facts: dict[str, Any]) -> None:
+        meta = {**given, **facts} if given else facts
         if self._logger.isEnabledFor(level):
             # Cleaned here, not by our formatters alone: an embedding program's own handlers must not choke on it.
             self._logger.log(level, clean(str(message), LOG_ENTRY_LIMIT), extra={"scope": self._scope, "meta": meta})

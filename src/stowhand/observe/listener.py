@@ -13,6 +13,12 @@ from typing import Any
 
 from stowhand.events import (
     ChildDied,
+    CronClockMoved,
+    CronConflict,
+    CronReloaded,
+    CronScheduled,
+    CronStarted,
+    CronTrouble,
     Event,
     Events,
     JobEnded,
@@ -26,6 +32,7 @@ from stowhand.events import (
     ResultDropped,
     StoreRecovered,
     StoreTrouble,
+    TasksReloaded,
     ThreadAbandoned,
     WorkerStarted,
     WorkerStopped,
@@ -33,23 +40,28 @@ from stowhand.events import (
 )
 from stowhand.job import State
 from stowhand.lifecycle import Ended
-from stowhand.observe.job_logger import ScopedLogger, core_logger, worker_logger
+from stowhand.observe.job_logger import LineLogger, ScopedLogger
+from stowhand.observe.logs import Scope
 from stowhand.observe.safe_text import escape, shorten, telling_line
 
 NAMES_SHOWN = 50
 """Task names and job ids in one line, at most."""
 ERROR_WIDTH = 500
+FLAGS = "forbidden flags"
+LATE = 60.0
+"""Seconds after which a scheduled tick is said to be late."""
 
 
 class LogListener:
     """Writes a line for whatever happens. Made once per worker process."""
 
-    def __init__(self, events: Events) -> None:
-        self._workers: dict[str, ScopedLogger] = {}
-        self._core = core_logger()
+    def __init__(self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger) -> None:
+        self._new_logger = new_logger
+        self._workers: dict[str, LineLogger] = {}
+        self._core = new_logger(Scope("core"))
         for kind, (level, listener) in self._listeners().items():
             if self._core.enabled(level):
-                events.on(kind, listener)
+                events.on(kind, listener, success=self._core.enabled("info"))
         if events.on_listener_error is None:
             events.on_listener_error = self._listener_failed
 
@@ -70,16 +82,19 @@ class LogListener:
             LoopBlocked: ("warning", self._blocked),
             ThreadAbandoned: ("warning", self._thread_abandoned),
             ChildDied: ("error", self._child_died),
+            TasksReloaded: ("error", self._reloaded),
+            CronStarted: ("info", self._cron_started),
+            CronScheduled: ("info", self._cron_scheduled),
+            CronConflict: ("warning", self._cron_conflict),
+            CronClockMoved: ("warning", self._cron_clock_moved),
+            CronTrouble: ("error", self._cron_trouble),
+            CronReloaded: ("error", self._cron_reloaded),
             WorkerStopping: ("info", self._stopping),
             WorkerStopped: ("warning", self._stopped),
         }
 
     def _started(self, event: WorkerStarted) -> None:
-        if event.tasks is None:
-            names = "any"
-        else:
-            names = ", ".join(f"'{escape(name)}'" for name in event.tasks[:NAMES_SHOWN]) or "none"
-            names += f" and {len(event.tasks) - NAMES_SHOWN} more" if len(event.tasks) > NAMES_SHOWN else ""
+        names = "any" if event.tasks is None else _names(event.tasks)
         self._core.info(f"Worker connected and looking for jobs... (task names: {names})")
 
     def _job_started(self, event: JobStarted) -> None:
@@ -125,11 +140,13 @@ class LogListener:
 
     def _trouble(self, event: StoreTrouble) -> None:
         error = shorten(telling_line(event.error), ERROR_WIDTH)
-        self._worker(event.worker).error(f"Store trouble ({event.doing}), again in {event.retry_in:.1f}s: {error}")
+        what = "No answer about forbidden flags" if event.doing == FLAGS else f"Store trouble ({event.doing})"
+        self._worker(event.worker).error(f"{what}, again in {event.retry_in:.1f}s: {error}")
 
     def _recovered(self, event: StoreRecovered) -> None:
         times = "1 failure" if event.failures == 1 else f"{event.failures} failures"
-        self._worker(event.worker).info(f"The store is back ({event.doing}, after {times})")
+        who = "The answer about forbidden flags" if event.doing == FLAGS else "The store"
+        self._worker(event.worker).info(f"{who} is back ({event.doing}, after {times})")
 
     def _lease_ending(self, event: LeaseEnding) -> None:
         self._worker(event.worker).error(
@@ -153,6 +170,49 @@ class LogListener:
         back = "1 job" if event.jobs == 1 else f"{event.jobs} jobs"
         self._worker(event.worker).error(f"Worker process {event.pid} ended unasked ({event.how}); {back} came back")
 
+    def _reloaded(self, event: TasksReloaded) -> None:
+        if event.problem is None:
+            self._core.info(f"Loaded the tasks again (task names: {_names(event.tasks)})")
+        else:
+            self._core.error(f"The tasks have changed and cannot be loaded, so the old ones stay: {event.problem}")
+
+    def _cron_started(self, event: CronStarted) -> None:
+        filled = f"; made up for {_count(event.backfilled, 'missed tick')}" if event.backfilled else ""
+        self._core.info(f"Scheduling {_count(len(event.items), 'recurring task')}: {_names(event.items)}{filled}")
+
+    def _cron_scheduled(self, event: CronScheduled) -> None:
+        name = "" if event.identifier == event.task else f", {escape(event.identifier)}"
+        late = f", {event.late:.0f}s late" if event.late >= LATE else ""
+        # Months may be backfilled at once; at the end they are counted (CronStarted).
+        say = self._core.debug if event.backfilled else self._core.info
+        say(f"Scheduled task {event.job_id} ({escape(event.task)}{name}) for {event.at:%Y-%m-%d %H:%M}Z{late}")
+
+    def _cron_conflict(self, event: CronConflict) -> None:
+        self._core.warning(
+            f"Another worker has a different recurring task under the identifier {escape(event.identifier)}; for"
+            f" {event.at:%Y-%m-%d %H:%M}Z its job was made and ours was not; give one of them another id."
+            f" Ours: {_short(event.ours)}; theirs: {_short(event.theirs)}"
+        )
+
+    def _cron_clock_moved(self, event: CronClockMoved) -> None:
+        if event.seconds < 0:
+            words = f"went back by {-event.seconds:.0f}s; nothing is scheduled twice"
+        else:
+            words = f"went forward by {event.seconds:.0f}s, or this process slept; what was missed is scheduled now"
+        self._core.warning(f"The store's clock {words}")
+
+    def _cron_trouble(self, event: CronTrouble) -> None:
+        again = f", again in {event.retry_in:.1f}s" if event.retry_in else ""
+        self._core.error(f"Trouble with recurring tasks{again}: {_short(telling_line(event.error))}")
+
+    def _cron_reloaded(self, event: CronReloaded) -> None:
+        if event.problem is None:
+            self._core.info(f"Read the crontab again: {_names(event.items)}")
+        else:
+            self._core.error(f"The crontab is wrong, so the old one stays ({_names(event.items)}):")
+            for line in event.problem.splitlines():
+                self._core.error(f"  {_short(line)}")
+
     def _stopping(self, event: WorkerStopping) -> None:
         if event.now:
             words = f"Stopping now; {_running(event.running)} handed back"
@@ -171,10 +231,10 @@ class LogListener:
         name = getattr(listener, "__qualname__", type(listener).__name__)
         self._core.error(f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}")
 
-    def _worker(self, name: str) -> ScopedLogger:
+    def _worker(self, name: str) -> LineLogger:
         logger = self._workers.get(name)
         if logger is None:
-            logger = self._workers[name] = worker_logger(name)
+            logger = self._workers[name] = self._new_logger(Scope("worker", name))
         return logger
 
 
@@ -188,6 +248,19 @@ def _attempt(event: JobEnded) -> str:
 
 def _because(error: str | None) -> str:
     return f": {escape(shorten(telling_line(error), ERROR_WIDTH))}" if error else ""
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(f"'{escape(name)}'" for name in names[:NAMES_SHOWN]) or "none"
+    return shown + (f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else "")
+
+
+def _short(text: str) -> str:
+    return escape(shorten(text, ERROR_WIDTH))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _ids(job_ids: tuple[int, ...]) -> str:

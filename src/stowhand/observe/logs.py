@@ -30,7 +30,7 @@ LOG_ENTRY_LIMIT = 64 * 1024
 """Characters of one message."""
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
-_TALKATIVE = ("psycopg", "psycopg.pool", "asyncio")
+_TALKATIVE = ("psycopg", "psycopg.pool", "asyncio", "watchfiles")
 """Libraries below us, whose good news nobody asked for."""
 
 
@@ -67,6 +67,17 @@ def configure_logging(
     logging.getLogger(ROOT).setLevel(LEVELS[level])
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
+
+
+def configure_if_nobody_has() -> None:
+    """Our lines go to stderr in a program that has not said where log lines go. Nobody else's logger is touched."""
+    ours = logging.getLogger(ROOT)
+    if ours.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines(color=wants_color(sys.stderr)))
+    ours.addHandler(handler)
+    ours.setLevel(logging.DEBUG if debugging() else logging.INFO)
 
 
 def wants_color(stream: TextIO) -> bool:

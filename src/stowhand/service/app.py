@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand import limits
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.cron.crontab import refuse_duplicates
+from stowhand.cron.item import Match, ParsedItem
+from stowhand.cron.scheduler import Scheduler
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.handler import Policy
 from stowhand.job import Job, NewJob
+from stowhand.queue_store import QueueStore
 from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_options, worker_options
-from stowhand.service.opening import open_installed
+from stowhand.service.checked_jobs import check_each, check_each_async
+from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, items_of
+from stowhand.service.embedding import events_that_log, log_in_the_name_of, report
+from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.sync import Sync
-from stowhand.store import QueueStore, StoreOptions
+from stowhand.store import StoreOptions
 from stowhand.stores import open_store
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
-from stowhand.tasks.task import ContextTask, Task
+from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
 from stowhand.worker import Worker
 
 P = ParamSpec("P")
@@ -54,15 +61,19 @@ class App:
     ) -> None:
         if store is not None and (url is not None or options):
             raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
+        if url is not None and options.get("pool") is not None:
+            raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
         self.registry = Registry()
         self.sync = Sync(self)
         """For code without an event loop."""
         self._url, self._options = url, store_options(options)
         self._given = store
-        self._new_logger = logger_factory or _log_in_the_name_of
+        self._new_logger = logger_factory or log_in_the_name_of
         self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
         self._unconnected: QueueStore | None = store
         self._handlers: list[TaskHandler] = []
+        self.cron_items: tuple[ParsedItem, ...] = ()
+        """What recurs, as ``cron`` declared it."""
 
     # -- declaring -------------------------------------------------------------------------------
 
@@ -90,6 +101,23 @@ class App:
 
         return declare if function is None else declare(function)
 
+    def cron(
+        self,
+        pattern: str | Match,
+        task: ConfiguredTask[Any] | str,
+        payload: Mapping[str, object] | None = None,
+        *,
+        identifier: str | None = None,
+        tz: str | None = None,
+        **options: Unpack[CronKeywords],
+    ) -> None:
+        """Have a job of this task made at every minute that the pattern says, whichever workers run.
+
+        ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
+        """
+        item = declare_item(pattern, task, payload, identifier, tz, options)
+        self.cron_items = refuse_duplicates((*self.cron_items, item))
+
     # -- enqueueing ------------------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -101,8 +129,13 @@ class App:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
         store = await self.open()
         if isinstance(jobs, AsyncIterable):
-            return await store.enqueue_many(_check_each_async(jobs))
-        return await store.enqueue_many(_check_each(jobs))
+            return await store.enqueue_many(check_each_async(jobs))
+        return await store.enqueue_many(check_each(jobs))
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
+        checked = list(check_each(jobs))
+        return await (await self.open()).add_jobs(checked)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
@@ -158,7 +191,7 @@ class App:
 
     def adopt(self, url: str, options: StoreOptions) -> None:
         """Use a worker's own store where this app names none. Called by a worker before it starts."""
-        if self._url is None and self._given is None:
+        if self._url is None and self._given is None and self._options.pool is None:
             self._url, self._options, self._unconnected = url, options, None
 
     async def _connect(self, *, install: bool) -> QueueStore:
@@ -173,8 +206,15 @@ class App:
     def _new_store(self) -> QueueStore:
         from stowhand.service.settings import resolve_store_url
 
+        if self._options.pool is not None:
+            return open_store("postgresql://", self._options)
         url = resolve_store_url().url if self._url is None else _understood(self._url)
         return open_store(url, self._options)
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[Any]:
+        async with (await self.open()).connection() as connection:
+            yield connection
 
     def _any_store(self) -> QueueStore:
         """For what needs no connection of ours."""
@@ -190,23 +230,34 @@ class App:
 
     def handler(self, default: Policy | None = None) -> TaskHandler:
         """What a worker needs to run the tasks. Close it when the worker has ended."""
-        return TaskHandler(self.registry, producer=self, logger_factory=self._new_logger, default=default)
+        return TaskHandler(
+            self.registry, producer=self, logger_factory=self._new_logger, default=default, connect=self._borrow
+        )
 
     def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
         """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
 
         Takes the fields of ``WorkerOptions``; durations may be timedeltas. ``tasks`` are all that are declared here,
-        unless given.
+        unless given. What recurs is scheduled beside it: what ``cron`` has declared, and what ``crontab``,
+        ``crontab_file`` and ``cron_items`` say.
         """
         opening = self._stores.get(asyncio.get_running_loop())
         if opening is None or not opening.done():
             raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
         if not self.registry:
             raise ConfigurationError("App.worker: no task is declared; import the modules that declare them first")
+        items = refuse_duplicates((*self.cron_items, *items_of(options)))
         chosen = worker_options(options, self.registry)
         handler = self.handler(Policy(timeout=chosen.timeout, backoff=chosen.backoff))
         self._handlers.append(handler)
-        return Worker(opening.result(), handler, chosen, events=events or _events_that_log())
+        events, store = events or events_that_log(), opening.result()
+        if items:
+            scheduler = Scheduler(store, items, events)
+            worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events)
+        else:
+            worker = Worker(store, handler, chosen, events=events)
+        tell_listening(store, events, worker.id)
+        return worker
 
     @asynccontextmanager
     async def run_in_background(
@@ -220,7 +271,7 @@ class App:
         await self.open(install=True)
         worker = self.worker(events=events, **options)
         running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
-        running.add_done_callback(_report)
+        running.add_done_callback(report)
         try:
             yield worker
         finally:
@@ -244,44 +295,3 @@ def _understood(url: str) -> str:
         return store_url(url)
     except ConfigurationError as error:
         raise ConfigurationError(f"App: {error}") from None
-
-
-def _check_each(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
-    number = 1
-    try:
-        for job in jobs:
-            yield limits.check(job)
-            number += 1
-    except InvalidJob as error:  # also from the source itself, while it makes the job of this number
-        raise InvalidJob(f"job {number} of the batch: {error}") from None
-
-
-async def _check_each_async(jobs: AsyncIterable[NewJob]) -> AsyncIterator[NewJob]:
-    number = 1
-    try:
-        async for job in jobs:
-            yield limits.check(job)
-            number += 1
-    except InvalidJob as error:
-        raise InvalidJob(f"job {number} of the batch: {error}") from None
-
-
-def _report(running: asyncio.Task[None]) -> None:
-    if not running.cancelled() and (error := running.exception()) is not None:
-        running.get_loop().call_exception_handler(
-            {"message": "stowhand: the embedded worker ended by itself", "exception": error, "task": running}
-        )
-
-
-def _log_in_the_name_of(job: Job) -> Any:
-    from stowhand.observe.job_logger import job_logger
-
-    return job_logger(job.worker or "worker", job.task, job.id)
-
-
-def _events_that_log() -> Events:
-    from stowhand.observe.listener import LogListener
-
-    events = Events()
-    LogListener(events)
-    return events

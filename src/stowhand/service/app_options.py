@@ -8,8 +8,9 @@ from typing import Any, Literal, TypedDict
 
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff, seconds
-from stowhand.options import WorkerOptions
+from stowhand.options import Flags, WorkerOptions
 from stowhand.retry import named
+from stowhand.service.crontabs import CronSources
 from stowhand.store import StoreOptions
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
@@ -24,12 +25,13 @@ class StoreKeywords(TypedDict, total=False):
     history: Duration | None
     pool_size: int
     prepared_statements: bool
+    pool: object | None
     listen_url: str | None
     synchronous: Literal["FULL", "NORMAL"]
 
 
-class WorkerKeywords(TypedDict, total=False):
-    """The fields of ``WorkerOptions``."""
+class WorkerKeywords(CronSources, total=False):
+    """The fields of ``WorkerOptions``, and what recurs beside the worker."""
 
     name: str | None
     concurrency: int
@@ -40,7 +42,7 @@ class WorkerKeywords(TypedDict, total=False):
     grace: Duration
     timeout: Duration | None
     backoff: Backoff | str
-    forbidden_flags: Iterable[str]
+    forbidden_flags: Iterable[str] | Flags | None
     look_ahead: int
     once: bool
     sweep_interval: Duration
@@ -54,9 +56,11 @@ def store_options(given: StoreKeywords) -> StoreOptions:
 def worker_options(given: WorkerKeywords, registry: Registry) -> WorkerOptions:
     """Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses."""
     values = _plain("worker", given, WorkerKeywords.__annotations__)
+    for source in CronSources.__annotations__:
+        values.pop(source, None)
     if "backoff" in values:
         values["backoff"] = named(values["backoff"])
-    values["forbidden_flags"] = tuple(values.get("forbidden_flags", ()))
+    values["forbidden_flags"] = values.get("forbidden_flags") or ()
     wanted = values.get("tasks")
     values["tasks"] = registry.names if wanted is None else tuple(registry.get(name).name for name in wanted)
     return WorkerOptions(**values)

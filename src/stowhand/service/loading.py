@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from stowhand.cron.item import ParsedItem
 from stowhand.handler import Policy
 from stowhand.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
+from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
 from stowhand.service.settings import WorkerSettings
-from stowhand.store import Producer
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import load_object
@@ -24,6 +25,10 @@ class LoadedTasks(msgspec.Struct, frozen=True):
     registry: Registry
     problems: tuple[str, ...] = ()
     """Files that were passed over, and why."""
+    cron: tuple[ParsedItem, ...] = ()
+    """What recurs, as an App declares it."""
+    load: int = 0
+    """Which load of a folder it is."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,13 +41,13 @@ def load_tasks(settings: WorkerSettings) -> LoadedTasks:
     if settings.app is not None:
         app = load_object(settings.app, App)
         app.adopt(settings.store.url, settings.store.options())  # what its tasks enqueue goes where its worker works
-        return LoadedTasks(app.registry)
+        return LoadedTasks(app.registry, cron=app.cron_items)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry)
-    return LoadedTasks(registry, folder.passed_over)
+    return LoadedTasks(registry, folder.passed_over, load=folder.load)
 
 
-def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: Producer, worker: str) -> TaskHandler:
+def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str) -> TaskHandler:
     """The handler that runs them, with loggers that know their job."""
 
     def logger_of(job: Job) -> ScopedLogger:
@@ -50,7 +55,9 @@ def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: Producer,
 
     options = settings.worker_options()
     default = Policy(timeout=options.timeout, backoff=options.backoff)
-    return TaskHandler(loaded.registry, producer=store, logger_factory=logger_of, default=default)
+    return TaskHandler(
+        loaded.registry, producer=store, logger_factory=logger_of, default=default, connect=store.connection
+    )
 
 
 def report_problems(loaded: LoadedTasks) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stowhand.errors import SchemaMissing
+from stowhand.events import Events, Listening
 from stowhand.observe.job_logger import core_logger
-from stowhand.store import QueueStore
+from stowhand.queue_store import QueueStore
 
 
 async def open_installed(store: QueueStore) -> None:
@@ -20,3 +21,13 @@ async def open_installed(store: QueueStore) -> None:
             f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
             " It still fits; upgrade this program soon."
         )
+
+
+def tell_listening(store: QueueStore, events: Events, worker: str) -> None:
+    """Let it be an event how it stands with the connection on which the store hears wake-ups."""
+
+    def told(state: str, error: BaseException | None) -> None:
+        if events.wants(Listening):
+            events.emit(Listening(worker, state, None if error is None else str(error)))
+
+    store.on_listening = told

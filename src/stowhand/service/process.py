@@ -21,13 +21,18 @@ from stowhand.clock import sleep_blocking, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.observe.listener import LogListener
+from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
+from stowhand.service.crontabs import scheduling
 from stowhand.service.loading import load_tasks, make_handler, report_problems
-from stowhand.service.opening import open_installed
+from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.quarantine import Quarantine
+from stowhand.service.recurring import Recurring
+from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.settings import WorkerSettings
-from stowhand.store import Lease, QueueStore
+from stowhand.store import Lease
 from stowhand.stores import open_store
+from stowhand.tasks.program import kill_programs
 from stowhand.worker import Worker, new_identity
 
 SAME_SIGNAL = 0.5
@@ -91,27 +96,39 @@ class Stopper:
 
 
 async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper], None] | None, events: Events) -> int:
+    changes = Changes(settings)
     loaded = load_tasks(settings)
     report_problems(loaded)
     store = open_store(settings.store.url, settings.store.options())
     handler = make_handler(loaded, settings, store, name)
     LogListener(events)
     try:
+        # Of several processes the supervisor schedules: it outlives them all.
+        recurring = Recurring(settings, loaded, store, events) if control is None else None
         await open_installed(store)
         worker = Worker(
             store,
             handler,
             settings.worker_options(loaded.names, name),
             events=events,
-            isolate=Quarantine(settings, name).run,
+            isolate=Quarantine(settings, name, handler).run,
             on_hang=_leave_when_hung(settings.grace),
         )
-        stopper = Stopper(worker, lambda: _leave(store, worker))
+        tell_listening(store, events, worker.id)
+        stopper = Stopper(worker, lambda: leave(store, worker))
         if control is not None:
             control(stopper)
+        reloader = Reloader(settings, loaded, handler, worker, events)
+        if recurring is None:
+            async with changes.reloading(reloader.reload):
+                await worker.run()
         else:
-            handle_signals(stopper.wish)
-        await worker.run()
+            handle_signals(stopper.wish, recurring.reload)
+            async with (
+                changes.reloading(reloader.reload, recurring.reload),
+                scheduling(recurring.scheduler, once=settings.once),
+            ):
+                await worker.run()
         if worker.unfinished:
             _last_write(store, worker.unfinished)
             hard_exit(exit_codes.FAILURE)
@@ -121,24 +138,27 @@ async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper]
         await store.close()
 
 
-def handle_signals(wish: Callable[[], object]) -> None:
-    """TERM and INT are wishes to stop; so is HUP when a terminal went away."""
+def handle_signals(wish: Callable[[], object], reload: Callable[[], object] = lambda: None) -> None:
+    """TERM and INT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``."""
     loop = asyncio.get_running_loop()
-    numbers = [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * _has_terminal()
+    numbers = [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * has_terminal()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
     for number in numbers:
         signal.signal(number, lambda *_: wish())  # and is heard even while the loop is blocked
+    if signal.SIGHUP not in numbers:
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 def hard_exit(code: int) -> None:
     """End the process now: no exit handlers, no joining of threads that will never end."""
+    kill_programs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _has_terminal() -> bool:
+def has_terminal() -> bool:
     try:
         return os.isatty(0)
     except OSError:
@@ -151,8 +171,9 @@ def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     _within(lambda: _release(store, leases), LAST_WRITE)
 
 
-def _leave(store: QueueStore, worker: Worker) -> None:
+def leave(store: QueueStore, worker: Worker) -> None:
     """The third wish: everything this worker holds goes back unspent, as far as two seconds allow; the process ends."""
+    kill_programs()
     _within(lambda: _release(store, worker.held, worker.id), LAST_WRITE)
     hard_exit(exit_codes.FAILURE)
 

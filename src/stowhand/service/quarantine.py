@@ -15,7 +15,7 @@ import msgspec
 
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
-from stowhand.lanes import ChildCrashed
+from stowhand.lane import ChildCrashed
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
 from stowhand.outcomes import from_error, from_returned
 from stowhand.service.settings import WorkerSettings
@@ -45,6 +45,8 @@ class ChildAnswer(msgspec.Struct, frozen=True):
     text: str = ""
     seconds: float | None = None
     result: str | None = None
+    payload: str | None = None
+    """JSON text that takes the job's payload's place."""
     then: tuple[NewJob, ...] = ()
 
     def outcome(self) -> Outcome:
@@ -53,23 +55,26 @@ class ChildAnswer(msgspec.Struct, frozen=True):
             case "complete":
                 return Complete(None if self.result is None else msgspec.Raw(self.result.encode()))
             case "retry":
-                return Retry(self.text, self.seconds)
+                return Retry(self.text, self.seconds, self.payload)
             case "snooze":
                 return Snooze(self.seconds or 0.0)
             case "cancel":
                 return Cancel(self.text)
             case kind:
-                return Fail(self.text, poison=kind == "poison")
+                return Fail(self.text, kind == "poison", self.payload)
 
 
 class Quarantine:
-    """Runs one attempt in a child. ``run`` is the worker's ``isolate``."""
+    """Runs one attempt in a child. ``run`` is the worker's ``isolate``; ``handler`` is the worker's own."""
 
-    def __init__(self, settings: WorkerSettings, worker: str) -> None:
-        self._settings, self._worker = settings, worker
+    def __init__(self, settings: WorkerSettings, worker: str, handler: TaskHandler) -> None:
+        self._settings, self._worker, self._handler = settings, worker, handler
 
     async def run(self, attempt: Attempt[Any]) -> object:
         """Raises ChildCrashed. Cancelling it kills the child: a process, unlike a thread, can be killed."""
+        if self._handler.is_program(attempt.claim.task):
+            # It has a process of its own already; and whoever kills a child between us would not end the program.
+            return await self._handler.handle(attempt)
         answer, reading, writing = await _open_pipe()
         try:
             assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing)
@@ -138,14 +143,14 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
     match outcome:
         case Complete():
             return ChildAnswer("complete", result=result, then=then)
-        case Retry(error, after):
-            return ChildAnswer("retry", error, None if after is None else seconds(after))
+        case Retry(error, after, payload):
+            return ChildAnswer("retry", error, None if after is None else seconds(after), payload=payload)
         case Snooze(delay):
             return ChildAnswer("snooze", seconds=seconds(delay))
         case Cancel(reason):
             return ChildAnswer("cancel", reason)
-        case Fail(error, poison):
-            return ChildAnswer("poison" if poison else "fail", error)
+        case Fail(error, poison, payload):
+            return ChildAnswer("poison" if poison else "fail", error, payload=payload)
 
 
 async def attempt_in_child(handler: TaskHandler, assignment: Assignment) -> ChildAnswer:

@@ -7,9 +7,12 @@ import asyncio
 from stowhand.events import Events
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
-from stowhand.service.loading import load_tasks
+from stowhand.service.crontabs import scheduling
+from stowhand.service.loading import LoadedTasks, load_tasks
 from stowhand.service.opening import open_installed
 from stowhand.service.process import handle_signals, run_process
+from stowhand.service.recurring import Recurring
+from stowhand.service.reloading import Changes
 from stowhand.service.settings import WorkerSettings
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores import open_store
@@ -22,8 +25,9 @@ def run_worker(settings: WorkerSettings) -> int:
         return exit_codes.OK
     if settings.processes == 1:
         return run_process(settings)
-    load_tasks(settings)  # a mistake in them is told here once, not by every child
-    return asyncio.run(_supervise(settings))
+    changes = Changes(settings)
+    loaded = load_tasks(settings)  # a mistake in them is told here once, not by every child
+    return asyncio.run(_supervise(settings, loaded, changes))
 
 
 async def _install(settings: WorkerSettings) -> None:
@@ -34,15 +38,20 @@ async def _install(settings: WorkerSettings) -> None:
         await store.close()
 
 
-async def _supervise(settings: WorkerSettings) -> int:
+async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes) -> int:
     events = Events()
     LogListener(events)
     store = open_store(settings.store.url, settings.store.options())
     try:
+        recurring = Recurring(settings, loaded, store, events)
         await open_installed(store)
         supervisor = Supervisor(settings, store.heart, events)
         loop = asyncio.get_running_loop()
-        handle_signals(lambda: loop.call_soon_threadsafe(supervisor.wish))
-        return await supervisor.run()
+        handle_signals(lambda: loop.call_soon_threadsafe(supervisor.wish), recurring.reload)
+        async with (
+            changes.reloading(crontab=recurring.reload),
+            scheduling(recurring.scheduler, once=settings.once),
+        ):
+            return await supervisor.run()
     finally:
         await store.close()

@@ -6,10 +6,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
 from stowhand.retry import PRESETS as BACKOFFS
-from stowhand.service.durations import parse_duration
-from stowhand.service.store_url import scheme_of, store_url
+from stowhand.service.setting_values import (
+    duration,
+    flag_names,
+    kept_for,
+    listen_address,
+    one_of,
+    schema_name,
+    whole,
+    yes_or_no,
+)
 from stowhand.store import RESERVED_CONNECTIONS
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
@@ -41,6 +48,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Further spellings of the option."""
     metavar: str = "TEXT"
     switch: bool = False
+    many: bool = False
+    """The option may be repeated; elsewhere its values stand in one text, with commas between them."""
     everywhere: bool = False
     """An option of every command that opens a store; the others are the worker's."""
     enqueueing: bool = False
@@ -55,78 +64,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def env(self) -> str:
         """``STOWHAND_POLL_INTERVAL``"""
         return "STOWHAND_" + self.name.upper()
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """A whole number within limits."""
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a whole number") from None
-        if not least <= number <= most:
-            raise ValueError(f"{number} given, must be from {least} to {most}")
-        return number
-
-    return parse
-
-
-def duration(least: float, unit: str = "s") -> Callable[[str], float]:
-    """A duration in seconds; ``unit`` is that of a plain number."""
-
-    def parse(text: str) -> float:
-        seconds = parse_duration(text, unit)
-        if seconds < least:
-            raise ValueError(f"{text} given, must be at least {least:g} s")
-        return seconds
-
-    return parse
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """One of a few words, in any case."""
-
-    def parse(text: str) -> str:
-        for word in words:
-            if word.lower() == text.strip().lower():
-                return word
-        raise ValueError(f"{text!r} given, must be one of {', '.join(words)}")
-
-    return parse
-
-
-def yes_or_no(text: str) -> bool:
-    """A switch in the environment or a file."""
-    word = text.strip().lower()
-    if word in ("1", "true", "yes", "on"):
-        return True
-    if word in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(f"{text!r} given, must be true or false")
-
-
-def schema_name(text: str) -> str:
-    """A name that PostgreSQL keeps whole: it cuts names at 63 bytes without a word."""
-    if not text or "\x00" in text or len(text.encode()) > 63:
-        raise ValueError(f"{text!r} is no schema name; 1 to 63 bytes")
-    return text
-
-
-def listen_address(text: str) -> str:
-    """A PostgreSQL store, in one spelling. A mistake in it would only make the worker slower, and nobody notice."""
-    try:
-        url = store_url(text)
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
-    if scheme_of(url) != "postgresql":
-        raise ValueError("only PostgreSQL can be listened to; give postgresql://…")
-    return url
-
-
-def kept_for(text: str) -> float | None:
-    """How long completed jobs are kept."""
-    return None if text.strip().lower() == "none" else duration(1)(text)
 
 
 _TABLE = (
@@ -175,6 +112,11 @@ _TABLE = (
         name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
     ),
     Setting(name="app", metavar="MODULE:NAME", doc="The App whose tasks to run, e.g. shop.jobs:app."),
+    Setting(
+        name="crontab",
+        metavar="FILE",
+        doc="Recurring tasks. Without it and --app: the file crontab beside the folder of tasks, if there is one.",
+    ),
     Setting(
         name="jobs",
         short=("-j", "--workers"),
@@ -236,6 +178,14 @@ _TABLE = (
         doc=f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.",
     ),
     Setting(
+        name="forbidden_flags",
+        short=("--forbidden-flag",),
+        metavar="FLAG",
+        many=True,
+        parse=flag_names,
+        doc="Leave jobs alone that bear one of these flags. Several: repeated, or with commas between them.",
+    ),
+    Setting(
         name="history",
         metavar="DURATION",
         default="1d",
@@ -261,6 +211,14 @@ _TABLE = (
         default="default",
         parse=one_of(*PRESETS),
         doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h.",
+    ),
+    Setting(
+        name="watch",
+        short=("-w",),
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        doc="Load the folder of tasks again whenever a file in it changes. For development; needs the extra 'watch'.",
     ),
     Setting(
         name="once",

@@ -78,7 +78,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of tasks; ``None`` with no ``app``: ``tasks/`` in the current folder."""
     app: str | None = None
     """``module:name`` of an App. At most one of ``tasks`` and ``app`` is set."""
+    crontab: str | None = None
+    """A file of recurring tasks; ``None``: ``crontab`` beside the folder of tasks, if there is one."""
     once: bool = False
+    watch: bool = False
+    """Load the folder of tasks again when it changes."""
+    forbidden_flags: tuple[str, ...] | None = None
     schema_only: bool = False
     jobs: int = 4
     processes: int = 1
@@ -104,6 +109,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             grace=self.grace,
             timeout=self.timeout,
             backoff=named(self.backoff),
+            forbidden_flags=self.forbidden_flags or (),
             once=self.once,
         )
 
@@ -245,7 +251,9 @@ def suspicious_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     known = [setting.env for setting in SETTINGS.values()]
     found = []
     for name in environ:
-        if name.startswith("STOWHAND_") and name not in known and name != "STOWHAND_DEBUG":
+        # A program that runs as a task finds its job in STOWHAND_JOB_…
+        ours = name == "STOWHAND_DEBUG" or name.startswith("STOWHAND_JOB_")
+        if name.startswith("STOWHAND_") and name not in known and not ours:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             found += [(name, near[0])] if near else []
     return found
@@ -256,4 +264,6 @@ def _wants_debugging(environ: Mapping[str, str]) -> bool:
 
 
 def _as_text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

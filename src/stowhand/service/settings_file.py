@@ -62,6 +62,8 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
         setting = key.replace("-", "_")
         if setting not in SETTINGS:
             problems.append(_unknown(name, key))
+        elif isinstance(value, list) and SETTINGS[setting].many:
+            values[setting] = ",".join(map(str, value))
         elif not isinstance(value, str | int | float):
             problems.append(f"{name}: {key}: a single value is wanted, not a {type(value).__name__}")
         else:

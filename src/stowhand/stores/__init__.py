@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from stowhand.errors import ConfigurationError
-from stowhand.store import QueueStore, StoreOptions
+from stowhand.queue_store import QueueStore
+from stowhand.store import StoreOptions
 
 SCHEMES = ("postgresql://", "postgres://", "sqlite:///")
 

@@ -3,44 +3,81 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol, Unpack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from stowhand import limits
+from stowhand.errors import ConfigurationError
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
-from stowhand.store import Lease, Producer
-from stowhand.tasks.options import EnqueueOptions
+from stowhand.queue_store import Producer
+from stowhand.store import Lease
+from stowhand.tasks.blocking import Blocking, wait_for
+from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
+
+T = TypeVar("T")
+Values = Sequence[object] | Mapping[str, object] | None
 
 
 class JobLogger(Protocol):
     """A logger that knows its job. Messages are taken as they are; further facts by name."""
 
-    def debug(self, message: object, **facts: Any) -> None:
+    def debug(self, message: object, /, **facts: Any) -> None:
         """For the one who looks for a mistake."""
 
-    def info(self, message: object, **facts: Any) -> None:
+    def info(self, message: object, /, **facts: Any) -> None:
         """What happens."""
 
-    def warning(self, message: object, **facts: Any) -> None:
+    def warning(self, message: object, /, **facts: Any) -> None:
         """Somebody may want to look."""
 
-    def error(self, message: object, **facts: Any) -> None:
+    def error(self, message: object, /, **facts: Any) -> None:
         """Somebody must look."""
+
+
+class ScopedJobLogger(JobLogger, Protocol):
+    """What the worker's own loggers can do besides: facts may also be one mapping, and a scope can be widened."""
+
+    def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+        """For the one who looks for a mistake."""
+
+    def info(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+        """What happens."""
+
+    def warning(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+        """Somebody may want to look."""
+
+    def error(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+        """Somebody must look."""
+
+    def warn(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+        """As ``warning``."""
+
+    def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> ScopedJobLogger:
+        """The same logger, with further facts on every line."""
 
 
 LoggerFactory = Callable[[Job], JobLogger]
 NewJobMaker = Callable[[str, object, EnqueueOptions], NewJob]
+Connect = Callable[[], AbstractAsyncContextManager[Any]]
+"""Borrows a connection of the store, for statements of a task's own."""
+
+
+def no_connection() -> AbstractAsyncContextManager[Any]:
+    """Where the handler was given nothing to connect with."""
+    raise ConfigurationError("there is no connection to borrow: the handler of this task knows of no PostgreSQL store")
 
 
 class Context:
     """The running attempt, handed to a task that has a parameter annotated ``Context``."""
 
-    __slots__ = ("_attempt", "_logger", "_new_logger")
+    __slots__ = ("_attempt", "_connect", "_logger", "_new_logger")
 
-    def __init__(self, attempt: Attempt[Job], new_logger: LoggerFactory) -> None:
+    def __init__(self, attempt: Attempt[Job], new_logger: LoggerFactory, connect: Connect = no_connection) -> None:
         self._attempt = attempt
         self._new_logger = new_logger
+        self._connect = connect
         self._logger: JobLogger | None = None
 
     @property
@@ -92,6 +129,17 @@ class Context:
         """
         self._attempt.then.append(limits.check(job))
 
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """PostgreSQL: a connection (psycopg) for statements of your own, apart from the job's transaction.
+
+        What was done on it is committed at the end of the block, and rolled back when the block raises. For
+        asynchronous tasks. Raises ConfigurationError where the store is another.
+
+            async with ctx.connection() as connection:
+                await connection.execute("update orders set paid = true where id = %s", [7])
+        """
+        return self._connect()
+
 
 class Helpers:
     """What a folder task ``async def task(payload, helpers)`` gets."""
@@ -104,13 +152,37 @@ class Helpers:
         self._new_job = new_job
 
     @property
-    def logger(self) -> JobLogger:
+    def logger(self) -> ScopedJobLogger:
         """A logger whose lines bear the task's name and the job's id."""
-        return self._context.logger
+        return cast("ScopedJobLogger", self._context.logger)
 
-    async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
+    async def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
         """Enqueue a job at once, outside of this one's transaction. Raises InvalidJob."""
-        return await self._producer.enqueue(limits.check(self._new_job(task, payload, options)))
+        return await self._producer.enqueue(limits.check(self._new_job(task, payload, read_spec(spec))))
+
+    async def with_pg_client(self, callback: Callable[[Any], Awaitable[T]]) -> T:
+        """Call ``await callback(connection)`` with a connection of the pool, and give what it returns.
+
+        The connection is psycopg's; it is committed when the callback returns, rolled back when it raises, and goes
+        back either way. It has no part in the job's own transaction. Raises ConfigurationError where the store is not
+        PostgreSQL.
+        """
+        async with self.connection() as connection:
+            return await callback(connection)
+
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """As ``Context.connection``."""
+        return self._context.connection()
+
+    async def query(self, sql: str, values: Values = None) -> list[dict[str, Any]]:
+        """Run one statement through ``with_pg_client``: its rows, each a dict by column.
+
+        Values stand in it as psycopg has them: ``%s`` in order, or ``%(name)s``.
+        """
+        # Here, because tasks are declared where no driver need be installed.
+        from stowhand.database.asking import ask
+
+        return await self.with_pg_client(lambda connection: ask(connection, sql, values))
 
 
 class BlockingHelpers:
@@ -123,11 +195,19 @@ class BlockingHelpers:
         self._loop = asyncio.get_running_loop()
 
     @property
-    def logger(self) -> JobLogger:
+    def logger(self) -> ScopedJobLogger:
         """A logger whose lines bear the task's name and the job's id."""
         return self._helpers.logger
 
-    def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
+    def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
         """Enqueue a job at once and wait until it is committed. Raises InvalidJob."""
-        adding = self._helpers.add_job(task, payload, **options)
-        return asyncio.run_coroutine_threadsafe(adding, self._loop).result()
+        return wait_for(self._loop, self._helpers.add_job(task, payload, **spec))
+
+    def with_pg_client(self, callback: Callable[[Any], T]) -> T:
+        """As ``Helpers.with_pg_client``; the callback is synchronous, and so is the connection that it gets."""
+        with Blocking(self._helpers.connection(), self._loop) as connection:
+            return callback(connection)
+
+    def query(self, sql: str, values: Values = None) -> list[dict[str, Any]]:
+        """As ``Helpers.query``."""
+        return wait_for(self._loop, self._helpers.query(sql, values))

@@ -1,5 +1,7 @@
 """A folder of tasks: ``tasks/hello.py`` is the task ``hello``, ``tasks/mail/send.py`` is ``mail/send``.
 
+Python files are imported; any other file that may be executed is run as a program (executable.py).
+
 The code in the folder runs with the worker's rights, so nothing is taken from outside of it and nothing that any user
 of the machine may write to. What is passed over is said, so that nobody searches for a task that is not there.
 """
@@ -8,22 +10,27 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import msgspec
 
 from stowhand.errors import ConfigurationError
+from stowhand.tasks.executable import define_executable
 from stowhand.tasks.registry import Registry, TaskDefinition, define
 
 DEPTH_LIMIT = 16
 """Folders below the root."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+MODULES = "stowhand_tasks_"
+"""What the names of tasks' modules begin with."""
 _loads = itertools.count(1)
 
 
@@ -34,6 +41,8 @@ class Folder(msgspec.Struct, frozen=True):
     tasks: tuple[TaskDefinition, ...]
     passed_over: tuple[str, ...]
     """Files that are no tasks, each with the reason."""
+    load: int
+    """Counts the folders that this process has read; part of the names of their modules."""
 
 
 def load_folder(root: str | Path, registry: Registry) -> Folder:
@@ -52,14 +61,19 @@ def read_folder(root: str | Path) -> Folder:
     place = place.resolve()
     passed_over: list[str] = []
     broken: list[str] = []
-    tasks: list[TaskDefinition] = []
+    tasks: dict[str, TaskDefinition] = {}
     load = next(_loads)
     for file in _files(place, place, passed_over):
+        name = file.relative_to(place).with_suffix("").as_posix()
         try:
-            tasks.append(_read_file(place, file, load))
+            if name in tasks:
+                other = Path(tasks[name].file or "").name
+                raise ConfigurationError(f"{other} is the task {name!r} too; give one of them another name")
+            tasks[name] = _read_file(name, file, load)
         except ConfigurationError as error:
             broken.append(f"{file.relative_to(place)}: {error}")
     if broken:
+        forget(load)
         raise ConfigurationError("\n".join([f"{place}: not every task can be loaded", *broken]))
     if not tasks:
         raise ConfigurationError(
@@ -70,11 +84,17 @@ def read_folder(root: str | Path) -> Folder:
                 ]
             )
         )
-    return Folder(place, tuple(tasks), tuple(passed_over))
+    return Folder(place, tuple(tasks.values()), tuple(passed_over), load)
+
+
+def forget(load: int) -> None:
+    """Drop the modules of one load. What still runs goes on; nobody looks them up by name any more."""
+    for name in [name for name in sys.modules if name.startswith(f"{MODULES}{load}.")]:
+        del sys.modules[name]
 
 
 def _files(root: Path, folder: Path, passed_over: list[str]) -> Iterator[Path]:
-    """Python files below ``folder``, in the order of their names."""
+    """Files below ``folder`` that are tasks, in the order of their names."""
     if why := _unsafe(root, folder):
         passed_over.append(f"{_shown(root, folder)}: passed over, {why}")
         return
@@ -111,8 +131,8 @@ def _unfit(root: Path, path: Path) -> str | None:
         if len(path.relative_to(root).parts) > DEPTH_LIMIT:
             return f"more than {DEPTH_LIMIT} folders deep"
         name = path.name
-    elif path.suffix != ".py" or not path.is_file():
-        return "not a Python file"
+    elif not path.is_file() or not (path.suffix == ".py" or os.access(path, os.X_OK)):
+        return "neither a Python file nor executable; chmod +x makes it a task"
     else:
         name = path.stem
     if _NAME.fullmatch(name) is None:
@@ -120,11 +140,20 @@ def _unfit(root: Path, path: Path) -> str | None:
     return None
 
 
-def _read_file(root: Path, file: Path, load: int) -> TaskDefinition:
-    task = file.relative_to(root).with_suffix("").as_posix()
+def _read_file(task: str, file: Path, load: int) -> TaskDefinition:
+    if file.suffix != ".py":
+        return define_executable(file, task)
     # A fresh name per load: the module cannot be taken for one that is installed, and a reload gets the new code.
-    module = _import(file, f"stowhand_tasks_{load}.{task.replace('/', '.')}")
-    return define(_function_of(module, file), task, {}, positional=True)
+    module = _import(file, f"{MODULES}{load}.{task.replace('/', '.')}")
+    definition = define(_function_of(module, file), task, {}, positional=True)
+    return msgspec.structs.replace(definition, file=str(file))
+
+
+class _FromSource(SourceFileLoader):
+    """Leaves no bytecode in the folder, and takes none: it counts as fresh for a second after the file has changed."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _function_of(module: ModuleType, file: Path) -> Callable[..., Any]:
@@ -137,7 +166,7 @@ def _function_of(module: ModuleType, file: Path) -> Callable[..., Any]:
 
 
 def _import(file: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_FromSource(name, str(file)))
     if spec is None or spec.loader is None:
         raise ConfigurationError("cannot be imported")
     module = importlib.util.module_from_spec(spec)

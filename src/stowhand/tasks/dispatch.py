@@ -11,8 +11,10 @@ from stowhand import strict_json
 from stowhand.handler import Attempt, Policy
 from stowhand.job import Job
 from stowhand.lifecycle import Retry
-from stowhand.store import Claim, Producer
-from stowhand.tasks.context import BlockingHelpers, Context, Helpers, LoggerFactory
+from stowhand.queue_store import Producer
+from stowhand.store import Claim
+from stowhand.tasks.batch import judge_batch
+from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.threads import Threads
@@ -30,12 +32,16 @@ class TaskHandler:
         producer: Producer,
         logger_factory: LoggerFactory,
         default: Policy | None = None,
+        connect: Connect = no_connection,
     ) -> None:
         self._registry = registry
         self._producer = producer
         self._new_logger = logger_factory
+        self._connect = connect
         self._default = default or Policy()
         """Where a task says nothing of its own."""
+        self._gone: dict[str, TaskDefinition] = {}
+        """Tasks that were replaced by none."""
         self._runs: dict[str, Run] = {}
         self._policies: dict[str, Policy] = {}
         self._threads = Threads()
@@ -45,19 +51,36 @@ class TaskHandler:
         task = attempt.claim.task
         run = self._runs.get(task)
         if run is None:
-            definition = self._registry.find(task)
+            definition = self._find(task)
             if definition is None:
                 known = suggest(task, self._registry.names)
                 return Retry(f"unsupported task {task!r}: this worker has no such task; {known}")
             run = self._runs[task] = self._prepare(definition)
-        return await run(attempt)
+        returned = await run(attempt)
+        if type(returned) is list:
+            job = attempt.claim.record
+            return await judge_batch(job.payload, returned, lambda words: self._new_logger(job).warning(words))
+        return returned
 
     def policy(self, claim: Claim[Job]) -> Policy:
         """Timeout and backoff of the job's task."""
         policy = self._policies.get(claim.task)
         if policy is None:
-            policy = self._policies[claim.task] = self._policy_of(self._registry.find(claim.task))
+            policy = self._policies[claim.task] = self._policy_of(self._find(claim.task))
         return policy
+
+    def replace(self, registry: Registry) -> None:
+        """Run these tasks from now on. What has begun goes on; what was claimed for a task that is gone still runs."""
+        self._gone |= {one.name: one for one in self._registry}
+        for name in registry.names:
+            for known in (self._gone, self._runs, self._policies):
+                known.pop(name, None)
+        self._registry = registry
+
+    def is_program(self, task: str) -> bool:
+        """Does it run in a process of its own?"""
+        definition = self._find(task)
+        return definition is not None and definition.executable
 
     def encode(self, result: object) -> str | None:
         """A result as JSON text. Raises ValueError when it cannot be kept."""
@@ -66,6 +89,9 @@ class TaskHandler:
     def close(self) -> None:
         """Let the threads of synchronous tasks end. Harmless when repeated."""
         self._threads.close()
+
+    def _find(self, task: str) -> TaskDefinition | None:
+        return self._registry.find(task) or self._gone.get(task)
 
     def _policy_of(self, definition: TaskDefinition | None) -> Policy:
         if definition is None:
@@ -77,6 +103,8 @@ class TaskHandler:
 
     def _prepare(self, definition: TaskDefinition) -> Run:
         function, read = definition.function, definition.shape.read
+        if definition.executable:
+            return lambda attempt: function(attempt, self._new_logger(attempt.record))
         arguments = self._arguments(definition)
         if definition.executor == "thread":
             return lambda attempt: self._in_thread(attempt, partial(function, **arguments(attempt)))
@@ -93,7 +121,7 @@ class TaskHandler:
         def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
             given = shape.read(attempt.claim.record.payload)
             if shape.injected.any:
-                context = Context(attempt, self._new_logger)
+                context = Context(attempt, self._new_logger, self._connect)
                 if shape.injected.context is not None:
                     given[shape.injected.context] = context
                 if shape.injected.helpers is not None:

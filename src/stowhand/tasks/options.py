@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
@@ -37,6 +37,35 @@ class EnqueueOptions(TypedDict, total=False):
 
 
 NAMES = tuple(EnqueueOptions.__annotations__)
+
+
+class TaskSpec(EnqueueOptions, total=False):
+    """The same, and some of them under a second name: those that ``add_job`` has in SQL. ``None``: the default."""
+
+    queue_name: str | None
+    """``queue``"""
+    job_key: str | None
+    """``key``"""
+    job_key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe"] | None
+    """``key_mode``"""
+
+
+_SPELT = {"queue_name": "queue", "job_key": "key", "job_key_mode": "key_mode"}
+
+
+def read_spec(spec: TaskSpec) -> EnqueueOptions:
+    """The options of a spec. Raises InvalidJob: an unknown one, or one that is given under both its names."""
+    options: dict[str, Any] = {}
+    for name, value in spec.items():
+        if name not in NAMES and name not in _SPELT:
+            raise InvalidJob(f"no option {name!r}; {suggest(name, (*NAMES, *_SPELT))}")
+        ours = _SPELT.get(name, name)
+        if value is None:
+            continue
+        if ours in options:
+            raise InvalidJob(f"{ours} and {name}: one option under two names; give one of them")
+        options[ours] = value
+    return cast("EnqueueOptions", options)
 
 
 def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:

@@ -48,10 +48,16 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_async: bool
     timeout: float | None = None
     backoff: Backoff | None = None
+    file: str | None = None
+    """Of a folder: where it stands."""
+    executable: bool = False
+    """``function`` runs a program: it takes the attempt and the job's logger."""
 
     @property
     def origin(self) -> str:
-        """Where the function was written, for people."""
+        """Where it was written, for people."""
+        if self.file is not None:
+            return self.file
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
 
 
@@ -129,8 +135,8 @@ def define(
     jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
     is_async = _is_async(function)
     timeout, backoff = options.get("timeout"), options.get("backoff")
+    check_task_name(chosen)
     try:
-        limits.check_name("task", chosen, limits.TASK_LIMIT)
         template = apply_options(NewJob(task=chosen), jobs)
     except ValueError as error:
         raise ConfigurationError(f"task {chosen!r}: {error}") from None
@@ -144,6 +150,14 @@ def define(
         timeout=None if timeout is None else _read_timeout(chosen, timeout),
         backoff=None if backoff is None else named(backoff),
     )
+
+
+def check_task_name(name: str) -> None:
+    """Raises ConfigurationError."""
+    try:
+        limits.check_name("task", name, limits.TASK_LIMIT)
+    except ValueError as error:
+        raise ConfigurationError(f"task {name!r}: {error}") from None
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -7,7 +7,9 @@ is enqueued is read back by the very decoder that a worker will use, so what enq
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NoReturn, get_type_hints
 
 import msgspec
@@ -197,16 +199,25 @@ def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter)
         return inspect.Parameter.empty
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
-    closure = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
+    closure = _closure(inner) if inspect.isfunction(inner) else {}
     holder = type("Holder", (), {"__annotations__": {one.name: one.annotation}})
     try:
         scope = getattr(inner, "__globals__", {})
-        return get_type_hints(holder, globalns=scope, localns=dict(closure), include_extras=True)[one.name]
+        return get_type_hints(holder, globalns=scope, localns=closure, include_extras=True)[one.name]
     except NameError as error:
         raise ConfigurationError(
             f"task {task!r}: parameter {one.name!r}: annotation {one.annotation!r} cannot be resolved ({error});"
             " define or import it at the top of the module, and not under TYPE_CHECKING"
         ) from None
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    """Names from around a function. Some may have no value yet: ``runner = await run(…)`` of a task that uses it."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> msgspec.json.Decoder[Any]:

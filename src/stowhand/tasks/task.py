@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar, Unpack,
 import msgspec
 
 from stowhand.job import Job, NewJob
-from stowhand.store import Producer
+from stowhand.queue_store import Producer
 from stowhand.tasks.context import Context
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
@@ -49,6 +49,11 @@ class ConfiguredTask(Generic[P]):
     def definition(self) -> TaskDefinition:
         """What was declared about it."""
         return self._definition
+
+    @property
+    def template(self) -> NewJob:
+        """Its jobs, but for their payload."""
+        return self._template
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Commit one job that will call the task with these arguments.

@@ -1,8 +1,9 @@
-"""For tests of your own: a clock that you move, and a store that lives in memory."""
+"""For tests of your own: a clock that you move, a store that lives in memory, and a way to run what is due."""
 
 from __future__ import annotations
 
 from stowhand.testing.clock import FakeClock
 from stowhand.testing.memory import MemoryStore
+from stowhand.testing.task_list import Ran, run_task_list_once
 
-__all__ = ["FakeClock", "MemoryStore"]
+__all__ = ["FakeClock", "MemoryStore", "Ran", "run_task_list_once"]

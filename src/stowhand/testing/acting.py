@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from stowhand.job import State
-from stowhand.store import Answer, Done
+from stowhand.queue_store import Answer, Done
 from stowhand.testing.rows import Row, Rows
 
 
@@ -18,20 +18,21 @@ def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
         return Answer(job_id, Done.REFUSED, "it is running; cancel it first, or wait until it has ended")
     if row.state is State.COMPLETED:
         return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
-    if row.state is State.CANCELED:
-        revive(rows, row)
+    kept = revive(rows, row) if row.state is State.CANCELED else True
     row.state, row.run_at, row.finished_at = State.QUEUED, now, None
     row.attempts = row.resets = 0
     row.cancel_requested, row.loses_retries = False, None
     rows.news = True
-    return Answer(job_id, Done.DONE)
+    return Answer(job_id, Done.DONE, "" if kept else "its key belongs to another job now, so it has none")
 
 
-def revive(rows: Rows, row: Row) -> None:
-    """Back among the living, with its key unless another job has taken it."""
-    if row.key is not None and rows.holder(row.key) is not None:
+def revive(rows: Rows, row: Row) -> bool:
+    """Back among the living, with its key unless another job has taken it; False if one has."""
+    kept = row.key is None or rows.holder(row.key) is None
+    if not kept:
         row.key = None
     rows.live[row.id] = rows.history.pop(row.id)
+    return kept
 
 
 def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
@@ -48,8 +49,10 @@ def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
             return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
         case State.CANCELED:
             return Answer(job_id, Done.UNCHANGED, "it is canceled already")
-        case ended:
-            return Answer(job_id, Done.REFUSED, f"it has {ended} already")
+        case State.FAILED:
+            return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it has completed already")
 
 
 def remove(rows: Rows, job_id: int) -> Answer:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 
-from stowhand import lifecycle, limits
-from stowhand.errors import InvalidJob
+from stowhand import lifecycle, limits, strict_json
+from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER, Ended, Settlement
 from stowhand.store import ClaimRequest, Lease, Pulse, ResetJob, Verdict
@@ -16,6 +16,8 @@ from stowhand.testing.rows import WAITING, Row, Rows
 from stowhand.text import clean
 
 RESET_PAGE = 1000
+PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
+"""What a settlement with a payload of its own must say, whatever way back the row then takes."""
 
 
 def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
@@ -88,6 +90,11 @@ def check(settlement: Settlement) -> None:
     for text in (settlement.error, settlement.result):
         if text is not None and clean(text, len(text) * 4) != text:
             raise InvalidJob("the text holds NUL or lone surrogates")
+    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+        try:
+            strict_json.validate(settlement.payload)
+        except UndecodablePayload as error:
+            raise InvalidJob(f"the payload: {error}") from None
 
 
 def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
@@ -97,6 +104,8 @@ def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
         row.attempts = max(row.attempts - 1, 0)
     if settlement.error is not None:
         row.last_error = settlement.error
+    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+        row.payload = settlement.payload
     state = way_back(row, settlement.state)
     if state in WAITING:
         rows.leave_processing(row, state)

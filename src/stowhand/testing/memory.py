@@ -1,37 +1,29 @@
 """A store in memory: the specification as an example, and the fastest store for tests of your own.
 
-The rules are in ``leasing``, ``enqueueing`` and ``acting``, as plain functions over ``rows``; here they get a lock,
-a clock and a way to wake who sleeps.
+The rules are in ``leasing``, ``enqueueing``, ``acting``, ``administering`` and ``timetable``, as plain functions over
+``rows``; here they get a lock, a clock and a way to wake who sleeps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import NoReturn
 
 from stowhand import limits
+from stowhand.checking import check_reschedule, read_reason
 from stowhand.clock import Clock, SystemClock, wall_clock
-from stowhand.errors import InvalidJob, SchemaMissing, StoreError
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
-from stowhand.store import (
-    Answer,
-    Claim,
-    ClaimRequest,
-    JobFilter,
-    Lease,
-    Pulse,
-    ResetJob,
-    SchemaStatus,
-    StoreOptions,
-    Verdict,
-)
-from stowhand.testing import acting, enqueueing, leasing
+from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
+from stowhand.store import Claim, ClaimRequest, Lease, StoreOptions, Verdict
+from stowhand.testing import acting, administering, enqueueing, leasing, timetable
+from stowhand.testing.heart import MemoryHeart
 from stowhand.testing.rows import Row, Rows
 
 SCHEMA = 1
@@ -47,6 +39,8 @@ class MemoryStore:
 
     description = "memory"
     hears = True
+    on_listening: Callable[[str, BaseException | None], None] | None = None
+    """Never called: nothing can keep a wake-up from arriving."""
 
     def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -102,12 +96,15 @@ class MemoryStore:
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         wanted = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
-        keys = [job.key for job in wanted if job.key is not None]
+        return [job.id for job in await self.add_jobs(wanted)]
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        keys = [job.key for job in jobs if job.key is not None]
         if len(keys) != len(set(keys)):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidJob(f"the key {twice!r} is given twice in one call")
         with self.transaction() as (rows, now), rows.all_or_nothing():
-            return [enqueueing.add(rows, limits.check(job), now).id for job in wanted]
+            return [enqueueing.add(rows, limits.check(job), now).job() for job in jobs]
 
     def enqueue_in(self, connection: object, job: NewJob) -> NoReturn:
         raise StoreError(
@@ -146,14 +143,54 @@ class MemoryStore:
         with self.transaction() as (rows, _):
             return acting.remove_key(rows, key)
 
-    async def install(self) -> SchemaStatus:
+    async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        with self.transaction() as (rows, now):
+            return administering.complete(rows, job_ids, now)
+
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
+        with self.transaction() as (rows, now):
+            return administering.fail(rows, job_ids, read_reason(reason), now)
+
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        with self.transaction() as (rows, now):
+            return administering.reschedule(rows, job_ids, check_reschedule(to), now)
+
+    async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        with self.transaction() as (rows, now):
+            return administering.force_unlock(rows, workers, now)
+
+    async def now(self) -> datetime:
+        return self._now().astimezone(UTC)
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        with self.transaction() as (rows, now):
+            return timetable.register(rows, items, now)
+
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        with self.transaction() as (rows, now):
+            return timetable.schedule(rows, ticks, now)
+
+    async def known_items(self) -> Sequence[KnownItem]:
+        with self.transaction() as (rows, _):
+            return sorted(rows.known.values(), key=lambda item: item.identifier)
+
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        with self.transaction() as (rows, _):
+            return timetable.ticks(rows, identifier, since)
+
+    def connection(self) -> NoReturn:
+        raise ConfigurationError("a memory store has no connections to lend; PostgreSQL has")
+
+    async def install(self, *, roles: bool = False) -> SchemaStatus:
+        refuse_roles(roles)
         self._installed = True
         return await self.status()
 
     async def status(self) -> SchemaStatus:
         return SchemaStatus(installed=SCHEMA if self._installed else None, expected=SCHEMA)
 
-    async def plan(self) -> str:
+    async def plan(self, *, roles: bool = False) -> str:
+        refuse_roles(roles)
         return "" if self._installed else "-- a memory store runs no statements"
 
     async def uninstall(self) -> None:
@@ -188,47 +225,10 @@ class MemoryStore:
         return self._clock.pinned() or wall_clock()
 
 
-class MemoryHeart:
-    """The store's blocking side; safe in another thread, because every call takes the store's lock."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        with self._store.transaction() as (rows, now):
-            return leasing.beat(rows, leases, lease, now)
-
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        with self._store.transaction() as (rows, now):
-            leasing.release(rows, leases, now)
-        return ()
-
-    def abandon(self, token: str) -> bool:
-        with self._store.transaction() as (rows, now):
-            leasing.abandon(rows, token, now)
-        return True
-
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, leasing.stalled(rows, slack, now), now)
-
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, leasing.held_by(rows, worker), now)
-
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, [lease], now)
-
-    def maintain(self) -> None:
-        with self._store.transaction() as (rows, now):
-            oldest = now - timedelta(seconds=rows.kept or 0.0)
-            rows.history = {
-                row.id: row for row in rows.history.values() if row.finished_at is None or row.finished_at >= oldest
-            }
-
-    def close(self) -> None:
-        pass
+def refuse_roles(roles: bool) -> None:
+    """There is nobody else."""
+    if roles:
+        raise ConfigurationError("a memory store has no roles")
 
 
 def claimed(row: Row) -> Claim[Job]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from stowhand.job import Job, State
+from stowhand.queue_store import Entered, KnownItem
 from stowhand.store import DAY, Lease
 
 LosesRetries = Literal["replaced", "removed"]
@@ -68,6 +69,10 @@ class Rows:
         self.history: dict[int, Row] = {}
         self.kept = history
         """Seconds that the history is kept; ``None``: not at all."""
+        self.known: dict[str, KnownItem] = {}
+        """The items of crontabs, by identifier."""
+        self.ledger: dict[tuple[str, datetime], Entered] = {}
+        """Every tick that was scheduled: one line, and so one job, for each (identifier, moment)."""
         self.last_id = 0
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
@@ -114,8 +119,9 @@ class Rows:
         """An error leaves every row as it was."""
         live = {row.id: copy(row) for row in self.live.values()}
         history = {row.id: copy(row) for row in self.history.values()}
+        known, ledger = dict(self.known), dict(self.ledger)
         try:
             yield
         except BaseException:
-            self.live, self.history = live, history
+            self.live, self.history, self.known, self.ledger = live, history, known, ledger
             raise

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand import strict_json
 from tests.stores.postgres.conftest import Sql
 
 README_COLUMNS = (
@@ -17,7 +18,7 @@ README_COLUMNS = (
 
 def test_the_arguments_have_the_readmes_names_order_and_defaults(sql: Sql) -> None:
     ((arguments,),) = sql(
-        "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job'"
+        "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job' and pronargdefaults = 8"
         " and pronamespace = 'stowhand'::regnamespace"
     )
     names = [argument.split()[0] for argument in arguments.split(", ")]
@@ -70,9 +71,20 @@ def test_a_relative_run_time_works_as_in_the_readme(sql: Sql) -> None:
         ("'t', max_attempts := 0", "GWBMA", "1"),
         ("'t', job_key_mode := 'sideways'", "GWBKM", "unsafe_dedupe"),
         ("'t', job_key := 'k', job_key_mode := 'sideways'", "GWBKM", "unsafe_dedupe"),
-        ("'t', flags := array['a', null]", "22023", "64"),
+        ("'t', queue_name := ''", "GWBQN", "128"),
+        ("E'two\\nlines'", "GWBID", "one line"),
+        ("'t', queue_name := E'\\x1b[31m'", "GWBQN", "one line"),
+        ("'t', job_key := U&'a\\2028b'", "GWBJK", "one line"),
+        ("'t', flags := array[E'\\t']", "22023", "one line"),
+        ("'t', flags := array['a', null]", "22023", "128"),
+        ("'t', flags := array['']", "22023", "128"),
+        ("'t', flags := array_fill('f'::text, array[65])", "22023", "64"),
         ("'t', json_build_object('x', repeat('x', 1048576))", "54000", "1 MiB"),
         ("'t', '\"\\u0000\"'", "22P05", ""),
+        ("'t', '\"\\ud800\"'", "22P02", ""),
+        ("'t', '1e309'", "54000", "308"),
+        ("'t', (repeat('[', 65) || repeat(']', 65))::json", "54000", "64"),
+        ("'t', repeat('9', 301)::json", "54000", "300"),
         ("'t', priority := 3000000000", "42883", ""),
     ],
 )
@@ -142,3 +154,98 @@ def test_the_view_says_that_a_replaced_job_has_no_attempts_left(sql: Sql) -> Non
         running,
     )
     assert rows == [(True, None, "w", True)]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "json_build_object('n', 1)",
+        "jsonb_build_object('n', 1)",
+        *(f"""'{{"n": 1}}'{kind}""" for kind in ("", "::text", "::json", "::jsonb")),
+    ],
+)
+@pytest.mark.parametrize("named", ["", "payload := "])
+def test_a_payload_may_be_json_or_jsonb_or_a_text(sql: Sql, payload: str, named: str) -> None:
+    ((got, priority),) = sql(
+        f"select payload::jsonb, priority from stowhand.add_job('t', {named}{payload}, priority := 3, job_key := 'k')"
+    )
+    assert (got, priority) == ({"n": 1}, 3)
+
+
+def test_a_parameter_without_a_type_is_a_payload(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("prepare adding as select (stowhand.add_job($1, payload := $2, queue_name := $3)).id")
+        connection.execute("""execute adding('t', '{"n": 1}', 'q')""")
+        row = connection.execute("select task, payload, queue from stowhand.live").fetchone()
+    assert row == ("t", {"n": 1}, "q")
+
+
+# Texts and what strict_json says of them.
+SOUND = (
+    "1e308",
+    "-1E-308",
+    "0.5e+00000000308",
+    "[1e2, 1.5E3, 100e10]",
+    "9" * 300,
+    f"0.{'1' * 400}",
+    "[" * 64 + "]" * 64,
+    '{"a":' * 64 + "1" + "}" * 64,
+    "[" + ",".join(["[{}]"] * 500) + "]",
+    '"' + "[" * 200 + '"',
+    '"1e999"',
+    '"' + "7" * 400 + '"',
+    '["a\\"", "1e999", {"x\\\\": "1e999"}]',
+)
+UNSOUND = (
+    "1e309",
+    "1E-309",
+    "[0, 2e0400]",
+    '{"1e1": 1e1000}',
+    "1" * 301,
+    f"[{'1' * 301}.5]",
+    "[" * 65 + "]" * 65,
+    '{"a":[' * 33 + "]}" * 33,
+    '["a\\"", 1e999]',
+    '{"x\\\\": 1e999}',
+    "[" + ",".join(["[{}]"] * 500) + "," + "[" * 64 + "]" * 64 + "]",
+)
+
+
+@pytest.mark.parametrize("text", [*SOUND, *UNSOUND], ids=lambda text: text[:20])
+def test_sql_refuses_the_numbers_and_the_depth_that_python_refuses(sql: Sql, text: str) -> None:
+    assert (strict_json.find_trouble(text, strict_json.SIZE_LIMIT) is None) == (text in SOUND)
+    if text in SOUND:
+        sql("select stowhand.add_job('t', %s::json)", text)
+    else:
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+            sql("select stowhand.add_job('t', %s::json)", text)
+    assert sql("select count(*) from stowhand.live") == [(text in SOUND,)]
+
+
+def test_a_large_payload_is_examined_in_a_moment(postgres_url: str) -> None:
+    deep = "[" + ",".join(['{"name": "x", "n": [1, 2.5e10]}'] * 30_000) + "]"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("set statement_timeout = '5s'")
+        connection.execute("select stowhand.add_job('t', %s::json)", (deep,))
+
+
+def test_tokens_of_a_running_job_are_not_given_to_whoever_enqueues(sql: Sql) -> None:
+    sql("select stowhand.add_job('t', job_key := 'k')")
+    sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
+    ((state, token),) = sql("select state, token from stowhand.enqueue('t', _key => 'k', _mode => 'unsafe_dedupe')")
+    assert (state, token) == ("processing", None)
+
+
+def test_the_row_that_comes_back_is_the_views(sql: Sql) -> None:
+    sql("select stowhand.add_job('t', job_key := 'k', queue_name := 'q')")
+    sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
+    ((same,),) = sql(
+        "select to_jsonb(a) = (select to_jsonb(j) from stowhand.jobs j where j.id = a.id)"
+        " from stowhand.shown((select l from stowhand.live l)) a"
+    )
+    assert same
+    ((same,),) = sql(
+        "with a as materialized (select * from stowhand.add_job('t', flags := array['f'], max_attempts := 3))"
+        " select to_jsonb(a)::text from a"
+    )
+    assert sql("select to_jsonb(j)::text from stowhand.jobs j where j.flags is not null") == [(same,)]

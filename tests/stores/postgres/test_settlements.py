@@ -11,7 +11,8 @@ import pytest
 from stowhand.errors import StoreUnreachable
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import JobFilter, Verdict
+from stowhand.queue_store import JobFilter
+from stowhand.store import Verdict
 from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, take

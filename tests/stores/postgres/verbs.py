@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
+
+import psycopg
 
 from stowhand.job import Job
 from stowhand.store import Claim, ClaimRequest, Lease
@@ -23,3 +26,16 @@ async def claim(store: PostgresStore, limit: int = 1, **asked: Any) -> Sequence[
 async def take(store: PostgresStore, **asked: Any) -> Lease:
     (got,) = await claim(store, **asked)
     return got.lease
+
+
+def wait_for_a_waiter(connection: psycopg.Connection[Any]) -> None:
+    """Until somebody in this database waits for a lock."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        row = connection.execute(
+            "select exists (select from pg_stat_activity"
+            " where wait_event_type = 'Lock' and datname = current_database())"
+        ).fetchone()
+        if row == (True,):
+            return
+    raise AssertionError("nobody waits for a lock")

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import uuid
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from stowhand.clock import SystemClock
 from stowhand.job import NewJob
 from stowhand.lifecycle import COMPLETED
+from stowhand.queue_store import Tick
 from stowhand.store import ClaimRequest
 from stowhand.stores.sqlite import SqliteStore
 
@@ -77,10 +79,23 @@ async def tell(store: SqliteStore) -> None:
         _say(SystemClock().monotonic())
 
 
+async def schedule(store: SqliteStore) -> None:
+    """Enter the same ticks as everybody else, those up to the minute told, in the order told; prints those won."""
+    _say("ready")
+    latest, order = sys.stdin.readline().split()
+    for back in range(120) if order == "backwards" else reversed(range(120)):
+        at = datetime.fromisoformat(latest) - timedelta(minutes=back)
+        ticks = [
+            Tick(identifier=name, at=at, job=NewJob(task="t", payload=f'"{name}{back}"'), spec="s") for name in "abc"
+        ]
+        entered = await store.schedule(ticks[::-1] if order == "backwards" else ticks)
+        _say(*(one.job_id for one in entered if one.mine))
+
+
 async def _main(what: str, path: str) -> None:
     store = SqliteStore(path)
     await store.open()
-    await {"drain": drain, "enqueue": enqueue, "churn": churn, "tell": tell}[what](store)
+    await {"drain": drain, "enqueue": enqueue, "churn": churn, "tell": tell, "schedule": schedule}[what](store)
     await store.close()
 
 

@@ -15,6 +15,7 @@ from stowhand.errors import ConfigurationError, SchemaMissing, SchemaTooNew, Sto
 from stowhand.job import NewJob
 from stowhand.store import StoreOptions
 from stowhand.stores.sqlite import SqliteStore, connection, file
+from stowhand.stores.sqlite.schema import VERSION
 from tests.conftest import Run
 
 
@@ -99,7 +100,7 @@ def test_many_installs_at_once_make_one_schema(tmp_path: Path, run: Run) -> None
     async def scenario() -> None:
         stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
         statuses = await asyncio.gather(*(store.install() for store in stores))
-        assert {status.installed for status in statuses} == {1}
+        assert {status.installed for status in statuses} == {VERSION}
         await stores[0].enqueue(NewJob(task="t"))
         for store in stores:
             await store.close()

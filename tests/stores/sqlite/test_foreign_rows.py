@@ -12,7 +12,7 @@ import pytest
 
 from stowhand import App
 from stowhand.job import Job, State
-from stowhand.store import JobFilter
+from stowhand.queue_store import JobFilter
 
 ROW: dict[str, Any] = {
     "task": "greet",

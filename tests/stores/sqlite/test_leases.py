@@ -11,6 +11,7 @@ import pytest
 from stowhand import clock
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import QUARANTINE_AFTER
+from stowhand.queue_store import Reschedule
 from stowhand.store import StoreOptions
 from stowhand.stores.sqlite import SqliteStore, moment
 from tests.conftest import Run
@@ -65,6 +66,24 @@ def test_another_boot_ends_every_lease(path: Path, run: Run, monkeypatch: pytest
         (reset,) = heart.reset_stalled(10.0)
         assert reset.job_id == claim.lease.job_id
         heart.close()
+        await store.close()
+
+    run(scenario())
+
+
+def test_an_administrator_judges_leases_by_boot_and_monotonic_clock_too(
+    path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = SqliteStore(path)
+        await store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
+        ids = [claim.lease.job_id for claim in await store.claim(request(2, lease=500_000.0))]
+        monkeypatch.setattr(moment, "wall_clock", lambda: clock.wall_clock() + timedelta(days=4000))
+        assert await store.complete_jobs(ids) == []
+        monkeypatch.setattr(moment, "boot_id", lambda: "another boot")
+        assert [job.state for job in await store.complete_jobs(ids[:1])] == [State.COMPLETED]
+        (job,) = await store.reschedule_jobs(ids, Reschedule(priority=3))
+        assert (job.id, job.state, job.attempts, job.resets) == (ids[1], State.QUEUED, 0, 1)
         await store.close()
 
     run(scenario())

@@ -12,7 +12,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.job import KeyMode, NewJob
-from stowhand.store import JobFilter
+from stowhand.queue_store import JobFilter
 from stowhand.stores.sqlite import SqliteStore
 
 MANY = 100_000

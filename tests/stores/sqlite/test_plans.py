@@ -10,11 +10,10 @@ import pytest
 
 from stowhand.stores.sqlite.statements import load
 
-SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id")
-"""These walk over what is small: a row for each queue, for each lost reply of a day, for each table."""
-HOT = [
-    (moment, name) for moment in ("claim", "leave", "heart", "enqueue") for name in load(moment) if name not in SMALL
-]
+SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known")
+"""These walk over what is small: a row for each queue, lost reply of a day, table, or item of a crontab."""
+MOMENTS = ("claim", "leave", "heart", "enqueue", "administer", "timetable")
+HOT = [(moment, name) for moment in MOMENTS for name in load(moment) if name not in SMALL]
 WALKS_ON_PURPOSE = {
     "due": "stowhand_jobs_ready",
     "heads": "stowhand_heads_free",
@@ -22,6 +21,7 @@ WALKS_ON_PURPOSE = {
     "first_suspect": "stowhand_jobs_suspect",
     "stalled": "stowhand_jobs_running",
     "held_by_worker": "stowhand_jobs_running",
+    "held_by_workers": "stowhand_jobs_running",
 }
 """Walks, but only over the few rows of a partial index: suspects, or what is running."""
 

@@ -10,7 +10,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from stowhand.clock import wall_clock
 from stowhand.job import NewJob, State
+from stowhand.queue_store import JobFilter
 from stowhand.stores.sqlite import SqliteStore
 from tests.conftest import Run
 from tests.stores.sqlite.programs import start
@@ -37,6 +39,31 @@ def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
     # Claimed twice would be a count of two; a queue's last jobs may be left to whoever had it busy.
     assert claimed[0] + claimed[1] == Counter(ids)
     assert [worker.returncode for worker in workers] == [0, 0]
+
+
+def test_processes_that_schedule_the_same_ticks_make_each_job_once(path: Path, run: Run) -> None:
+    schedulers = [start("schedule", path) for _ in range(3)]
+    for scheduler in schedulers:
+        assert scheduler.stdout is not None
+        assert scheduler.stdout.readline() == "ready\n"
+    latest = wall_clock().replace(second=0, microsecond=0)
+    for order, scheduler in zip(("forwards", "backwards", "forwards"), schedulers, strict=True):
+        assert scheduler.stdin is not None
+        scheduler.stdin.write(f"{latest.isoformat()} {order}\n")
+        scheduler.stdin.flush()
+    won = [scheduler.communicate(timeout=60)[0].split() for scheduler in schedulers]
+    assert [scheduler.returncode for scheduler in schedulers] == [0, 0, 0]
+    assert sum(map(bool, won)) > 1, "one of them did it all, so this proved nothing"
+
+    async def payloads() -> list[str]:
+        store = SqliteStore(path)
+        jobs = await store.list(JobFilter(limit=1000))
+        await store.close()
+        return [job.payload for job in jobs]
+
+    scheduled = run(payloads())
+    assert len(scheduled) == len(set(scheduled)) == 360
+    assert sum(map(len, won)) == 360
 
 
 def test_killed_writers_leave_a_sound_file_and_every_committed_job(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A thousand jobs as nine arrays. What is the same default for all of them does not travel."""
+"""Many jobs as a few arrays. What is the same default for all of them does not travel."""
 
 from __future__ import annotations
 
@@ -8,33 +8,45 @@ from typing import TypeVar
 
 import msgspec
 
-from stowhand.job import NewJob
+from stowhand.job import KeyMode, NewJob
 from stowhand.stores.postgres.rows import plain_array, quoted, text_array
 
 T = TypeVar("T")
 
 
 class Bulk:
-    """Unkeyed jobs on their way to the function ``enqueue_many``."""
+    """Jobs on their way to the functions ``enqueue_many`` (none of them has a key) or ``enqueue_each``."""
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self._jobs = jobs
 
     def values(self, now: datetime | None) -> tuple[object, ...]:
         """The values of the statement ``enqueue_many``."""
+        return (*self._arrays(), now)
+
+    def values_of_each(self, now: datetime | None) -> tuple[object, ...]:
+        """The values of the statement ``enqueue_each``."""
+        tasks, payloads, queues, run_ats, delays, max_attempts, priorities, flags, max_resets = self._arrays()
+        keys = _unless_default([job.key for job in self._jobs], None, text_array)
+        modes = _unless_default([job.key_mode for job in self._jobs], KeyMode.REPLACE, text_array)
+        return (
+            *(tasks, payloads, queues, run_ats, delays, max_attempts),
+            *(keys, priorities, flags, modes, max_resets, now),
+        )
+
+    def _arrays(self) -> tuple[str | None, ...]:
         jobs = self._jobs
         tasks = {task: quoted(task) for task in {job.task for job in jobs}}
         return (
             "{" + ",".join([tasks[job.task] for job in jobs]) + "}",
             text_array([job.payload for job in jobs]),
             _unless_default([job.queue for job in jobs], None, text_array),
-            _unless_default([job.run_at for job in jobs], None, _moments),
+            _unless_default([job.run_at for job in jobs], None, moments),
             _unless_default([job.delay for job in jobs], None, plain_array),
             _unless_default([job.max_attempts for job in jobs], 25, plain_array),
             _unless_default([job.priority for job in jobs], 0, plain_array),
             _unless_default([job.flags for job in jobs], (), _flags),
             _unless_default([job.max_resets for job in jobs], None, plain_array),
-            now,
         )
 
 
@@ -42,7 +54,8 @@ def _unless_default(values: list[T], default: T, write: Callable[[list[T]], str]
     return None if values.count(default) == len(values) else write(values)
 
 
-def _moments(values: Sequence[datetime | None]) -> str:
+def moments(values: Sequence[datetime | None]) -> str:
+    """An array literal of points in time."""
     return plain_array([None if value is None else f'"{value.astimezone(UTC).isoformat()}"' for value in values])
 
 

@@ -1,41 +1,96 @@
-"""Claims, on a connection of their own. They commit asynchronously (000003), so nothing else may share it."""
+"""Claims, on a connection of their own. They commit asynchronously (functions/claim.sql): nothing else may share it.
+
+An idle worker asks for jobs, for jobs in quarantine, and when the next one is due, again and again. Where nobody has
+woken it, the first of these questions is asked so (functions/idle.sql) that its answer serves all three.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
 from stowhand.clock import stopwatch
 from stowhand.database.address import DEADLINE
 from stowhand.database.link import Link, Row
 from stowhand.job import Job
 from stowhand.store import Claim, ClaimRequest
+from stowhand.stores.postgres.ears import Ears
 from stowhand.stores.postgres.floor import Floor, Position
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import read_claim
 
 _UNFINISHED = 0
 """The id of the row that says: the walk over busy queues was cut short; ask again."""
+_NOTHING = -1
+"""The id of the row that says when to ask again."""
+_FRESH = 0.1
+"""Seconds for which such an answer stands."""
 _ROUNDS = 60
 _TASK_SETS = 16
 _ORDER = itemgetter(4, 5, 0)
 _QUEUE = 3
 
 
+class _Answer(NamedTuple):
+    at: float
+    tasks: tuple[str, ...] | None
+    due: float | None
+    """Seconds until a job is due."""
+    suspects: bool
+    """One in quarantine is due, of whatever task."""
+
+
+_NO_ANSWER = _Answer(float("-inf"), None, None, False)
+
+
 class Claims:
     """Takes due jobs."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, home: Home, ears: Ears) -> None:
+        self._home, self._ears = home, ears
         self._link = Link(home.dialer, lambda: home.role("claim"))
         self._floors: dict[tuple[str, ...] | None, Floor] = {}
+        self._idle = False
+        """The last claim brought nothing, and nothing was heard since."""
+        self._answer = _NO_ANSWER
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._home.worker = request.worker
         self._home.patience = min(max(request.lease / 4, 1.0), DEADLINE)
-        if request.limit < 1:
+        if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
             return []
+        if self._idle and self._ears.hears and not request.suspects:
+            return await self._poll(request)
+        claims = await self._claim(request)
+        if not request.suspects:
+            self._idle = not claims
+        return claims
+
+    def heard(self) -> None:
+        """There may be work: the next claim is to be quick."""
+        self._idle = False
+
+    async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        values = (
+            *(request.worker, request.token, request.limit, request.lease),
+            *(_listed(request.tasks), list(request.forbidden_flags) or None, self._home.now()),
+        )
+        with self._home.translated():
+            found = await self._link.rows(self._home.statements["poll"], values)
+        if found[0][0] == _NOTHING:
+            _, _, _, _, _, due, _, _, suspects, *_, now = found[0]
+            wait = None if due is None else max((due - now).total_seconds(), 0.0)
+            self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
+            return []
+        self._idle = False
+        if found[0][0] == _UNFINISHED:
+            return await self._claim(request)
+        found.sort(key=_ORDER)
+        return [read_claim(row, request.worker, request.token) for row in found]
+
+    async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         floor = self._floor(request)
         for _ in range(_ROUNDS):
             began = stopwatch()
@@ -54,15 +109,20 @@ class Claims:
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
+        if self._answered(tasks):
+            due, self._answer = self._answer.due, _NO_ANSWER
+            return due
         with self._home.translated():
-            ((due,),) = await self._link.rows(
-                self._home.statements["next_due"], (None if tasks is None else list(tasks), self._home.now())
-            )
+            ((due,),) = await self._link.rows(self._home.statements["next_due"], (_listed(tasks), self._home.now()))
         return None if due is None else float(due)
 
     async def close(self) -> None:
         """Let the connection go."""
         await self._link.close()
+
+    def _answered(self, tasks: tuple[str, ...] | None) -> bool:
+        """Has the last poll said it just now?"""
+        return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
 
     def _floor(self, request: ClaimRequest) -> Floor | None:
         """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
@@ -78,7 +138,7 @@ class Claims:
             request.token,
             request.limit,
             request.lease,
-            None if request.tasks is None else list(request.tasks),
+            _listed(request.tasks),
             list(request.forbidden_flags) or None,
             request.suspects,
             self._home.now(),
@@ -86,6 +146,10 @@ class Claims:
         )
         with self._home.translated():
             return await self._link.rows(self._home.statements["claim"], values)
+
+
+def _listed(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
 
 
 def _last_free(found: Sequence[Row]) -> Position | None:

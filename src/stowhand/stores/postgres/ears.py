@@ -6,6 +6,7 @@ Nothing is lost while nobody waits: what arrives then stays in the socket, and t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import psycopg
 
@@ -16,6 +17,8 @@ from stowhand.errors import StoreError
 from stowhand.stores.postgres.home import Home
 
 PING_DEADLINE = 5.0
+PROVE_EVERY = 25.0
+"""Seconds of silence after which the connection is asked whether it still listens."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 _TROUBLE = (psycopg.Error, StoreError, OSError)
@@ -28,10 +31,12 @@ class Ears:
         self._home = home
         self._clock = SystemClock()
         url = home.options.listen_url
-        self._dialer = Dialer(Address(url), home.options.prepared_statements) if url else home.dialer
+        self._dialer = Dialer(Address(url), home.dialer.prepared) if url else home.dialer
+        self.on_listening: Callable[[str, BaseException | None], None] | None = None
+        """Told "connecting", "success", or "error" and why."""
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
-        self._unproven = False
+        self._proven_at = float("-inf")
         self._pause = _FIRST_PAUSE
         self._not_before = 0.0
 
@@ -49,12 +54,14 @@ class Ears:
                     return True
                 if self._connection is not None:
                     return await self._heard(self._connection, until)
-            except _TROUBLE:
+            except _TROUBLE as error:
+                self._tell("error", error)
                 await self._drop()
                 self._not_before = 0.0  # it worked a moment ago: once more, at once
                 try:
                     return await self._ready()
-                except _TROUBLE:
+                except _TROUBLE as again:
+                    self._tell("error", again)
                     self._put_off()
             except BaseException:
                 # Canceled in the middle of a question: the connection's state is not known.
@@ -63,6 +70,11 @@ class Ears:
                 raise
         await self._clock.sleep(max(until - self._clock.monotonic(), 0.0))
         return False
+
+    @property
+    def connection(self) -> Connection | None:
+        """The one that listens, if any."""
+        return self._connection
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -77,28 +89,45 @@ class Ears:
                 return False
             try:
                 await self._listen()
-            except _TROUBLE:
+            except _TROUBLE as error:
+                self._tell("error", error)
                 self._put_off()
                 return False
             return True
-        if self._unproven and not await self._is_listening(self._connection):
+        if self._clock.monotonic() - self._proven_at < PROVE_EVERY:
+            return False
+        if not await self._is_listening(self._connection):
+            self._tell("error", StoreError("the connection listens no more: somebody has told it so"))
             await self._drop()
             await self._listen()
             return True
-        self._unproven = False
+        self._proven_at = self._clock.monotonic()
         return False
 
     async def _listen(self) -> None:
+        self._tell("connecting")
         connection = await self._dialer.dial(self._home.role("listen"))
         try:
+            await self._refuse_pooler(connection)
             await rows(connection, self._home.statements["listen"], (), False)
         except BaseException:
             await hang_up(connection)
             raise
-        self._connection, self._unproven, self._pause = connection, False, _FIRST_PAUSE
+        self._connection, self._proven_at, self._pause = connection, self._clock.monotonic(), _FIRST_PAUSE
+        self._tell("success")
+
+    async def _refuse_pooler(self, connection: Connection) -> None:
+        """A LISTEN would stay behind on a connection that serves others next, and be heard by nobody. A pooler hands
+        out numbers of its own for the server's processes. Whoever gives an address for listening knows better."""
+        if self._home.options.listen_url is None:
+            ((pid,),) = await rows(connection, self._home.statements["backend_pid"], (), False)
+            if pid != connection.info.backend_pid:
+                raise StoreError(
+                    "a pooler stands before the database, so nothing can be heard: give a direct address (--listen-url)"
+                )
 
     async def _is_listening(self, connection: Connection) -> bool:
-        """Asked after each silent wait: a dead peer does not say that it is dead, and a pooler forgets a LISTEN."""
+        """Asked now and then: a dead peer does not say that it is dead, and a pooler forgets a LISTEN."""
         async with asyncio.timeout(PING_DEADLINE):
             ((channels,),) = await rows(connection, self._home.statements["is_listening"], (), False)
         return bool(channels)
@@ -111,7 +140,6 @@ class Ears:
                 return True
             left = until - self._clock.monotonic()
             if left <= 0:
-                self._unproven = True
                 return False
             readable = asyncio.Event()
             loop.add_reader(connection.fileno(), readable.set)
@@ -122,6 +150,10 @@ class Ears:
                 continue
             finally:
                 loop.remove_reader(connection.fileno())
+
+    def _tell(self, state: str, error: BaseException | None = None) -> None:
+        if self.on_listening is not None:
+            self.on_listening(state, error)
 
     def _put_off(self) -> None:
         self._not_before = self._clock.monotonic() + self._pause

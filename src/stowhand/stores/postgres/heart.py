@@ -25,7 +25,7 @@ class PostgresHeart:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._link = BlockingLink(home.address, lambda: home.role("heart"), home.options.prepared_statements)
+        self._link = BlockingLink(home.address, lambda: home.role("heart"), home.dialer.prepared)
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now."""

@@ -12,10 +12,12 @@ import psycopg
 
 from stowhand.database import trouble
 from stowhand.database.address import DEADLINE, Address
+from stowhand.database.borrowed import BorrowedPool
 from stowhand.database.link import Dialer, Pool
 from stowhand.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
 from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
+from stowhand.stores.postgres.roles import role_fillings, role_names
 
 NAME_LIMIT = 63
 """Bytes of an identifier in PostgreSQL."""
@@ -26,18 +28,25 @@ _INDEX_PLANS = (
     "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
     "set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off"
 )
-_PINNED_PATH = "set search_path = pg_catalog, pg_temp"
+# What may be called at all is a matter of grants (functions/grants.sql); what it does, it does as the schema's owner.
+_DEFINER = "security definer set search_path = pg_catalog, pg_temp"
 
 
 class Home:
-    """One schema in one database."""
+    """One schema in one database. Where the application's pool is given, it says where that is, and not the URL."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self.options = options
         self.schema = _checked(options.schema)
-        self.address = Address(url)
-        self.dialer = Dialer(self.address, options.prepared_statements)
-        self.pool = Pool(self.dialer, options.pool_size - RESERVED_CONNECTIONS, self.role)
+        self.pool: Pool | BorrowedPool
+        if options.pool is not None:
+            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements)
+            self.address = self.pool.address
+            self.dialer = Dialer(self.address, self.pool.prepared)
+        else:
+            self.address = Address(url)
+            self.dialer = Dialer(self.address, options.prepared_statements)
+            self.pool = Pool(self.dialer, options.pool_size - RESERVED_CONNECTIONS, self.role)
         self.keep = options.history is not None
         """Is there a history?"""
         self.fillings = _fillings(self.schema)
@@ -67,6 +76,11 @@ class Home:
         """The error of ours that says the same."""
         if trouble.is_cut(error) or trouble.is_transient(error):
             return StoreUnreachable(f"{self.address}: {self._said(error)}")
+        if trouble.is_forbidden(error):
+            return StoreError(
+                f"{self.address}: {self._said(error)}. What a login may do comes from the roles that `stowhand migrate "
+                f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
+            )
         if trouble.is_absent(error):
             return SchemaMissing(
                 f"there is no complete schema {self.schema!r} at {self.address} ({self._said(error)}): "
@@ -101,6 +115,6 @@ def _fillings(schema: str) -> dict[str, str]:
         "history_text": quote_text(f"{quoted}.history"),
         "channel": quote_text(channel),
         "channel_name": quote_identifier(channel),
-        "pinned_path": _PINNED_PATH,
+        "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,
-    }
+    } | role_fillings(schema)

@@ -8,7 +8,7 @@ import psycopg
 
 from stowhand.errors import StoreUnreachable
 from stowhand.job import Job, State
-from stowhand.store import Answer, Done, JobFilter
+from stowhand.queue_store import Answer, Done, JobFilter
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import Row, read_job
 

@@ -11,7 +11,7 @@ import psycopg
 
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
-from stowhand.database.link import Connection, Row, rows
+from stowhand.database.link import Line, Row, rows
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.job import Job, KeyMode, NewJob
@@ -31,10 +31,12 @@ class Producer:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._clock = SystemClock()
+        self._inserts = True
+        """May this login write the table? Until it is refused once: roles other than the owner call the function."""
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job. A reply that was lost is OutcomeUnknown; anything else says what it is."""
-        plain = is_plain(job)
+        plain = self._inserts and is_plain(job)
         statement = self._home.statements["enqueue_plain" if plain else "enqueue"]
         values = (plain_values_of if plain else values_of)(job, self._home.now())
         attempt = 0
@@ -47,6 +49,9 @@ class Producer:
                 if attempt < _TRIES and trouble.is_transient(error):
                     await self._clock.sleep(_PAUSE * attempt)
                     continue
+                if plain and trouble.is_forbidden(error):
+                    self._inserts = False
+                    return await self.enqueue(job)
                 raise self._blamed(error, job) from None
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
@@ -57,12 +62,28 @@ class Producer:
             async with self._home.pool.connection("enqueue") as connection, connection.transaction():
                 async for chunk in _chunks(jobs):
                     _refuse_twice(chunk, keys)
-                    ids.extend(await self._enqueue_chunk(connection, chunk))
+                    ids.extend(await self.write(connection, chunk))
                 if ids:
-                    await self._rows(connection, "wake", ())
+                    await self.run(connection, "wake", ())
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._blamed(error, None) from None
         return ids
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """All or none, by one statement; the jobs themselves, in the order given."""
+        _refuse_twice(jobs, set())
+        values = Bulk(jobs).values_of_each(self._home.now())
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                found = await self._home.pool.rows("enqueue", self._home.statements["enqueue_each"], values)
+                return [read_job(row) for row in found]
+            except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+                if attempt < _TRIES and trouble.is_transient(error):
+                    await self._clock.sleep(_PAUSE * attempt)
+                    continue
+                raise self._blamed(error, None) from None
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """In the caller's transaction, on the caller's connection; never committed here."""
@@ -87,21 +108,22 @@ class Producer:
                 await cursor.execute(statement, values)
                 return read_job((await cursor.fetchall())[0])
 
-    async def _enqueue_chunk(self, connection: Connection, chunk: Sequence[NewJob]) -> list[int]:
-        """Ids in the order of the chunk. Keyed ones in the order of their keys, so that two calls do not deadlock."""
+    async def write(self, connection: Line, chunk: Sequence[NewJob]) -> list[int]:
+        """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
+        ``enqueue_each``), so that two calls do not deadlock."""
         places = [place for place, job in enumerate(chunk) if job.key is None]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
-        new = await self._rows(connection, "enqueue_many", Bulk(plain).values(self._home.now())) if plain else []
+        new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._home.now())) if plain else []
         if len(plain) == len(chunk):
             return [row[0] for row in new]
         ids = dict(zip(places, (row[0] for row in new), strict=True))
-        for key, place in sorted((job.key, place) for place, job in enumerate(chunk) if job.key is not None):
-            assert key is not None
-            (row,) = await self._rows(connection, "enqueue", values_of(chunk[place], self._home.now()))
-            ids[place] = row[0]
+        keyed = [place for place, job in enumerate(chunk) if job.key is not None]
+        each = Bulk([chunk[place] for place in keyed]).values_of_each(self._home.now())
+        ids |= zip(keyed, (row[0] for row in await self.run(connection, "enqueue_each", each)), strict=True)
         return [ids[place] for place in range(len(chunk))]
 
-    async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
+    async def run(self, connection: Line, name: str, values: Sequence[object]) -> list[Row]:
+        """One of the store's statements, in this transaction."""
         return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
 
     @contextmanager
@@ -112,7 +134,7 @@ class Producer:
         except (psycopg.Error, UnicodeError, OverflowError) as error:
             if not isinstance(error, psycopg.Error) or trouble.is_about_values(error):
                 raise self._blamed(error, job) from error
-            if trouble.is_absent(error):
+            if trouble.is_absent(error) or trouble.is_forbidden(error):
                 raise self._home.translate(error) from error
             raise
 

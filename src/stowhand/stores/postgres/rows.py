@@ -18,6 +18,10 @@ def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
     """One row of the statement ``claim``."""
     (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
      revision, created_at, updated_at, epoch, started_at) = row  # fmt: skip
+    if created_at is None:
+        created_at = run_at
+    if updated_at is None:
+        updated_at = created_at
     job = Job(
         id=id_,
         task=task,

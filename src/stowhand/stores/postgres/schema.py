@@ -1,18 +1,29 @@
-"""The schema's installation: numbered files, forward only, each applied once, all in one transaction."""
+"""The schema's installation, in one transaction.
+
+migrations/   tables, types, indexes, views: numbered, forward only, each applied once
+functions/    the protocol: always the newest text, created anew by every installation. One whose arguments or result
+              change is dropped by a migration first
+roles.sql     the four roles, for those who ask for them; what they may do stands in functions/grants.sql
+"""
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
 
-from stowhand.database.link import Connection, Row, rows
-from stowhand.database.statements import fill
+from stowhand.database.link import Line, Row, rows
+from stowhand.database.statements import fill, quote_identifier
 from stowhand.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
-from stowhand.store import SchemaStatus
+from stowhand.queue_store import SchemaStatus
 from stowhand.stores.postgres.home import Home
 
 _FILE = re.compile(r"(\d{6})_\w+\.sql")
 _BREAKING = "-- breaking"
+_FUNCTIONS = (
+    *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "administer", "cron"),
+    *("maintain", "finish", "grants"),
+)
+"""In this order: SQL functions are checked when they are made."""
 
 
 class Migration:
@@ -33,25 +44,32 @@ def read_migrations(fillings: dict[str, str]) -> list[Migration]:
     return [Migration(int(match[1]), fill(file.read_text("utf-8"), fillings)) for match, file in found]
 
 
+def read_functions(fillings: dict[str, str]) -> list[str]:
+    """The texts of all functions, with the schema's name filled in."""
+    folder = files("stowhand.stores.postgres") / "functions"
+    return [fill((folder / f"{name}.sql").read_text("utf-8"), fillings) for name in _FUNCTIONS]
+
+
 class Installer:
     """Installs, compares and removes the schema."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._migrations = read_migrations(home.fillings)
+        self._functions = read_functions(home.fillings)
+        self._roles = fill((files("stowhand.stores.postgres") / "roles.sql").read_text("utf-8"), home.fillings)
         self._expected = self._migrations[-1].number
 
-    async def install(self) -> SchemaStatus:
-        """Whatever is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide."""
+    async def install(self, *, roles: bool = False) -> SchemaStatus:
+        """Whatever is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide.
+
+        ``roles``: make the four roles, and grant them what each may do. Raises SchemaTooNew.
+        """
         with self._home.translated():
             async with self._home.pool.connection("schema") as connection, connection.transaction():
                 await self._ask(connection, "lock_schema")
-                applied = await self._applied(connection)
-                for statement in await self._frame(connection, applied):
-                    await rows(connection, self._home.statements[statement])
-                for migration in self._missing(applied):
-                    await connection.execute(migration.text.encode())
-                    await self._ask(connection, "note_migration", migration.number, migration.breaking)
+                for text in await self._script(connection, roles=roles, anyway=True):
+                    await connection.execute(text.encode())
         return await self.status()
 
     async def status(self) -> SchemaStatus:
@@ -60,15 +78,15 @@ class Installer:
             async with self._home.pool.connection("schema") as connection:
                 return self._judge(await self._applied(connection))
 
-    async def plan(self) -> str:
-        """The statements that ``install`` would run."""
+    async def plan(self, *, roles: bool = False) -> str:
+        """The statements that ``install`` would run, as a script for somebody who may run them."""
         with self._home.translated():
             async with self._home.pool.connection("schema") as connection:
-                applied = await self._applied(connection)
-                texts = [
-                    self._home.statements[name].decode() + ";\n" for name in await self._frame(connection, applied)
-                ]
-        return "\n".join(texts + [migration.text for migration in self._missing(applied)])
+                texts = await self._script(connection, roles=roles, anyway=False)
+        if not texts:
+            return ""
+        lock = self._home.statements["lock_schema"].decode()
+        return "\n".join(["begin;", f"{lock};", *texts, "commit;"])
 
     async def uninstall(self) -> None:
         """Everything of ours is in the schema."""
@@ -102,26 +120,52 @@ class Installer:
         breaking = any(number > self._expected and breaks for number, breaks in applied)
         return SchemaStatus(installed=applied[-1][0], expected=self._expected, breaking=breaking)
 
-    def _missing(self, applied: list[Row] | None) -> list[Migration]:
+    async def _script(self, connection: Line, *, roles: bool, anyway: bool) -> list[str]:
+        """What to run here and now, in order. ``anyway``: the functions too, if nothing is missing."""
+        applied = await self._applied(connection)
         newest = applied[-1][0] if applied else 0
-        return [migration for migration in self._migrations if migration.number > newest]
+        if newest > self._expected:
+            if roles:
+                raise SchemaTooNew(f"the schema is at {newest}: let the version that knows it grant its roles")
+            return []
+        missing = [migration for migration in self._migrations if migration.number > newest]
+        if not (missing or roles or anyway):
+            return []
+        texts = [self._roles] if roles else []
+        texts += await self._frame(connection, applied)
+        if roles:
+            texts.append(self._home.statements["let_roles_in"].decode() + ";\n")
+        texts += await self._act_as_owner(connection)
+        for migration in missing:
+            texts += [migration.text, self._note(migration)]
+        return texts + self._functions
 
-    async def _applied(self, connection: Connection) -> list[Row] | None:
+    def _note(self, migration: Migration) -> str:
+        values = f"({migration.number}, {str(migration.breaking).lower()})"
+        return f"insert into {self._home.fillings['schema']}.migrations (id, breaking) values {values};\n"
+
+    async def _act_as_owner(self, connection: Line) -> list[str]:
+        """An administrator's upgrade must not leave functions that run with an administrator's rights."""
+        owners = await self._ask(connection, "owner_to_be")
+        return [f"set local role {quote_identifier(owner)};\n" for (owner,) in owners]
+
+    async def _applied(self, connection: Line) -> list[Row] | None:
         """Numbers and whether they break; ``None`` when even the table of them is absent."""
         if not await self._says(connection, "has_migrations"):
             return None
         return await self._ask(connection, "migrations")
 
-    async def _frame(self, connection: Connection, applied: list[Row] | None) -> list[str]:
+    async def _frame(self, connection: Line, applied: list[Row] | None) -> list[str]:
         """What must be there before the first migration. An existing schema is used: creating it may be forbidden."""
         if applied is not None:
             return []
         there = await self._says(connection, "has_schema")
-        return ["create_migrations"] if there else ["create_schema", "create_migrations"]
+        names = ["create_migrations"] if there else ["create_schema", "create_migrations"]
+        return [self._home.statements[name].decode() + ";\n" for name in names]
 
-    async def _says(self, connection: Connection, name: str) -> bool:
+    async def _says(self, connection: Line, name: str) -> bool:
         ((answer,),) = await self._ask(connection, name)
         return bool(answer)
 
-    async def _ask(self, connection: Connection, name: str, *values: object) -> list[Row]:
+    async def _ask(self, connection: Line, name: str, *values: object) -> list[Row]:
         return await rows(connection, self._home.statements[name], values)

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import psycopg
 
-from stowhand import limits
+from stowhand import limits, strict_json
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
 from stowhand.database.link import Connection, Link, Row, rows
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.store import Lease, Verdict
@@ -44,11 +44,17 @@ class Settlements:
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Verdict]:
         """Verdicts in the order of the batch."""
-        ordered = sorted(_once_each(batch), key=_job_id)
         with self._home.translated():
-            settled = await self._settle(ordered)
-            if len(settled) == len(ordered):
-                return [Verdict.SETTLED] * len(batch)
+            if leases := _all_completed(batch):
+                done = await self._complete(leases)
+                if len(done) == len(leases):
+                    return [Verdict.SETTLED] * len(batch)
+                ordered, settled = sorted(batch, key=_job_id), _pairs_of(leases, done)
+            else:
+                ordered = sorted(_once_each(batch), key=_job_id)
+                settled = await self._settle(ordered)
+                if len(settled) == len(ordered):
+                    return [Verdict.SETTLED] * len(batch)
             found = await self._look(_missed(ordered, settled))
             for pause in _BUSY_PAUSES:
                 if "busy" not in found.values():
@@ -76,12 +82,12 @@ class Settlements:
         leases = [lease for lease, _ in entries]
         if len({lease.job_id for lease in leases}) < len(leases):
             return await self._settle_each(entries)  # one id under two tokens: ids alone would not tell them apart
+        done = await self._complete(leases)
+        return _pairs_of(leases, done)
+
+    async def _complete(self, leases: Sequence[Lease]) -> list[Row]:
         values = (*pairs(leases), self._home.keep, self._home.now())
-        done = await self._persist(lambda connection: self._rows(connection, "settle_completed", values))
-        if len(done) == len(leases):
-            return {(lease.job_id, lease.token) for lease in leases}
-        ids = {row[0] for row in done}
-        return {(lease.job_id, lease.token) for lease in leases if lease.job_id in ids}
+        return await self._persist(lambda connection: self._rows(connection, "settle_completed", values))
 
     async def _settle_each(self, entries: Sequence[Entry]) -> set[Pair]:
         """All together; if the database refuses one's values, by halves until it stands alone."""
@@ -101,6 +107,7 @@ class Settlements:
 
     async def _record(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
         """One transaction: the settlements, and what the accepted ones enqueue."""
+        _check_payloads(entries)
         follow_ups = [limits.check(job) for _, settlement in entries for job in settlement.then]
         if not follow_ups:
             return await self._write(connection, entries)
@@ -124,6 +131,7 @@ class Settlements:
                 plain_array(each.refund for each in settlements),
                 text_array(each.error for each in settlements),
                 text_array(each.result for each in settlements),
+                text_array(each.payload for each in settlements),
                 self._home.keep,
                 self._home.now(),
             ),
@@ -151,6 +159,29 @@ class Settlements:
                 await self._clock.sleep(_PAUSE * attempt)
         async with self._link.connection() as connection:
             return await action(connection)
+
+
+def _all_completed(batch: Sequence[Entry]) -> list[Lease] | None:
+    """The leases in id order, when all of them completed with nothing to add, and each job is there once."""
+    if not all(settlement is COMPLETED for _, settlement in batch):
+        return None
+    leases = sorted((lease for lease, _ in batch), key=_id_of)
+    return leases if len({lease.job_id for lease in leases}) == len(leases) else None
+
+
+def _pairs_of(leases: Sequence[Lease], done: Sequence[Row]) -> set[Pair]:
+    ids = {row[0] for row in done}
+    return {(lease.job_id, lease.token) for lease in leases if lease.job_id in ids}
+
+
+def _check_payloads(entries: Sequence[Entry]) -> None:
+    """What is left of a batch is a payload like any other: whoever claims the job must be able to read it."""
+    for _, settlement in entries:
+        if settlement.payload is not None:
+            try:
+                strict_json.validate(settlement.payload)
+            except UndecodablePayload as error:
+                raise InvalidJob(f"the payload: {error}") from None
 
 
 def _is_plain(settlement: Settlement) -> bool:
@@ -189,3 +220,7 @@ def _pair(entry: Entry) -> Pair:
 
 def _job_id(entry: Entry) -> int:
     return entry[0].job_id
+
+
+def _id_of(lease: Lease) -> int:
+    return lease.job_id

@@ -1,18 +1,24 @@
 -- How this package calls the schema's functions. Ids and tokens travel as array literals: one text, whatever the
 -- width of the numbers in it, so that one prepared statement serves all batches.
 
+-- Reading a time costs more than anything else in a row, so one that is the same as another is left out.
 -- name: claim
 select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
-  revision, created_at, updated_at, epoch, started_at
+  revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
   %s::int, %s::timestamptz, %s::bigint)
+
+-- name: poll
+select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
+  revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at
+from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz)
 
 -- name: settle_completed
 select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
 
 -- name: settle
 select id, token::text from {schema}.settle(%s::bigint[], %s::uuid[], %s::text[], %s::float8[], %s::bool[], %s::text[],
-  %s::text[], %s, %s::timestamptz)
+  %s::text[], %s::text[], %s, %s::timestamptz)
 
 -- name: look
 select id, token::text, found from {schema}.look(%s::bigint[], %s::uuid[])
@@ -64,8 +70,14 @@ select id, run_at, created_at, pg_catalog.pg_notify({channel}, '') from added
 select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
   %s::int[], %s::json[], %s::int[], %s::timestamptz)
 
+-- name: enqueue_each
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.enqueue_each(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::text[],
+  %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
+
 -- name: wake
-select {schema}.wake()
+select pg_catalog.pg_notify({channel}, '')
 
 -- name: get
 select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
@@ -105,8 +117,50 @@ select done, why from {schema}.remove(%s::bigint)
 -- name: remove_key
 select id, done, why from {schema}.remove_key(%s)
 
+-- name: complete_jobs
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.complete_all(%s::bigint[], %s, %s::timestamptz)
+
+-- name: permanently_fail_jobs
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.fail_all(%s::bigint[], %s, %s::timestamptz)
+
+-- name: reschedule_jobs
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.reschedule_all(%s::bigint[], %s::timestamptz, %s::int, %s::int, %s::int, %s, %s::timestamptz)
+
+-- name: force_unlock_workers
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.unlock_all(%s::text[], %s, %s::timestamptz)
+
+-- name: cron_now
+select pg_catalog.clock_timestamp()
+
+-- name: cron_register
+select identifier, known_since, last_tick, spec from {schema}.cron_register(%s::text[], %s::text[], %s::timestamptz)
+
+-- name: cron_enter
+select mine, job_id, spec from {schema}.cron_enter(%s::text[], %s::timestamptz[], %s::text[], %s::bool[],
+  %s::timestamptz)
+
+-- name: cron_note
+select {schema}.cron_note(%s::text[], %s::timestamptz[], %s::bigint[])
+
+-- name: cron_known
+select identifier, known_since, last_tick, spec from {schema}.cron_known()
+
+-- name: cron_ticks
+select * from {schema}.cron_ticks(%s, %s::timestamptz)
+
 -- name: listen
 listen {channel_name}
+
+-- name: backend_pid
+select pg_catalog.pg_backend_pid()
 
 -- name: is_listening
 select count(*) from pg_catalog.pg_listening_channels() c where c = {channel}
@@ -123,15 +177,21 @@ select pg_catalog.to_regclass({migrations_name}) is not null
 -- name: migrations
 select id, breaking from {schema}.migrations order by id
 
--- name: note_migration
-insert into {schema}.migrations (id, breaking) values (%s::int, %s)
-
 -- name: create_schema
 create schema {schema}
 
 -- name: create_migrations
 create table {schema}.migrations (
   id int primary key, ts timestamptz not null default now(), breaking boolean not null default false)
+
+-- name: owner_to_be
+-- Whose tables these are, if it is not whoever asks, and they may act as that role.
+select r.rolname from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
+where c.oid = pg_catalog.to_regclass({migrations_name}) and r.rolname <> current_user
+  and pg_catalog.pg_has_role(current_user, r.oid, 'member')
+
+-- name: let_roles_in
+grant usage on schema {schema} to {enqueuer}, {worker}, {reader}, {admin}
 
 -- name: drop_schema
 drop schema if exists {schema} cascade

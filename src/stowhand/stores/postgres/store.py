@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Any
 
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
-from stowhand.store import Answer, Claim, ClaimRequest, Heart, JobFilter, Lease, SchemaStatus, StoreOptions, Verdict
+from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
+from stowhand.store import Claim, ClaimRequest, Heart, Lease, StoreOptions, Verdict
+from stowhand.stores.postgres.administering import Administrator
 from stowhand.stores.postgres.claiming import Claims
 from stowhand.stores.postgres.ears import Ears
 from stowhand.stores.postgres.heart import PostgresHeart
@@ -15,6 +20,7 @@ from stowhand.stores.postgres.inspecting import Inspector
 from stowhand.stores.postgres.producing import Producer
 from stowhand.stores.postgres.schema import Installer
 from stowhand.stores.postgres.settling import Settlements
+from stowhand.stores.postgres.timetable import Timetable
 
 _DEFAULTS = StoreOptions()
 
@@ -25,11 +31,13 @@ class PostgresStore:
     def __init__(self, url: str, options: StoreOptions = _DEFAULTS) -> None:
         home = Home(url, options)
         self._home = home
-        self._claims = Claims(home)
         self._settlements = Settlements(home)
         self._ears = Ears(home)
+        self._claims = Claims(home, self._ears)
         self._producer = Producer(home)
         self._inspector = Inspector(home)
+        self._administrator = Administrator(home)
+        self._timetable = Timetable(home, self._producer)
         self._installer = Installer(home)
 
     @property
@@ -62,7 +70,10 @@ class PostgresStore:
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""
-        return await self._ears.wait(timeout)
+        heard = await self._ears.wait(timeout)
+        if heard:
+            self._claims.heard()
+        return heard
 
     @property
     def hears(self) -> bool:
@@ -73,6 +84,26 @@ class PostgresStore:
         """A blocking connection of its own."""
         return PostgresHeart(self._home)
 
+    @property
+    def on_listening(self) -> Callable[[str, BaseException | None], None] | None:
+        """Told how it stands with the connection that listens."""
+        return self._ears.on_listening
+
+    @on_listening.setter
+    def on_listening(self, told: Callable[[str, BaseException | None], None] | None) -> None:
+        self._ears.on_listening = told
+
+    @property
+    def listener(self) -> object | None:
+        """The connection that listens, if any: to look at."""
+        return self._ears.connection
+
+    # -- a task's --------------------------------------------------------------------------------
+
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """A connection for statements of an application's own, committed at the end of the block."""
+        return self._home.pool.lend("task")
+
     # -- a producer's ----------------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -82,6 +113,10 @@ class PostgresStore:
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none; ids in the order given."""
         return await self._producer.enqueue_many(jobs)
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """All or none, given back whole."""
+        return await self._producer.add_jobs(jobs) if jobs else []
 
     def enqueue_in(self, connection: object, job: NewJob) -> object:
         """Inside the caller's transaction: the ``Job``, or an awaitable of it on an asynchronous connection."""
@@ -117,19 +152,57 @@ class PostgresStore:
         """Delete the job that holds the key."""
         return await self._inspector.remove_key(key)
 
+    async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        """As if they had been worked off."""
+        return await self._administrator.complete_jobs(job_ids)
+
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
+        """For good."""
+        return await self._administrator.permanently_fail_jobs(job_ids, reason)
+
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        """Set the given details."""
+        return await self._administrator.reschedule_jobs(job_ids, to)
+
+    async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        """Take back what these workers hold."""
+        return await self._administrator.force_unlock_workers(workers)
+
+    # -- a scheduler's ---------------------------------------------------------------------------
+
+    async def now(self) -> datetime:
+        """The server's clock."""
+        return await self._timetable.now()
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        """Make (identifier, spec) known."""
+        return await self._timetable.register(items) if items else []
+
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        """Enter ticks and enqueue their jobs, each once."""
+        return await self._timetable.schedule(ticks) if ticks else []
+
+    async def known_items(self) -> Sequence[KnownItem]:
+        """By identifier."""
+        return await self._timetable.known_items()
+
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        """Those in the ledger."""
+        return await self._timetable.ticks(identifier, since)
+
     # -- the schema's ----------------------------------------------------------------------------
 
-    async def install(self) -> SchemaStatus:
-        """Install or upgrade."""
-        return await self._installer.install()
+    async def install(self, *, roles: bool = False) -> SchemaStatus:
+        """Install or upgrade, and make the roles if asked to."""
+        return await self._installer.install(roles=roles)
 
     async def status(self) -> SchemaStatus:
         """What is there."""
         return await self._installer.status()
 
-    async def plan(self) -> str:
+    async def plan(self, *, roles: bool = False) -> str:
         """What ``install`` would run."""
-        return await self._installer.plan()
+        return await self._installer.plan(roles=roles)
 
     async def uninstall(self) -> None:
         """Remove everything of ours."""

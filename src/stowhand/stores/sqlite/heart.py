@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from stowhand.clock import stopwatch
+from stowhand.queue_store import LEDGER_DAYS
 from stowhand.store import DAY, Lease, Pulse, ResetJob
 from stowhand.stores.sqlite import leave
 from stowhand.stores.sqlite.connection import Connection
@@ -85,9 +86,11 @@ class SqliteHeart:
         return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
 
     def maintain(self) -> None:
-        """Prune the history and the abandoned tokens, a little at a time."""
+        """Prune the history, the abandoned tokens and the ledger of ticks, a little at a time."""
         self._prune("history", self._history or 0.0)
         self._prune("abandoned", DAY)
+        # A day later than they may be scheduled no more: the clock may have been set back between the two.
+        self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
 
     def close(self) -> None:
         """Let the connection go."""

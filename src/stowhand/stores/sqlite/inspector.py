@@ -7,7 +7,7 @@ from heapq import merge
 from itertools import islice
 
 from stowhand.job import Job, State
-from stowhand.store import Answer, Done, JobFilter
+from stowhand.queue_store import Answer, Done, JobFilter
 from stowhand.stores.sqlite import enqueue, leave
 from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.rows import as_json, to_job
@@ -58,7 +58,10 @@ def retry(connection: sqlite3.Connection, now: Moment, job_id: int) -> Answer:
             return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
         case State.CANCELED:
             connection.execute(SQL["revive"], {"id": job_id, "now": now.wall})
+            lost_key = connection.execute(SQL["has_other_key"], {"id": job_id}).fetchone()
             connection.execute(SQL["forget"], {"id": job_id})
+            if lost_key:
+                return Answer(job_id, Done.DONE, "its key belongs to another job now, so it has none")
         case _:
             connection.execute(SQL["retry"], {"id": job_id, "now": now.wall})
     return Answer(job_id, Done.DONE)
@@ -77,8 +80,10 @@ def cancel(connection: sqlite3.Connection, now: Moment, job_id: int, *, history:
             return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
         case State.CANCELED:
             return Answer(job_id, Done.UNCHANGED, "it is canceled already")
-        case ended:
-            return Answer(job_id, Done.REFUSED, f"it has {ended} already")
+        case State.FAILED:
+            return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it has completed already")
 
 
 def remove(connection: sqlite3.Connection, job_id: int) -> Answer:

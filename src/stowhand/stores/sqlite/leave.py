@@ -15,6 +15,8 @@ from stowhand.stores.sqlite.statements import load
 
 SQL = load("leave")
 WAITING = (State.QUEUED, State.ERRORED)
+PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
+"""What a settlement with a payload of its own must say, whatever way back the row then takes."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -52,6 +54,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     run_at: int | None = None
     error: str | None = None
     result: str | None = None
+    payload: str | None = None
     epochs: int = 0
     settled_token: str | None = None
 
@@ -72,6 +75,7 @@ def settle(connection: sqlite3.Connection, now: Moment, held: Held, settlement: 
         run_at=now.after(settlement.delay) if state in WAITING else None,
         error=settlement.error,
         result=settlement.result,
+        payload=settlement.payload if settlement.state in PAYLOAD_CHANGES else None,
         settled_token=held.token,
     )
     _write(connection, now, held, departure, history=history)
@@ -101,7 +105,7 @@ def reset(connection: sqlite3.Connection, now: Moment, held: Held, *, history: b
 def cancel_waiting(connection: sqlite3.Connection, now: Moment, job_id: int, *, history: bool) -> None:
     """At once: nobody runs it."""
     if history:
-        nothing = dict.fromkeys(("attempts", "resets", "error", "settled_token", "result"))
+        nothing = dict.fromkeys(("attempts", "resets", "error", "settled_token", "result", "payload"))
         connection.execute(SQL["archive"], {**nothing, "id": job_id, "state": "canceled", "epochs": 0, "now": now.wall})
     connection.execute(SQL["delete_one"], {"id": job_id})
 

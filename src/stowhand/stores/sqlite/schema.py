@@ -9,12 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreUnreachable
-from stowhand.store import SchemaStatus
+from stowhand.queue_store import SchemaStatus
 from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("schema")
-VERSION = 1
+VERSION = 2
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 
@@ -83,6 +83,12 @@ def migration(version: int) -> Iterator[str]:
 def plan(found: SchemaStatus) -> str:
     """What ``install`` would run."""
     return "\n\n".join(statement for version in missing(found) for statement in migration(version))
+
+
+def refuse_roles(roles: bool) -> None:
+    """A file's rights are its owner's."""
+    if roles:
+        raise ConfigurationError("SQLite has no roles: who may read and write the file is up to its permissions")
 
 
 def uninstall(connection: sqlite3.Connection) -> None:

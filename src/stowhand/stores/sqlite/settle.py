@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
+from stowhand import strict_json
+from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import Ended, Settlement
 from stowhand.store import Lease, Verdict
@@ -114,6 +116,12 @@ def _check(settlement: Settlement) -> None:
     for field, text in (("the error", settlement.error), ("the result", settlement.result)):
         if text is not None:
             check_text(field, text)
+    if settlement.payload is not None and settlement.state in leave.PAYLOAD_CHANGES:
+        # Checked as a producer's would be: the next attempt must be able to read it.
+        try:
+            strict_json.validate(settlement.payload)
+        except UndecodablePayload as error:
+            raise InvalidJob(f"the payload: {error}") from None
     if settlement.result is not None and (size := len(settlement.result.encode())) > RESULT_LIMIT:
         raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
 

@@ -1,47 +1,41 @@
-"""The embedded queue behind the seams of ``stowhand.store``.
-
-writer    one connection on one thread: everything that writes, in the order in which it was asked for
-reader    one connection on another thread: looking never waits for writing
-wake      one connection on the loop's thread, for a number that tells whether somebody committed
-heart     a connection of its own, on the worker's other thread
-"""
+"""The embedded queue behind the seams of ``stowhand.store``; its connections are in ``threads``."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn
 
+from stowhand.checking import check_reschedule, read_reason
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
-from stowhand.store import (
-    Answer,
-    Claim,
-    ClaimRequest,
-    JobFilter,
-    Lease,
-    SchemaStatus,
-    StoreOptions,
-    Verdict,
+from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
+from stowhand.store import Claim, ClaimRequest, Lease, StoreOptions, Verdict
+from stowhand.stores.sqlite import (
+    administer,
+    claim,
+    enqueue,
+    guest,
+    inspector,
+    moment,
+    settle,
+    timetable,
+    trouble,
 )
-from stowhand.stores.sqlite import claim, enqueue, file, guest, inspector, moment, schema, settle, trouble
-from stowhand.stores.sqlite.connection import Connection, Work
 from stowhand.stores.sqlite.heart import SqliteHeart
 from stowhand.stores.sqlite.spool import Spool
-from stowhand.stores.sqlite.wake import Wake
+from stowhand.stores.sqlite.tables import Tables
 
-T = TypeVar("T")
 SYNCHRONOUS = ("FULL", "NORMAL")
 DEFAULTS = StoreOptions()
 
 
-class SqliteStore:
+class SqliteStore(Tables):
     """Jobs in one SQLite file, which may be the application's own. Any number of processes of one machine share it."""
 
     def __init__(self, path: str | Path, options: StoreOptions = DEFAULTS) -> None:
@@ -49,20 +43,11 @@ class SqliteStore:
             raise ConfigurationError(
                 f"synchronous is {options.synchronous!r}: it must be one of {', '.join(SYNCHRONOUS)}"
             )
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
+        path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
+        super().__init__(path, options.synchronous, moment.clock(options.pinned))
         self._history = options.history
-        self._synchronous = options.synchronous
-        self._now = moment.clock(options.pinned)
-        self._writer, self._reader = self._connect(), self._connect()
-        # It is used on the loop's own thread, which must not be kept waiting.
-        self._wake = Wake(self._connect(patience=0.0))
-        self._threads: dict[Connection, ThreadPoolExecutor] = {}
-        self._pid = os.getpid()
-
-    @property
-    def description(self) -> str:
-        """Where it is, for people."""
-        return f"sqlite:///{self._path}"
+        self.on_listening: Callable[[str, BaseException | None], None] | None = None
+        """Never called: there is nothing to listen to."""
 
     @property
     def hears(self) -> bool:
@@ -76,12 +61,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Let every connection go. Harmless when repeated; the next use opens them again."""
-        for connection in (self._reader, self._writer):
-            await self._on_thread(connection, connection.close)
+        await self._close_threads()
         self._wake.close()
-        for thread in self._threads.values():
-            thread.shutdown(wait=False)
-        self._threads.clear()
 
     # -- work ---------------------------------------------------------------------------------------
 
@@ -145,6 +126,15 @@ class SqliteStore:
         self._wake.ring()
         return ids
 
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """Commit them in one transaction."""
+        spool = Spool()
+        for job in jobs:
+            spool.put(job)
+        written = await self._write(lambda connection, now: _add_jobs(connection, now, spool))
+        self._wake.ring()
+        return written
+
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
         """Enqueue inside the transaction of the caller's ``sqlite3.Connection``; see ``guest``."""
         return guest.enqueue_in(connection, self._path, self._now, job)
@@ -182,76 +172,63 @@ class SqliteStore:
         """Delete the job that holds the key."""
         return await self._write(lambda connection, _: inspector.remove_key(connection, key))
 
-    # -- schema -------------------------------------------------------------------------------------
+    async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        """As if they had been worked off."""
+        return await self._act(job_ids, partial(administer.complete, history=self._history is not None))
 
-    async def install(self) -> SchemaStatus:
-        """Make the file (only its owner may read it) and its tables, or what is missing of them."""
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
+        """Failed, with attempts = max_attempts."""
+        return await self._act(job_ids, partial(administer.fail, reason=read_reason(reason)))
 
-        def install() -> SchemaStatus:
-            file.create(self._path)
-            with self._unchecked(lambda connection: schema.write_ahead(connection, self._path)) as connection:
-                return connection.write(schema.install)
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        """Set the given details."""
+        history = self._history is not None
+        return await self._act(job_ids, partial(administer.reschedule, to=check_reschedule(to), history=history))
 
-        return await self._on_thread(self._writer, install)
+    async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        """Take back what these workers hold now."""
+        tokens = dict(await self._read(partial(administer.held_by, workers=workers)))
 
-    async def status(self) -> SchemaStatus:
-        """What is there; a file that does not exist has nothing installed."""
+        def take_back(connection: sqlite3.Connection, now: moment.Moment, *, job_ids: Sequence[int]) -> Sequence[Job]:
+            pairs = [(job_id, tokens[job_id]) for job_id in job_ids]
+            return administer.take_back(connection, now, pairs=pairs, history=self._history is not None)
 
-        def status() -> SchemaStatus:
-            file.check_place(self._path)
-            if not self._path.exists():
-                return SchemaStatus(None, schema.VERSION)
-            with self._unchecked() as connection:
-                return connection.read(lambda raw, _: schema.status(raw))
+        return await self._act(list(tokens), take_back)
 
-        return await self._on_thread(self._reader, status)
+    async def _act(self, job_ids: Sequence[int], act: administer.Action) -> Sequence[Job]:
+        done = [await self._write(partial(act, job_ids=ids)) for ids in administer.pages(job_ids)]
+        self._wake.ring()
+        return [job for jobs in done for job in jobs]
 
-    async def plan(self) -> str:
-        """What ``install`` would run."""
-        return schema.plan(await self.status())
+    # -- timetable ----------------------------------------------------------------------------------
 
-    async def uninstall(self) -> None:
-        """Remove everything of ours; the file stays."""
+    async def now(self) -> datetime:
+        """This machine's clock."""
+        return moment.to_datetime(self._now().wall)
 
-        def uninstall() -> None:
-            if self._path.exists():
-                with self._unchecked() as connection:
-                    connection.write(lambda raw, _: schema.uninstall(raw))
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        """Make them known."""
+        return await self._write(lambda connection, now: timetable.register(connection, now, items))
 
-        await self._on_thread(self._writer, uninstall)
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        """Each tick at most once ever."""
+        entered = await self._write(lambda connection, now: timetable.schedule(connection, now, ticks))
+        self._wake.ring()
+        return entered
 
-    async def check(self) -> Sequence[str]:
-        """What SQLite finds wrong with the file; reads all of it. Empty: it is sound."""
-        return await self._read(lambda connection, _: trouble.find_damage(connection))
+    async def known_items(self) -> Sequence[KnownItem]:
+        """By identifier."""
+        return await self._read(lambda connection, _: timetable.known_items(connection))
 
-    # -- connections --------------------------------------------------------------------------------
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        """Those in the ledger, in order."""
+        return await self._read(lambda connection, _: timetable.ticks(connection, identifier, since))
 
-    def _connect(self, patience: float | None = None) -> Connection:
-        def prepare(connection: sqlite3.Connection) -> None:
-            schema.prepare(connection, self._path)
-
-        return Connection(self._path, self._synchronous, self._now, prepare, patience)
-
-    @contextmanager
-    def _unchecked(self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None) -> Iterator[Connection]:
-        """For work on the schema itself: a connection that does not ask for one."""
-        with closing(Connection(self._path, self._synchronous, self._now, prepare)) as connection:
-            yield connection
-
-    async def _write(self, work: Work[T]) -> T:
-        return await self._on_thread(self._writer, lambda: self._writer.write(work))
-
-    async def _read(self, work: Work[T]) -> T:
-        return await self._on_thread(self._reader, lambda: self._reader.read(work))
-
-    async def _on_thread(self, connection: Connection, call: Callable[[], T]) -> T:
-        if self._pid != os.getpid():
-            # Threads do not survive a fork.
-            self._threads, self._pid = {}, os.getpid()
-        thread = self._threads.get(connection)
-        if thread is None:
-            thread = self._threads[connection] = ThreadPoolExecutor(1, thread_name_prefix="stowhand-sqlite")
-        return await asyncio.get_running_loop().run_in_executor(thread, call)
+    def connection(self) -> NoReturn:
+        """Raises ConfigurationError."""
+        raise ConfigurationError(
+            f"{self.description}: this store lends no connections: open the file with sqlite3, or use PostgreSQL"
+        )
 
 
 def _claim(connection: sqlite3.Connection, now: moment.Moment, request: ClaimRequest) -> Sequence[Claim[Job]] | None:
@@ -261,6 +238,10 @@ def _claim(connection: sqlite3.Connection, now: moment.Moment, request: ClaimReq
 def _add(connection: sqlite3.Connection, now: moment.Moment, job: NewJob) -> Job:
     with trouble.refusing():
         return enqueue.find(connection, enqueue.add(connection, now, job))
+
+
+def _add_jobs(connection: sqlite3.Connection, now: moment.Moment, spool: Spool) -> list[Job]:
+    return [enqueue.find(connection, job_id) for job_id in _add_many(connection, now, spool)]
 
 
 def _add_many(connection: sqlite3.Connection, now: moment.Moment, spool: Spool) -> list[int]:

@@ -73,7 +73,7 @@ create index live_processing on {schema}.live (id) where state = 'processing';
 create index live_failed on {schema}.live (id) where state = 'failed';
 
 -- A named queue, once a job of it was claimed. Free if and only if holder_id is null.
--- `absorbed`: some of its waiting jobs are scouts no more (000003), so whoever frees it must leave a hint:
+-- `absorbed`: some of its waiting jobs are scouts no more (functions/queues.sql), so whoever frees it must leave a hint:
 -- where in the order, and when, to look for its next job.
 create table {schema}.queues (
   name text primary key,
@@ -141,3 +141,20 @@ select
   worker as locked_by, revision, flags,
   state, resets, max_resets, started_at, finished_at, lease_until, cancel_requested
 from {schema}.live;
+
+create type {schema}.queue_heads as (heads bigint[], names text[], unfinished boolean);
+
+-- What becomes of one row, decided while it was locked.
+create type {schema}.verdict as (
+  id bigint, token uuid, queue text, state text, attempts int, resets int, epoch bigint, settled_token uuid,
+  delay double precision, error text, result text);
+
+-- One shape for live jobs and for the history.
+create view {schema}.everything as
+select id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::json as result
+from {schema}.live
+union all
+select id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, null, cancel_requested, result
+from {schema}.history;

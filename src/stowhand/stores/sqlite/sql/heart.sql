@@ -36,3 +36,12 @@ SELECT 1 FROM stowhand_abandoned WHERE abandoned_at < :before LIMIT 1
 
 -- name: prune_abandoned
 DELETE FROM stowhand_abandoned WHERE abandoned_at < :before
+
+-- name: is_ticks_old
+SELECT 1 FROM stowhand_ticks WHERE tick < :before LIMIT 1
+
+-- name: prune_ticks
+DELETE FROM stowhand_ticks WHERE (identifier, tick) IN (
+    SELECT identifier, tick FROM stowhand_ticks INDEXED BY stowhand_ticks_by_time
+    WHERE tick < :before ORDER BY tick LIMIT :limit
+)

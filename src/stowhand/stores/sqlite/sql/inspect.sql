@@ -43,6 +43,11 @@ SELECT
     last_error, revision, created_at, updated_at, started_at, epoch, settled_token
 FROM stowhand_history AS past WHERE id = :id
 
+-- name: has_other_key
+-- Did it come back without the key that it had?
+SELECT 1 FROM stowhand_history AS past JOIN stowhand_jobs AS job ON job.id = past.id
+WHERE past.id = :id AND past.key IS NOT job.key
+
 -- name: forget
 DELETE FROM stowhand_history WHERE id = :id
 

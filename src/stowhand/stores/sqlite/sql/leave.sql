@@ -34,7 +34,8 @@ DELETE FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 UPDATE stowhand_jobs
 SET state = :state, run_at = coalesce(:run_at, run_at), attempts = :attempts, resets = :resets,
     last_error = coalesce(:error, last_error), finished_at = :finished_at, epoch = epoch + :epochs,
-    settled_token = :settled_token, token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
+    settled_token = :settled_token, payload = coalesce(:payload, payload),
+    token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
 WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: archive
@@ -45,7 +46,7 @@ INSERT INTO stowhand_history (
     settled_token, result
 )
 SELECT
-    id, task, payload, :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
+    id, task, coalesce(:payload, payload), :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
     coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, created_at, updated_at,
     started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token), :result
 FROM stowhand_jobs WHERE id = :id

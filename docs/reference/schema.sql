@@ -1,0 +1,2158 @@
+-- The schema `stowhand` as `stowhand migrate` leaves it in an empty database, read from the database by pg_dump 18.
+-- For reading; `stowhand migrate --plan` prints what is run. Not shown: the days of the history (`history_YYYYMMDD`),
+-- and rights: nothing is PUBLIC's, and what each role may do stands in roles.md.
+-- Written by scripts/dump-schema; a test compares.
+
+CREATE SCHEMA stowhand;
+
+CREATE TYPE stowhand.job_spec AS (
+	identifier text,
+	payload json,
+	queue_name text,
+	run_at timestamp with time zone,
+	max_attempts integer,
+	job_key text,
+	priority integer,
+	flags text[]
+);
+
+CREATE TYPE stowhand.place AS (
+	priority integer,
+	run_at timestamp with time zone,
+	id bigint
+);
+
+CREATE TYPE stowhand.queue_heads AS (
+	heads bigint[],
+	names text[],
+	unfinished boolean
+);
+
+CREATE TYPE stowhand.verdict AS (
+	id bigint,
+	token uuid,
+	queue text,
+	state text,
+	attempts integer,
+	resets integer,
+	epoch bigint,
+	settled_token uuid,
+	delay double precision,
+	error text,
+	result text,
+	payload text
+);
+
+CREATE FUNCTION stowhand.abandon(_token uuid, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  perform pg_advisory_xact_lock(uuid_hash_extended(_token, 0));
+  insert into "stowhand".dead_tokens (token, at) values (_token, "stowhand".at(_now))
+    on conflict do nothing;
+  perform "stowhand".release(array_agg(j.id), array_agg(j.token), _keep, _now)
+    from (select j.id, j.token from "stowhand".live j where j.state = 'processing' and j.token = _token order by j.id) j
+    having count(*) > 0;
+  return not exists (select from "stowhand".live j where j.state = 'processing' and j.token = _token);
+end $$;
+
+CREATE FUNCTION stowhand.absorb(_scouts bigint[], _taken text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _locked text[];
+begin
+  _locked := array(
+    select q.name from "stowhand".queues q
+    where q.name in (select distinct j.queue from "stowhand".live j where j.id = any(_scouts))
+      and (q.holder_id is not null or q.name = any(_taken))
+    for update skip locked);
+  update "stowhand".queues q set absorbed = true where q.name = any(_locked) and not q.absorbed;
+  update "stowhand".live j set scout = false where j.id = any(array(
+    select w.id from "stowhand".live w
+    where w.id = any(_scouts) and w.queue = any(_locked) and w.scout and w.state in ('queued', 'errored')
+    for update skip locked));
+end $$;
+
+CREATE TABLE stowhand.live (
+    id bigint NOT NULL,
+    task text NOT NULL,
+    payload json DEFAULT '{}'::json NOT NULL,
+    queue text,
+    priority integer DEFAULT 0 NOT NULL,
+    run_at timestamp with time zone DEFAULT now() NOT NULL,
+    state text DEFAULT 'queued'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT 25 NOT NULL,
+    resets integer DEFAULT 0 NOT NULL,
+    max_resets integer,
+    key text,
+    flags text[],
+    last_error text,
+    revision integer DEFAULT 0 NOT NULL,
+    token uuid,
+    settled_token uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
+    worker text,
+    lease_until timestamp with time zone,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    cancel_requested boolean DEFAULT false NOT NULL,
+    loses_retries text,
+    scout boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT asked_while_processing CHECK (((NOT cancel_requested) OR (state = ANY (ARRAY['processing'::text, 'failed'::text])))),
+    CONSTRAINT attempts_in_range CHECK (((attempts >= 0) AND (max_attempts >= 1) AND (attempts <= max_attempts))),
+    CONSTRAINT finished_iff_failed CHECK (((state = 'failed'::text) = (finished_at IS NOT NULL))),
+    CONSTRAINT flags_count CHECK ((cardinality(flags) <= 64)),
+    CONSTRAINT key_length CHECK (((length(key) >= 1) AND (length(key) <= 512))),
+    CONSTRAINT keyless_if_replaced CHECK (((loses_retries IS NULL) OR ((loses_retries = ANY (ARRAY['replaced'::text, 'removed'::text])) AND (key IS NULL)))),
+    CONSTRAINT known_state CHECK ((state = ANY (ARRAY['queued'::text, 'processing'::text, 'errored'::text, 'failed'::text]))),
+    CONSTRAINT leased_iff_processing CHECK ((((state = 'processing'::text) = (token IS NOT NULL)) AND ((token IS NULL) = (lease_until IS NULL)) AND ((token IS NULL) = (worker IS NULL)))),
+    CONSTRAINT payload_size CHECK ((octet_length((payload)::text) <= 1048576)),
+    CONSTRAINT queue_length CHECK ((length(queue) <= 128)),
+    CONSTRAINT resets_in_range CHECK (((resets >= 0) AND (max_resets >= 0))),
+    CONSTRAINT scouts_for_queues CHECK (((NOT scout) OR ((queue IS NOT NULL) AND (state = ANY (ARRAY['queued'::text, 'errored'::text]))))),
+    CONSTRAINT settled_unless_processing CHECK (((settled_token IS NULL) OR (state <> 'processing'::text))),
+    CONSTRAINT task_length CHECK (((length(task) >= 1) AND (length(task) <= 128)))
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
+
+CREATE VIEW stowhand.jobs AS
+ SELECT id,
+    queue AS queue_name,
+    task AS task_identifier,
+    payload,
+    priority,
+    run_at,
+        CASE
+            WHEN (loses_retries IS NULL) THEN attempts
+            ELSE max_attempts
+        END AS attempts,
+    max_attempts,
+    last_error,
+    created_at,
+    updated_at,
+    key,
+        CASE
+            WHEN (state = 'processing'::text) THEN started_at
+            ELSE NULL::timestamp with time zone
+        END AS locked_at,
+    worker AS locked_by,
+    revision,
+    flags,
+    state,
+    resets,
+    max_resets,
+    started_at,
+    finished_at,
+    lease_until,
+    cancel_requested
+   FROM stowhand.live;
+
+CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  return "stowhand".shown("stowhand".enqueue(
+    add_job.identifier, add_job.payload, add_job.queue_name, add_job.run_at, null, add_job.max_attempts,
+    add_job.job_key, add_job.priority, add_job.flags, add_job.job_key_mode));
+end $$;
+
+CREATE FUNCTION stowhand.add_job(identifier text, payload jsonb, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select "stowhand".add_job(identifier, payload::json, queue_name, run_at, max_attempts, job_key, priority, flags,
+                          job_key_mode)
+$$;
+
+CREATE FUNCTION stowhand.add_job(identifier text, payload text, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select "stowhand".add_job(identifier, payload::json, queue_name, run_at, max_attempts, job_key, priority, flags,
+                          job_key_mode)
+$$;
+
+CREATE FUNCTION stowhand.add_jobs(specs stowhand.job_spec[], job_key_preserve_run_at boolean DEFAULT false) RETURNS SETOF stowhand.jobs
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _twice text;
+begin
+  select s.job_key into _twice from unnest(specs) s where s.job_key is not null
+    group by s.job_key having count(*) > 1 limit 1;
+  if _twice is not null then
+    raise exception 'The job key % is given twice in one call.', to_json(_twice) using errcode = '21000';
+  end if;
+  return query
+    select ("stowhand".shown(e)).* from (
+      select array_agg(s.identifier order by n) as tasks, array_agg(s.payload order by n) as payloads,
+        array_agg(s.queue_name order by n) as queues, array_agg(s.run_at order by n) as run_ats,
+        array_agg(s.max_attempts order by n) as max_attempts, array_agg(s.job_key order by n) as keys,
+        array_agg(s.priority order by n) as priorities, array_agg(to_json(s.flags) order by n) as flags,
+        array_agg(case when job_key_preserve_run_at then 'preserve_run_at' end order by n) as modes
+      from unnest(specs) with ordinality
+        as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
+    ) a cross join lateral "stowhand".enqueue_each(
+      a.tasks, a.payloads, a.queues, a.run_ats, null, a.max_attempts, a.keys, a.priorities, a.flags, a.modes, null) e;
+end $$;
+
+CREATE FUNCTION stowhand.aftermath(_jobs stowhand.live[], _verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _job "stowhand".live;
+  _one "stowhand".verdict;
+  _stayed bigint[] := '{}';
+begin
+  for _n in 1..cardinality(_verdicts) loop
+    _one := _verdicts[_n];
+    if _one.state in ('completed', 'canceled') then
+      _job := _jobs[_n];
+      _job.state := _one.state;
+      _job.attempts := _one.attempts;
+      _job.resets := _one.resets;
+      _job.last_error := coalesce(_one.error, _job.last_error);
+      _job.finished_at := _at;
+      _job.token := null; _job.settled_token := null; _job.worker := null; _job.lease_until := null;
+      return next _job;
+    else
+      _stayed := _stayed || _one.id;
+    end if;
+  end loop;
+  return query select * from "stowhand".without_tokens(_stayed);
+end $$;
+
+CREATE FUNCTION stowhand.append_json(_old json, _new json) RETURNS json
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  _head text := btrim(_old::text, E' \t\n\r');
+  _tail text := btrim(_new::text, E' \t\n\r');
+begin
+  if json_array_length(_old) = 0 then return _new; end if;
+  if json_array_length(_new) = 0 then return _old; end if;
+  return (left(_head, -1) || ',' || substr(_tail, 2))::json;
+end $$;
+
+CREATE FUNCTION stowhand.at(_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql
+    AS $$
+  select case when _now is null then clock_timestamp() else "stowhand".pinned(_now) end
+$$;
+
+CREATE FUNCTION stowhand.beat(_ids bigint[], _tokens uuid[], _lease double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, found text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _mine bigint[];
+begin
+  _mine := array(
+    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  update "stowhand".live j set lease_until = _at + _lease * interval '1 second' where j.id = any(_mine);
+  return query
+    select f.id, f.token,
+      case when j.token is distinct from f.token then 'lost' when j.id = any(_mine) then 'canceled' else 'busy' end
+    from unnest(_ids, _tokens) as f(id, token) left join lateral (
+      select l.id, l.token, l.cancel_requested from "stowhand".live l where l.id = f.id offset 0) j on true
+    where j.token is distinct from f.token or not j.id = any(_mine) or j.cancel_requested;
+end $$;
+
+CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    SET enable_hashjoin TO 'on'
+    AS $$
+  -- Verdicts and rows are joined by hashing, whatever the caller's settings: two lists of 250 are 62,500 comparisons.
+  with gone as (
+    delete from "stowhand".live j
+      where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
+      returning j.*
+  )
+  insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+    updated_at, cancel_requested, result)
+  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
+    g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
+    v.settled_token, v.epoch, g.worker, g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, v.result::json
+  from unnest(_verdicts) as v join gone g on g.id = v.id
+  where _keep
+$$;
+
+CREATE FUNCTION stowhand.cancel(_id bigint, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _state text;
+begin
+  why := '';
+  select j.state into _state from "stowhand".live j where j.id = _id for update;
+  if _state in ('queued', 'errored') then
+    perform "stowhand".bury(
+      array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null)
+            ::"stowhand".verdict], _keep, _at)
+      from "stowhand".live j where j.id = _id;
+    done := 'done';
+  elsif _state = 'processing' then
+    update "stowhand".live j set cancel_requested = true where j.id = _id;
+    done := 'asked'; why := 'it is running; its worker hears of it at the next beat';
+  elsif _state = 'failed' then
+    done := 'refused'; why := 'it has failed already; remove it, or retry it';
+  else
+    select h.state into _state from "stowhand".history h where h.id = _id;
+    if _state = 'canceled' then
+      done := 'unchanged'; why := 'it is canceled already';
+    elsif _state = 'completed' then
+      done := 'refused'; why := 'it has completed already';
+    else
+      done := 'missing';
+    end if;
+  end if;
+end $$;
+
+CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _one "stowhand".verdict;
+begin
+  foreach _one in array _verdicts loop
+    continue when _one.state in ('completed', 'canceled');
+    update "stowhand".live j
+      set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
+          settled_token = _one.settled_token,
+          token = null, worker = null, lease_until = null,
+          last_error = coalesce(_one.error, j.last_error),
+          payload = coalesce(_one.payload::json, j.payload),
+          run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
+          finished_at = case when _one.state = 'failed' then _at end,
+          scout = j.queue is not null and _one.state <> 'failed'
+      where j.id = _one.id;
+  end loop;
+  if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
+    perform "stowhand".bury(_verdicts, _keep, _at);
+  end if;
+  perform "stowhand".free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
+    from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
+end $$;
+
+CREATE FUNCTION stowhand.check_job(_task text, _payload json, _suspicious boolean, _queue text, _max_attempts integer, _key text, _flags text[], _max_resets integer) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  _flag text;
+begin
+  perform "stowhand".check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
+  perform "stowhand".check_name('A queue name', _queue, 128, 'GWBQN');
+  perform "stowhand".check_name('A job key', _key, 512, 'GWBJK');
+  if _max_attempts < 1 then
+    raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
+  elsif _max_resets < 0 then
+    raise exception 'max_resets is at least 0 (here it is %).', _max_resets using errcode = '22023';
+  elsif cardinality(_flags) > 64 then
+    raise exception 'A job has at most 64 flags (this one has %).', cardinality(_flags) using errcode = '22023';
+  elsif array_position(_flags, null) is not null then
+    raise exception 'A flag is 1 to 128 characters and never NULL.' using errcode = '22023';
+  end if;
+  foreach _flag in array coalesce(_flags, '{}') loop
+    perform "stowhand".check_name('A flag', _flag, 128, '22023');
+  end loop;
+  perform "stowhand".check_size(_payload);
+  if _suspicious then perform "stowhand".check_suspicious(_payload); end if;
+end $$;
+
+CREATE FUNCTION stowhand.check_name(_what text, _name text, _limit integer, _code text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if length(_name) not between 1 and _limit then
+    raise exception '% has 1 to % characters (this one has %).', _what, _limit, length(_name) using errcode = _code;
+  elsif _name ~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]' then
+    raise exception '% is one line of text (this one has a control character: %).', _what, to_json(left(_name, 200))
+      using errcode = _code;
+  end if;
+end $$;
+
+CREATE FUNCTION stowhand.check_size(_payload json) RETURNS json
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if octet_length(_payload::text) > 1048576 then
+    raise exception 'The payload would take % bytes; the limit is 1 MiB (1048576 bytes).', octet_length(_payload::text)
+      using errcode = '54000', hint = 'Store large data elsewhere and put its address into the payload.';
+  end if;
+  return _payload;
+end $$;
+
+CREATE FUNCTION stowhand.check_suspicious(_payload json) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  _text text := _payload::text;
+  _bare text;
+begin
+  if position('\u' in _text) > 0 then
+    perform _payload::jsonb;
+  end if;
+  if _text ~ '[eE][-+]?[0-9]{3}|[0-9]{20}' then
+    _bare := regexp_replace(_text, '"(?:[^"\\]|\\.)*"', '""', 'g');
+    if _bare ~ '[eE][-+]?0*(?:309|3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})' then
+      raise exception 'A number in the payload has an exponent beyond the limit of 308.' using errcode = '54000';
+    elsif _bare ~ '(?:^|[^0-9.])[0-9]{150}[0-9]{151}' then
+      raise exception 'A number in the payload has more than 300 digits.' using errcode = '54000';
+    end if;
+  end if;
+  if jsonb_path_exists(_payload::jsonb, 'strict $.**{64} ? (@.type() == "array" || @.type() == "object")') then
+    raise exception 'The payload is nested deeper than 64.' using errcode = '54000';
+  end if;
+end $_$;
+
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _picked bigint[] := '{}';
+  _in_queues "stowhand".queue_heads;
+  _last record;
+begin
+  -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
+  perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
+  if exists (select from "stowhand".dead_tokens d where d.token = _token) then return; end if;
+  if _suspects then
+    select p.heads, p.names, false into _in_queues
+      from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at) p;
+    _picked := _in_queues.heads;
+  else
+    _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    -- With no job in any named queue, this question is all that queues cost.
+    if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
+       or exists (select from "stowhand".queues q where q.hint_run_at is not null) then
+      select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
+      if cardinality(_picked) >= _limit then
+        select j.priority, j.run_at, j.id into _last from "stowhand".live j where j.id = _picked[_limit];
+      end if;
+      select p.heads, p.names, p.unfinished into _in_queues from "stowhand".pick_heads(
+        _limit, _tasks, _forbidden, _at, _last.priority, _last.run_at, _last.id) p;
+      if cardinality(_in_queues.heads) > 0 then
+        _picked := array(
+          select j.id from "stowhand".live j where j.id = any(_picked || _in_queues.heads)
+          order by j.priority, j.run_at, j.id limit _limit);
+      elsif _in_queues.unfinished and cardinality(_picked) = 0 then
+        id := 0;
+        return next;
+        return;
+      end if;
+    end if;
+  end if;
+  if cardinality(_picked) = 0 then return; end if;
+
+  return query
+  update "stowhand".live j
+    set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
+        token = _token, settled_token = null, worker = _worker,
+        lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+    where j.id = any(_picked)
+    returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
+      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.epoch,
+      j.started_at;
+
+  if cardinality(_in_queues.names) > 0 then
+    perform "stowhand".hold_queues(_in_queues.heads, _picked, _token, _at);
+  end if;
+  if not exists (select from "stowhand".live j where j.id = any(_in_queues.heads) and j.queue is not null
+                 and j.token = _token) then
+    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a queue held twice is not.
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+end $$;
+
+CREATE FUNCTION stowhand.complete_all(_ids bigint[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _jobs "stowhand".live[] := "stowhand".lock_idle(_ids, _at);
+  _verdicts "stowhand".verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
+      j.settled_token, null, null, null, null)::"stowhand".verdict
+    from unnest(_jobs) as j order by j.id);
+  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  return query select * from "stowhand".aftermath(_jobs, _verdicts, _at) order by id;
+end $$;
+
+CREATE FUNCTION stowhand.complete_jobs(job_ids bigint[]) RETURNS SETOF stowhand.jobs
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select s.* from "stowhand".complete_all(job_ids, true) j cross join lateral "stowhand".shown(j) s
+$$;
+
+CREATE FUNCTION stowhand.cron_enter(_identifiers text[], _ticks timestamp with time zone[], _specs text[], _backfilled boolean[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(mine boolean, job_id bigint, spec text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _one record;
+begin
+  insert into "stowhand".crontab as known (identifier, known_since, last_tick, spec)
+    select u.name, _at, max(u.tick), (array_agg(u.spec order by u.place))[1]
+    from unnest(_identifiers, _ticks, _specs) with ordinality as u(name, tick, spec, place)
+    group by u.name order by u.name collate "C"
+    on conflict (identifier) do update set last_tick = greatest(known.last_tick, excluded.last_tick);
+  for _one in
+    select u.* from unnest(_identifiers, _ticks, _specs, _backfilled) with ordinality
+      as u(name, tick, spec, backfilled, place) order by u.place
+  loop
+    insert into "stowhand".ticks (identifier, tick, job_id, backfilled, spec, scheduled_at)
+      values (_one.name, _one.tick, 0, _one.backfilled, _one.spec, _at) on conflict do nothing;
+    mine := found;
+    select t.job_id, t.spec into job_id, spec from "stowhand".ticks t
+      where t.identifier = _one.name and t.tick = _one.tick;
+    return next;
+  end loop;
+end $$;
+
+CREATE TABLE stowhand.crontab (
+    identifier text NOT NULL,
+    known_since timestamp with time zone NOT NULL,
+    last_tick timestamp with time zone,
+    spec text DEFAULT ''::text NOT NULL,
+    CONSTRAINT identifier_length CHECK (((length(identifier) >= 1) AND (length(identifier) <= 256)))
+);
+
+CREATE FUNCTION stowhand.cron_known() RETURNS SETOF stowhand.crontab
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select c.* from "stowhand".crontab c order by c.identifier collate "C"
+$$;
+
+CREATE FUNCTION stowhand.cron_note(_identifiers text[], _ticks timestamp with time zone[], _job_ids bigint[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  update "stowhand".ticks t set job_id = n.job_id
+    from unnest(_identifiers, _ticks, _job_ids) as n(name, tick, job_id)
+    where t.identifier = n.name and t.tick = n.tick and t.job_id = 0
+$$;
+
+CREATE FUNCTION stowhand.cron_register(_identifiers text[], _specs text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(identifier text, known_since timestamp with time zone, last_tick timestamp with time zone, spec text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _items "stowhand".crontab[];
+  _item "stowhand".crontab;
+  _one record;
+begin
+  for _one in
+    select u.name, u.spec, u.place from unnest(_identifiers, _specs) with ordinality as u(name, spec, place)
+    order by u.name collate "C", u.place
+  loop
+    insert into "stowhand".crontab (identifier, known_since, spec) values (_one.name, _at, _one.spec)
+      on conflict (identifier) do nothing returning * into _item;
+    if not found then
+      select c.* into _item from "stowhand".crontab c where c.identifier = _one.name for update;
+      update "stowhand".crontab c set spec = _one.spec where c.identifier = _one.name and c.spec <> _one.spec;
+    end if;
+    _items[_one.place] := _item;
+  end loop;
+  foreach _item in array coalesce(_items, '{}') loop
+    identifier := _item.identifier; known_since := _item.known_since; last_tick := _item.last_tick; spec := _item.spec;
+    return next;
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.cron_ticks(_identifier text, _since timestamp with time zone) RETURNS SETOF timestamp with time zone
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select t.tick from "stowhand".ticks t where t.identifier = _identifier and t.tick >= _since order by t.tick
+$$;
+
+CREATE FUNCTION stowhand.drop_key(_key text) RETURNS stowhand.live
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _job "stowhand".live;
+begin
+  loop
+    select j.* into _job from "stowhand".live j where j.key = _key for update;
+    exit when found or not exists (select from "stowhand".live j where j.key = _key);
+  end loop;
+  if _job.state = 'processing' then
+    update "stowhand".live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
+  else
+    delete from "stowhand".live j where j.id = _job.id;
+  end if;
+  return _job;
+end $$;
+
+CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+  _suspicious boolean;
+  _job "stowhand".live;
+begin
+  _payload := coalesce(_payload, '{}');
+  _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
+  _max_attempts := coalesce(_max_attempts, 25);
+  _priority := coalesce(_priority, 0);
+  _mode := coalesce(_mode, 'replace');
+  _suspicious := "stowhand".is_suspicious(_payload::text);
+  -- One look at the commonest kind of job; the checks say which limit it is for the others.
+  if (length(_task) between 1 and 128 and _task !~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]'
+      and length(_payload::text) < 8192 and not _suspicious
+      and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
+  then
+    perform "stowhand".check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);
+  end if;
+  if _flags is not null then
+    _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
+                           group by f.flag order by min(f.n)), '{}');
+  end if;
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+      using errcode = 'GWBKM';
+  end if;
+  if _key is null then
+    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                               created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _at, _at)
+    returning * into _job;
+  elsif _mode = 'unsafe_dedupe' then
+    insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                      key, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _key, _at, _at)
+    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
+    returning * into _job;
+  else
+    _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
+                                   _max_resets, _at);
+  end if;
+  if _key is not null then
+    -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
+    _job.token := null; _job.settled_token := null;
+  end if;
+  perform pg_notify('stowhand:wake', '');
+  return _job;
+end $$;
+
+CREATE FUNCTION stowhand.enqueue_each(_tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _keys text[], _priorities integer[], _flags json[], _modes text[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _jobs "stowhand".live[];
+  _job "stowhand".live;
+  _one record;
+begin
+  for _one in
+    select j.* from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+                           _modes, _max_resets) with ordinality
+      as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+    order by j.key collate "C" nulls first, j.place
+  loop
+    _jobs[_one.place] := "stowhand".enqueue(
+      _one.task, _one.payload, _one.queue, _one.run_at, _one.delay, _one.max_attempts, _one.key, _one.priority,
+      case when _one.flags is not null then array(select json_array_elements_text(_one.flags)) end,
+      _one.mode, _one.max_resets, _now);
+  end loop;
+  foreach _job in array coalesce(_jobs, '{}') loop
+    return next _job;
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _at timestamp with time zone) RETURNS stowhand.live
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _job "stowhand".live;
+begin
+  loop
+    insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                      key, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _key, _at, _at)
+    on conflict (key) where key is not null do update set
+      task = _task,
+      payload = case
+        when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
+          then "stowhand".check_size("stowhand".append_json(old.payload, _payload))
+        else _payload end,
+      queue = _queue,
+      run_at = case
+        when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
+        else _run_at end,
+      max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
+      scout = _queue is not null,
+      state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
+      last_error = null, finished_at = null, cancel_requested = false,
+      revision = old.revision + 1, updated_at = _at
+    where old.state <> 'processing'
+    returning * into _job;
+    if found then return _job; end if;
+    -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
+    update "stowhand".live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+begin
+  return query
+  insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                             created_at, updated_at)
+  select j.task, j.payload, j.queue, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
+         coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
+         case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
+         j.max_resets, j.queue is not null, _at, _at
+  from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
+    as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
+  returning id;
+end $$;
+
+CREATE FUNCTION stowhand.fail_all(_ids bigint[], _reason text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _jobs "stowhand".live[] := "stowhand".lock_idle(_ids, _at);
+  _locked bigint[] := array(select j.id from unnest(_jobs) as j);
+begin
+  update "stowhand".live j
+    set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
+        worker = null, lease_until = null, last_error = left(coalesce(_reason, 'Manually marked as failed'), 16384),
+        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
+    where j.id = any(_locked);
+  perform "stowhand".free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
+    from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
+  return query select * from "stowhand".without_tokens(_locked);
+end $$;
+
+CREATE FUNCTION stowhand.find_stalled(_slack double precision, _worker text, _id bigint, _token uuid, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token text, task text, worker text, resets integer, max_resets integer, max_attempts integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  return query
+    select j.id, j.token::text, j.task, j.worker, j.resets, j.max_resets, j.max_attempts from "stowhand".live j
+    where j.state = 'processing'
+      and (_slack is null or j.lease_until + _slack * interval '1 second' < _at)
+      and (_worker is null or j.worker = _worker)
+      and (_id is null or (j.id = _id and j.token = _token))
+    order by j.id limit _limit;
+end $$;
+
+CREATE FUNCTION stowhand.force_unlock_workers(worker_ids text[]) RETURNS SETOF stowhand.jobs
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select s.* from "stowhand".unlock_all(worker_ids, true) j cross join lateral "stowhand".shown(j) s
+$$;
+
+CREATE FUNCTION stowhand.free_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _earliest timestamptz;
+  _next record;
+  _after int;
+  _task text;
+begin
+  foreach _task in array coalesce(_tasks, array[null::text]) loop
+    _after := -2147483648;
+    loop
+      if _tasks is null then
+        select j.priority, j.run_at into _next from "stowhand".live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2 and j.priority >= _after
+          order by j.priority, j.run_at, j.id limit 1;
+      else
+        select j.priority, j.run_at into _next from "stowhand".live j
+          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+            and j.task = _task and j.priority >= _after
+          order by j.task, j.priority, j.run_at, j.id limit 1;
+      end if;
+      exit when not found;
+      _earliest := least(_earliest, _next.run_at);
+      if _earliest <= _at then return _earliest; end if;
+      exit when _next.priority = 2147483647;
+      _after := _next.priority + 1;
+    end loop;
+  end loop;
+  return _earliest;
+end $$;
+
+CREATE FUNCTION stowhand.free_queues(_names text[], _ids bigint[], _tokens uuid[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _freed text[];
+  _absorbed text[];
+  _name text;
+begin
+  perform from "stowhand".queues q where q.name = any(_names) order by q.name for update;
+  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
+  with freed as (
+    update "stowhand".queues q set holder_id = null, holder_token = null
+      where q.name = any(_names) and exists (
+        select from unnest(_names, _ids, _tokens) as f(name, id, token)
+        where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token)
+      returning q.name, q.absorbed
+  )
+  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f;
+  if _absorbed is not null then
+    foreach _name in array _absorbed loop
+      perform "stowhand".refresh_hint(_name, _at);
+    end loop;
+  end if;
+  if exists (
+    select from unnest(_freed) as f(name) cross join lateral "stowhand".queue_head(f.name, null, null, _at) h
+    where h.run_at <= _at)
+  then
+    perform "stowhand".wake();
+  end if;
+end $$;
+
+CREATE FUNCTION stowhand.hold_queues(_heads bigint[], _picked bigint[], _token uuid, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _job record;
+  _left text;
+begin
+  for _job in
+    select j.id, j.queue from "stowhand".live j
+    where j.id = any(_heads) and j.id = any(_picked) and j.queue is not null
+  loop
+    update "stowhand".queues q
+      set holder_id = _job.id, holder_token = _token, hint_priority = null, hint_run_at = null, hint_id = null
+      where q.name = _job.queue;
+  end loop;
+  for _left in
+    select q.name from "stowhand".live j cross join lateral (
+      select w.name, w.holder_id, w.absorbed from "stowhand".queues w where w.name = j.queue offset 0) q
+    where j.id = any(_heads) and not j.id = any(_picked) and q.holder_id is null and q.absorbed
+  loop
+    perform "stowhand".refresh_hint(_left, _at);
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.is_suspicious(_text text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select _text ~ '\\u|[eE][-+]?[0-9]{3}|[0-9]{20}'
+    or length(_text) > 128 and length(_text) - length(replace(replace(_text, '[', ''), '{', '')) > 64
+$$;
+
+CREATE FUNCTION stowhand.judge_reset(_resets integer, _max_resets integer, _max_attempts integer, OUT state text, OUT error text) RETURNS record
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when lives then 'queued' else 'failed' end,
+    case when not lives then
+      format('its worker died %s while running it', case _resets when 0 then '1 time' else (_resets + 1) || ' times' end)
+    end
+  from (values (_resets < coalesce(_max_resets, case _max_attempts when 1 then 0 else 5 end))) as judged(lives)
+$$;
+
+CREATE FUNCTION stowhand.lock_idle(_ids bigint[], _at timestamp with time zone) RETURNS stowhand.live[]
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  return array(
+    select j from "stowhand".live j
+    where j.id = any(_ids) and (j.state <> 'processing' or j.lease_until < _at)
+    order by j.id for update);
+end $$;
+
+CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+  select f.id, f.token,
+    case
+      when j.token = f.token then 'busy'
+      when j.settled_token = f.token or exists (
+        select from "stowhand".history h where h.id = f.id and h.settled_token = f.token) then 'settled'
+      when j.id is not null or exists (select from "stowhand".history h where h.id = f.id) then 'lost'
+      else 'gone' end
+  from unnest(_ids, _tokens) as f(id, token) left join lateral (
+    select l.id, l.token, l.settled_token from "stowhand".live l where l.id = f.id offset 0) j on true
+$$;
+
+CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '200ms'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  -- One at a time is enough.
+  if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return; end if;
+  perform "stowhand".make_days(_at, 3);
+  perform "stowhand".prune_days(_at - coalesce(_retention, 0) * interval '1 second');
+  begin
+    delete from "stowhand".history_default h where h.ctid = any(array(
+      select d.ctid from "stowhand".history_default d
+      where d.finished_at < _at - coalesce(_retention, 0) * interval '1 second'
+      order by d.finished_at limit 5000 for update skip locked));
+    perform "stowhand".prune_queues(1000);
+    perform "stowhand".prune_ticks(_at);
+    delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
+  exception when lock_not_available then
+    null;
+  end;
+end $$;
+
+CREATE FUNCTION stowhand.make_days(_at timestamp with time zone, _ahead integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _day date;
+  _name text;
+begin
+  for _step in 0.._ahead loop
+    _day := (_at at time zone 'UTC')::date + _step;
+    _name := 'history_' || to_char(_day, 'YYYYMMDD');
+    continue when exists (
+      select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = 'stowhand' and c.relname = _name);
+    begin
+      execute format('create table %I.%I partition of %I.history for values from (%L) to (%L)',
+        'stowhand', _name, 'stowhand', _day || ' 00:00+00', (_day + 1) || ' 00:00+00');
+    exception when check_violation or lock_not_available or duplicate_table then
+      null;
+    end;
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _earliest timestamptz := "stowhand".free_due(_tasks, _at);
+begin
+  if _earliest is null or _earliest > _at then
+    _earliest := least(_earliest, "stowhand".queued_due(_tasks, _at),
+      (select min(j.run_at) from "stowhand".live j
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
+  end if;
+  return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
+end $$;
+
+CREATE FUNCTION stowhand.next_name(_name text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if _name is null then
+    return (select j.queue from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+  end if;
+  return (select j.queue from "stowhand".live j
+    where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2 and j.queue > _name
+    order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+end $$;
+
+CREATE FUNCTION stowhand.open_queue(_name text) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _held boolean;
+begin
+  perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
+  if found then return 'free'; end if;
+  select q.holder_id is not null into _held from "stowhand".queues q where q.name = _name;
+  if not found then
+    -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
+    if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
+    insert into "stowhand".queues (name) values (_name) on conflict do nothing;
+  elsif _held then
+    return 'held';
+  end if;
+  perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
+  return case when found then 'free' else 'locked' end;
+end $$;
+
+CREATE FUNCTION stowhand.permanently_fail_jobs(job_ids bigint[], error_message text DEFAULT NULL::text) RETURNS SETOF stowhand.jobs
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select s.* from "stowhand".fail_all(job_ids, error_message) j cross join lateral "stowhand".shown(j) s
+$$;
+
+CREATE FUNCTION stowhand.pick_free(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _after_priority integer, _after_run_at timestamp with time zone, _after_id bigint) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _task text := case when cardinality(_tasks) = 1 then _tasks[1] end;
+  _first "stowhand".place;
+  _last "stowhand".place;
+  _wanted int := _limit;
+  _picked bigint[] := '{}';
+begin
+  if _after_id is null then
+    _after_priority := -2147483648; _after_run_at := '-infinity'; _after_id := 0;
+  end if;
+  while _wanted > 0 loop
+    if _task is not null then
+      -- The state is said as in the index live_by_task, and not as in live_ready: see there.
+      select j.priority, j.run_at, j.id into _first from "stowhand".live j
+        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+          and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+        order by j.task, j.priority, j.run_at, j.id limit 1;
+    else
+      select j.priority, j.run_at, j.id into _first from "stowhand".live j
+        where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+        order by j.priority, j.run_at, j.id limit 1;
+    end if;
+    exit when not found;
+    if _first.run_at > _at then
+      null;
+    elsif _task is not null then
+      _picked := _picked || array(
+        select j.id from "stowhand".live j
+        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+          and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
+          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
+    else
+      _last := null;
+      if _tasks is not null then
+        select j.priority, j.run_at, j.id into _last from "stowhand".live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+            and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
+          order by j.priority, j.run_at, j.id offset 50 + 2 * _wanted limit 1;
+      end if;
+      if _last.run_at = _first.run_at then
+        -- An index scan does not end at a place while the run_at is the same: it has to be told that it is the same.
+        _picked := _picked || array(
+          select j.id from "stowhand".live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+            and j.priority = _first.priority and j.run_at = _first.run_at and j.id >= _first.id and j.id < _last.id
+            and j.task = any(_tasks) and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
+      else
+        _last.id := 0;
+        _picked := _picked || array(
+          select j.id from "stowhand".live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+            and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
+            and j.run_at < coalesce(_last.run_at, 'infinity')
+            and (_tasks is null or j.task = any(_tasks))
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
+      end if;
+      if _last.run_at is not null and cardinality(_picked) < _limit then
+        _picked := _picked || "stowhand".pick_merged(
+          _limit - cardinality(_picked), _tasks, _forbidden, _at, _first.priority, _last.run_at, _last.id);
+      end if;
+    end if;
+    _wanted := _limit - cardinality(_picked);
+    _after_priority := _first.priority; _after_run_at := 'infinity'; _after_id := 9223372036854775807;
+  end loop;
+  return _picked;
+end $$;
+
+CREATE FUNCTION stowhand.pick_heads(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint, OUT heads bigint[], OUT names text[], OUT unfinished boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _began timestamptz := clock_timestamp();
+  _page int := 32;
+  _seen int;
+  _vain int;
+  _full boolean;
+  _few text[];
+  _name text;
+  _held text[] := '{}';
+  _dull text[] := '{}';
+  _passed bigint[] := '{}';
+  _place record;
+  _next record;
+  _head bigint;
+begin
+  heads := '{}'; names := '{}'; unfinished := false;
+  select -2147483648 as priority, '-infinity'::timestamptz as run_at, 0::bigint as id into _place;
+  <<walk>>
+  loop
+    select m.priority, m.run_at, m.id into _next from (
+      (select j.priority, j.run_at, j.id from "stowhand".live j
+        where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
+        order by j.priority, j.run_at, j.id limit 1)
+      union all
+      (select q.hint_priority, q.hint_run_at, q.hint_id from "stowhand".queues q
+        where q.hint_run_at is not null
+          and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
+        order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
+    ) m order by m.priority, m.run_at, m.id limit 1;
+    exit when not found
+      or (_next.priority, _next.run_at, _next.id) > (_bound_priority, _bound_run_at, _bound_id);
+    _seen := 0;
+    _vain := 0;
+    if _next.run_at <= _at then
+      for _place in
+        -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
+        select m.* from (
+          (select j.priority, j.run_at, j.id, j.queue, true as scout, (_tasks is null or j.task = any(_tasks))
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden) as ours from "stowhand".live j
+            where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+              and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
+            order by j.priority, j.run_at, j.id limit _page)
+          union all
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from "stowhand".queues q
+            where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
+              and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
+            order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
+        ) m order by m.priority, m.run_at, m.id limit _page
+      loop
+        exit walk when (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id);
+        _seen := _seen + 1;
+        _vain := _vain + 1;
+        continue when not _place.ours or _place.queue = any(_dull);
+        if not (_place.queue = any(names) or _place.queue = any(_held)) then
+          case "stowhand".open_queue(_place.queue)
+          when 'held' then
+            _held := _held || _place.queue;
+          when 'locked' then
+            _dull := _dull || _place.queue;
+            continue;
+          else
+            _head := "stowhand".take_head(_place.queue, _tasks, _forbidden, _at);
+            if _head is not null then
+              heads := heads || _head;
+              names := names || _place.queue;
+              exit walk when cardinality(heads) >= _limit;
+              _vain := _vain - 1;
+            else
+              _dull := _dull || _place.queue;
+              if not _place.scout then perform "stowhand".refresh_hint(_place.queue, _at); end if;
+            end if;
+            continue;
+          end case;
+        end if;
+        if _place.scout then _passed := _passed || _place.id; end if;
+      end loop;
+    end if;
+    _full := _seen = _page;
+    if _full and _vain > _seen / 2 and _page < 1000 then
+      _few := "stowhand".walk_names(_tasks, _forbidden, _at, names || _held || _dull, 100,
+                                  _bound_priority, _bound_run_at, _bound_id);
+      if _few is not null then
+        foreach _name in array _few loop
+          continue when "stowhand".open_queue(_name) <> 'free';
+          _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
+          continue when _head is null;
+          heads := heads || _head;
+          names := names || _name;
+          exit when cardinality(heads) >= _limit;
+        end loop;
+        exit;
+      end if;
+      _page := 1000;
+    end if;
+    -- A few are cheaper to pass again than to write.
+    if _page = 1000 and cardinality(_passed) > 50 then
+      perform "stowhand".absorb(_passed, names);
+      _passed := '{}';
+      exit when cardinality(heads) > 0 or _bound_id is not null;
+    end if;
+    if not _full then
+      -- The rest of this priority is not due.
+      select _next.priority, 'infinity'::timestamptz as run_at, 9223372036854775807 as id into _place;
+    elsif _page = 32 then
+      _page := least(greatest(_limit, 10) * 2, 1000);
+    else
+      _page := 1000;
+    end if;
+    if clock_timestamp() > _began + interval '250 milliseconds' then
+      unfinished := cardinality(heads) = 0;
+      exit;
+    end if;
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.pick_merged(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _priority integer, _from_run_at timestamp with time zone, _from_id bigint) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _ids bigint[];
+  _run_ats timestamptz[];
+  _picked bigint[] := '{}';
+  _wanted int := _limit;
+begin
+  while _wanted > 0 loop
+    select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
+      select c.id, c.run_at from (select distinct u.task from unnest(_tasks) as u(task)) t cross join lateral (
+        select j.id, j.run_at from "stowhand".live j
+          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+            and j.task = t.task and j.priority = _priority and j.run_at <= _at
+            and (j.run_at, j.id) >= (_from_run_at, _from_id)
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.task, j.priority, j.run_at, j.id limit _wanted) c
+      order by c.run_at, c.id limit _wanted) f;
+    _picked := _picked || array(
+      select j.id from unnest(_ids) as f(id) cross join lateral (
+        select l.id from "stowhand".live l
+          where l.id = f.id and l.state in ('queued', 'errored') and l.queue is null and l.resets + 0 < 2
+            and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
+            and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
+          offset 0 for update skip locked) j);
+    exit when _ids is null or cardinality(_ids) < _wanted;
+    _from_run_at := _run_ats[_wanted];
+    _from_id := _ids[_wanted] + 1;
+    _wanted := _limit - cardinality(_picked);
+  end loop;
+  return _picked;
+end $$;
+
+CREATE FUNCTION stowhand.pick_suspects(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, OUT heads bigint[], OUT names text[]) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _job record;
+begin
+  heads := '{}'; names := '{}';
+  for _job in
+    select j.id, j.queue from "stowhand".live j
+    where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
+      and (_tasks is null or j.task = any(_tasks))
+      and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+    order by j.priority, j.run_at, j.id
+  loop
+    continue when _job.queue is not null
+      and (_job.queue = any(names) or "stowhand".open_queue(_job.queue) <> 'free');
+    perform from "stowhand".live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
+    continue when not found;
+    heads := heads || _job.id;
+    if _job.queue is not null then names := names || _job.queue; end if;
+    exit when cardinality(heads) >= _limit;
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.pinned(_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if _now is not null and not pg_has_role(session_user, (
+      select n.nspowner from pg_namespace n where n.nspname = 'stowhand'), 'member') then
+    raise exception 'Only the owner of schema % may say what time it is.', 'stowhand' using errcode = '42501';
+  end if;
+  return _now;
+end $$;
+
+CREATE FUNCTION stowhand.prune_days(_before timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $_$
+declare
+  _part record;
+  _ends timestamptz;
+begin
+  for _part in
+    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = '"stowhand".history'::regclass and c.relname ~ '^history_\d{8}$' order by c.relname
+  loop
+    _ends := ((to_date(right(_part.relname, 8), 'YYYYMMDD') + 1)::text || ' 00:00+00')::timestamptz;
+    exit when _ends - interval '1 day' > _before;
+    begin
+      if _ends <= _before then
+        execute format('drop table %I.%I', 'stowhand', _part.relname);
+      else
+        -- Rows are appended in time's order, so the first pages hold the oldest: nothing else is read.
+        execute format(
+          'delete from %1$I.%2$I where ctid = any(array(select ctid from %1$I.%2$I
+             where ctid < ''(128,0)''::tid and finished_at < $1 limit 5000 for update skip locked))',
+          'stowhand', _part.relname) using _before;
+      end if;
+    exception when lock_not_available then
+      null;
+    end;
+  end loop;
+end $_$;
+
+CREATE FUNCTION stowhand.prune_queues(_limit integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _name text;
+begin
+  for _name in
+    select q.name from "stowhand".queues q
+    where q.holder_id is null and not exists (
+      select from "stowhand".live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+        and j.resets < 2)
+    limit _limit for update skip locked
+  loop
+    delete from "stowhand".queues q where q.name = _name and not exists (
+      select from "stowhand".live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+        and j.resets < 2);
+  end loop;
+end $$;
+
+CREATE FUNCTION stowhand.prune_ticks(_at timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    AS $$
+  delete from "stowhand".ticks t where t.ctid = any(array(
+    select o.ctid from "stowhand".ticks o where o.tick < _at - interval '401 days'
+    order by o.tick limit 5000 for update skip locked))
+$$;
+
+CREATE FUNCTION stowhand.queue_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _task text := '';
+  _only boolean := cardinality(_tasks) is not distinct from 1;
+  _from "stowhand".place;
+  _next "stowhand".place;
+  _best "stowhand".place;
+begin
+  loop
+    if _only then
+      _task := _tasks[1];
+    else
+      select j.task into _task from "stowhand".live j
+        where j.queue = _name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+          and j.task > _task
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
+      exit when not found;
+      continue when _tasks is not null and (_task = any(_tasks)) is not true;
+    end if;
+    _from := coalesce(_after, (-2147483648, '-infinity', 0)::"stowhand".place);
+    loop
+      select j.priority, j.run_at, j.id into _next from "stowhand".live j
+        where j.queue = _name and j.task = _task
+          and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
+          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
+      exit when not found;
+      if _next.run_at <= _at then
+        if _best.id is null or _best.run_at > _at
+            or (_next.priority, _next.run_at, _next.id) < (_best.priority, _best.run_at, _best.id) then
+          _best := _next;
+        end if;
+        exit;
+      end if;
+      if _best.id is null or _next.run_at < _best.run_at and _best.run_at > _at then _best := _next; end if;
+      _from := (_next.priority, 'infinity', 9223372036854775807)::"stowhand".place;
+    end loop;
+    exit when _only;
+  end loop;
+  return _best;
+end $$;
+
+CREATE FUNCTION stowhand.queued_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _name text;
+  _head "stowhand".place;
+  _earliest timestamptz;
+  _next record;
+  _after int := -2147483648;
+begin
+  for _ in 0..100 loop
+    _name := "stowhand".next_name(_name);
+    if _name is null then return _earliest; end if;
+    _head := "stowhand".queue_head(_name, _tasks, null, _at);
+    _earliest := least(_earliest, _head.run_at);
+    if _earliest <= _at then return _earliest; end if;
+  end loop;
+  -- Many names: by scouts and hints (queues.sql).
+  loop
+    select j.priority, j.run_at into _next from "stowhand".live j
+      where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
+        and (_tasks is null or j.task = any(_tasks))
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found or _earliest <= _at;
+    _earliest := least(_earliest, _next.run_at);
+    exit when _next.priority = 2147483647;
+    _after := _next.priority + 1;
+  end loop;
+  return least(_earliest,
+    (select min(q.hint_run_at) from "stowhand".queues q where q.hint_run_at is not null),
+    (select _at from "stowhand".queues q where q.absorbed and q.holder_id is not null and exists (
+      select from "stowhand".live j where j.queue = q.name and j.queue is not null and j.resets < 2
+        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
+end $$;
+
+CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _best "stowhand".place := "stowhand".queue_head(_name, null, null, _at);
+begin
+  update "stowhand".queues q
+    set absorbed = _best.id is not null,
+        hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
+    where q.name = _name and q.holder_id is null
+      and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
+           or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
+end $$;
+
+CREATE FUNCTION stowhand.release(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _verdicts "stowhand".verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, "stowhand".way_back('queued', j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null, null)::"stowhand".verdict
+    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  if cardinality(_verdicts) > 0 then perform "stowhand".wake(); end if;
+  return query select v.id from unnest(_verdicts) as v;
+end $$;
+
+CREATE FUNCTION stowhand.remove(_id bigint, OUT done text, OUT why text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _state text;
+begin
+  why := '';
+  select j.state into _state from "stowhand".live j where j.id = _id for update;
+  if _state = 'processing' then
+    done := 'refused'; why := 'it is running; cancel it instead';
+  elsif _state is not null then
+    delete from "stowhand".live j where j.id = _id;
+    done := 'done';
+  else
+    select h.state into _state from "stowhand".history h where h.id = _id;
+    if _state = 'completed' then
+      done := 'refused'; why := 'it completed; the history is pruned by its age';
+    else
+      delete from "stowhand".history h where h.id = _id and h.state = 'canceled';
+      done := case when found then 'done' else 'missing' end;
+    end if;
+  end if;
+end $$;
+
+CREATE FUNCTION stowhand.remove_job(job_key text) RETURNS stowhand.jobs
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _job "stowhand".live := "stowhand".drop_key(job_key);
+begin
+  return case when _job.id is not null then "stowhand".shown(_job) end;
+end $$;
+
+CREATE FUNCTION stowhand.remove_key(_key text, OUT id bigint, OUT done text, OUT why text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _job "stowhand".live := "stowhand".drop_key(_key);
+begin
+  id := _job.id;
+  done := case when id is null then 'missing' else 'done' end;
+  why := case when _job.state = 'processing' then 'it is running; it ends without its key and will not run again'
+         else '' end;
+end $$;
+
+CREATE FUNCTION stowhand.reschedule_all(_ids bigint[], _run_at timestamp with time zone, _priority integer, _attempts integer, _max_attempts integer, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _gives boolean := _attempts is not null or _max_attempts is not null;
+  _jobs "stowhand".live[];
+  _held "stowhand".live[];
+  _verdicts "stowhand".verdict[];
+  _locked bigint[];
+begin
+  if _max_attempts < 1 then
+    raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
+  elsif _attempts < 0 then
+    raise exception 'attempts is at least 0 (here it is %).', _attempts using errcode = '22023';
+  end if;
+  _jobs := "stowhand".lock_idle(_ids, _at);
+  _locked := array(select j.id from unnest(_jobs) as j);
+  _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
+  _verdicts := "stowhand".take_back(_held, _keep, _at);
+  update "stowhand".live j
+    set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
+          select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
+            case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
+            j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
+            j.queue is not null and n.state <> 'failed'
+          from (select m.attempts, m.most, "stowhand".rescheduled(j.state, _gives, m.attempts, m.most) as state
+                from (select coalesce(_max_attempts, j.max_attempts) as most,
+                        least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
+                     ) m) n)
+    where j.id = any(_locked);
+  return query select * from (
+    select a.* from "stowhand".aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
+    union all
+    select l.* from "stowhand".without_tokens(_locked) l) changed order by id;
+  if cardinality(_locked) > 0 then perform "stowhand".wake(); end if;
+end $$;
+
+CREATE FUNCTION stowhand.reschedule_jobs(job_ids bigint[], run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT NULL::integer, attempts integer DEFAULT NULL::integer, max_attempts integer DEFAULT NULL::integer) RETURNS SETOF stowhand.jobs
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select s.* from "stowhand".reschedule_all(
+    reschedule_jobs.job_ids, reschedule_jobs.run_at, reschedule_jobs.priority, reschedule_jobs.attempts,
+    reschedule_jobs.max_attempts, true) j cross join lateral "stowhand".shown(j) s
+$$;
+
+CREATE FUNCTION stowhand.rescheduled(_state text, _gives boolean, _attempts integer, _max_attempts integer) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when _attempts >= _max_attempts then 'failed'
+              when _state = 'failed' then case when _gives then 'queued' else 'failed' end
+              else _state end
+$$;
+
+CREATE FUNCTION stowhand.reset(_ids bigint[], _tokens uuid[], _states text[], _errors text[], _slack double precision, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _verdicts "stowhand".verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - (f.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
+      null, f.error, null, null)::"stowhand".verdict
+    from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error) cross join lateral (
+      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      from "stowhand".live l
+      where l.id = f.id and l.token = f.token
+        and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)
+      offset 0 for update skip locked) j);
+  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  if cardinality(_verdicts) > 0 then perform "stowhand".wake(); end if;
+  return query select v.id, v.state from unnest(_verdicts) as v;
+end $$;
+
+CREATE FUNCTION stowhand.retry(_id bigint, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _state text;
+  _old "stowhand".history;
+begin
+  select j.state into _state from "stowhand".live j where j.id = _id for update;
+  if _state = 'processing' then
+    done := 'refused'; why := 'it is running; cancel it first, or wait until it has ended';
+  elsif _state is not null then
+    update "stowhand".live j
+      set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
+          cancel_requested = false, scout = j.queue is not null
+      where j.id = _id;
+    perform "stowhand".wake();
+    done := 'done'; why := '';
+  else
+    select h.state into _state from "stowhand".history h where h.id = _id;
+    if _state = 'completed' then
+      done := 'refused'; why := 'it completed; enqueue it again instead';
+      return;
+    end if;
+    delete from "stowhand".history h where h.id = _id and h.state = 'canceled' returning h.* into _old;
+    if not found then done := 'missing'; why := ''; return; end if;
+    perform "stowhand".revive(_old, _at);
+    done := 'done';
+    why := case when _old.key is null or exists (
+        select from "stowhand".live j where j.id = _id and j.key = _old.key) then ''
+      else 'its key belongs to another job now, so it has none' end;
+  end if;
+end $$;
+
+CREATE TABLE stowhand.history (
+    id bigint NOT NULL,
+    task text NOT NULL,
+    payload json NOT NULL,
+    queue text,
+    priority integer NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    state text NOT NULL,
+    attempts integer NOT NULL,
+    max_attempts integer NOT NULL,
+    resets integer NOT NULL,
+    max_resets integer,
+    key text,
+    flags text[],
+    last_error text,
+    revision integer NOT NULL,
+    settled_token uuid,
+    epoch bigint NOT NULL,
+    worker text,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    cancel_requested boolean NOT NULL,
+    result json,
+    CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
+)
+PARTITION BY RANGE (finished_at);
+
+CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  insert into "stowhand".live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
+                             last_error, revision, epoch, settled_token, scout, created_at, updated_at)
+    overriding system value
+    values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
+            _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
+            _old.queue is not null, _old.created_at, _old.updated_at)
+    on conflict (key) where key is not null do nothing;
+  if not found then
+    _old.key := null;
+    perform "stowhand".revive(_old, _at);
+  end if;
+  perform "stowhand".wake();
+end $$;
+
+CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _verdicts "stowhand".verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
+      case when "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
+        then f.delay end,
+      f.error, f.result, case when f.state in ('errored', 'failed') then f.payload end)::"stowhand".verdict
+    from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _results, _payloads)
+        as f(id, token, state, delay, refund, error, result, payload)
+      cross join lateral (
+        select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from "stowhand".live l
+        where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  return query select v.id, v.token from unnest(_verdicts) as v;
+end $$;
+
+CREATE FUNCTION stowhand.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _mine bigint[];
+  _names text[];
+  _held bigint[];
+  _by uuid[];
+begin
+  _mine := array(
+    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  if _keep then
+    with gone as (
+      delete from "stowhand".live j where j.id = any(_mine) returning j.*
+    ), kept as (
+      insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+        max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+        updated_at, cancel_requested)
+      select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
+        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
+        g.created_at, g.updated_at, g.cancel_requested
+      from gone g
+    )
+    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
+      from gone g where g.queue is not null;
+  else
+    with gone as (
+      delete from "stowhand".live j where j.id = any(_mine) returning j.id, j.queue, j.token
+    )
+    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
+      from gone g where g.queue is not null;
+  end if;
+  if _names is not null then perform "stowhand".free_queues(_names, _held, _by, _at); end if;
+  return query select unnest(_mine);
+end $$;
+
+CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at,
+    case when _job.loses_retries is null then _job.attempts else _job.max_attempts end,
+    _job.max_attempts, _job.last_error, _job.created_at, _job.updated_at, _job.key,
+    case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
+    _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
+    _job.cancel_requested)::"stowhand".jobs
+$$;
+
+CREATE FUNCTION stowhand.take_back(_jobs stowhand.live[], _keep boolean, _at timestamp with time zone) RETURNS stowhand.verdict[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _verdicts "stowhand".verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, "stowhand".way_back(r.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - (r.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
+      null, r.error, null, null)::"stowhand".verdict
+    from unnest(_jobs) as j cross join lateral "stowhand".judge_reset(j.resets, j.max_resets, j.max_attempts) r
+    order by j.id);
+  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  if cardinality(_verdicts) > 0 then perform "stowhand".wake(); end if;
+  return _verdicts;
+end $$;
+
+CREATE FUNCTION stowhand.take_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _head bigint;
+  _place "stowhand".place;
+begin
+  -- Only now, in statements of their own: what the queue's last holder has committed must be seen.
+  -- Mostly a queue's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  select j.id into _head from "stowhand".live j
+    where j.id = (
+        select f.id from (
+          select l.id, l.task from "stowhand".live l
+          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+          order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) f
+        where f.task = (
+          select l.task from "stowhand".live l
+          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+          order by l.queue desc, l.task desc, l.priority desc, l.run_at desc, l.id desc limit 1))
+      and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
+      and (_tasks is null or j.task = any(_tasks))
+      and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+    for update skip locked;
+  if found then return _head; end if;
+  for _ in 1..10 loop  -- somebody's transaction may hold the first ones
+    _place := "stowhand".queue_head(_name, _tasks, _forbidden, _at, _place);
+    exit when _place.id is null or _place.run_at > _at;
+    select j.id into _head from "stowhand".live j
+      where j.id = _place.id and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
+        and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
+        and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+      for update skip locked;
+    if found then return _head; end if;
+  end loop;
+  return null;
+end $$;
+
+CREATE FUNCTION stowhand.unlock_all(_workers text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _jobs "stowhand".live[];
+begin
+  _jobs := array(
+    select j from "stowhand".live j where j.state = 'processing' and j.worker = any(_workers) order by j.id for update);
+  return query select * from "stowhand".aftermath(_jobs, "stowhand".take_back(_jobs, _keep, _at), _at) order by id;
+end $$;
+
+CREATE FUNCTION stowhand.wake() RETURNS void
+    LANGUAGE sql
+    AS $$
+  select pg_catalog.pg_notify('stowhand:wake', '')
+$$;
+
+CREATE FUNCTION stowhand.walk_names(_tasks text[], _forbidden text[], _at timestamp with time zone, _but text[], _most integer, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint) RETURNS text[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _name text;
+  _head "stowhand".place;
+  _names text[] := '{}';
+  _heads "stowhand".place[] := '{}';
+begin
+  for _ in 0.._most loop
+    _name := "stowhand".next_name(_name);
+    if _name is null then
+      return array(select n.name from unnest(_names, _heads) as n(name, priority, run_at, id)
+                   order by n.priority, n.run_at, n.id);
+    end if;
+    continue when _name = any(_but)
+      or exists (select from "stowhand".queues q where q.name = _name and q.holder_id is not null);
+    _head := "stowhand".queue_head(_name, _tasks, _forbidden, _at);
+    continue when _head.id is null or _head.run_at > _at
+      or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
+    _names := _names || _name;
+    _heads := _heads || _head;
+  end loop;
+  return null;
+end $$;
+
+CREATE FUNCTION stowhand.way_back(_state text, _cancel_requested boolean, _loses_retries text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case
+    when _state not in ('queued', 'errored') then _state
+    when _cancel_requested or _loses_retries = 'removed' then 'canceled'
+    when _loses_retries = 'replaced' and _state = 'errored' then 'failed'
+    else _state end
+$$;
+
+CREATE FUNCTION stowhand.without_tokens(_ids bigint[]) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _job "stowhand".live;
+begin
+  for _job in select l.* from "stowhand".live l where l.id = any(_ids) order by l.id loop
+    _job.token := null; _job.settled_token := null;
+    return next _job;
+  end loop;
+end $$;
+
+CREATE TABLE stowhand.dead_tokens (
+    token uuid NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE VIEW stowhand.everything AS
+ SELECT live.id,
+    live.task,
+    live.payload,
+    live.state,
+    live.queue,
+    live.priority,
+    live.run_at,
+    live.attempts,
+    live.max_attempts,
+    live.resets,
+    live.max_resets,
+    live.key,
+    live.flags,
+    live.last_error,
+    live.revision,
+    live.created_at,
+    live.updated_at,
+    live.started_at,
+    live.finished_at,
+    live.worker,
+    live.cancel_requested,
+    NULL::json AS result
+   FROM stowhand.live
+UNION ALL
+ SELECT history.id,
+    history.task,
+    history.payload,
+    history.state,
+    history.queue,
+    history.priority,
+    history.run_at,
+    history.attempts,
+    history.max_attempts,
+    history.resets,
+    history.max_resets,
+    history.key,
+    history.flags,
+    history.last_error,
+    history.revision,
+    history.created_at,
+    history.updated_at,
+    history.started_at,
+    history.finished_at,
+    NULL::text AS worker,
+    history.cancel_requested,
+    history.result
+   FROM stowhand.history;
+
+CREATE TABLE stowhand.history_default (
+    id bigint CONSTRAINT history_id_not_null NOT NULL,
+    task text CONSTRAINT history_task_not_null NOT NULL,
+    payload json CONSTRAINT history_payload_not_null NOT NULL,
+    queue text,
+    priority integer CONSTRAINT history_priority_not_null NOT NULL,
+    run_at timestamp with time zone CONSTRAINT history_run_at_not_null NOT NULL,
+    state text CONSTRAINT history_state_not_null NOT NULL,
+    attempts integer CONSTRAINT history_attempts_not_null NOT NULL,
+    max_attempts integer CONSTRAINT history_max_attempts_not_null NOT NULL,
+    resets integer CONSTRAINT history_resets_not_null NOT NULL,
+    max_resets integer,
+    key text,
+    flags text[],
+    last_error text,
+    revision integer CONSTRAINT history_revision_not_null NOT NULL,
+    settled_token uuid,
+    epoch bigint CONSTRAINT history_epoch_not_null NOT NULL,
+    worker text,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone CONSTRAINT history_finished_at_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT history_created_at_not_null NOT NULL,
+    updated_at timestamp with time zone CONSTRAINT history_updated_at_not_null NOT NULL,
+    cancel_requested boolean CONSTRAINT history_cancel_requested_not_null NOT NULL,
+    result json,
+    CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
+);
+
+ALTER TABLE stowhand.live ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME stowhand.live_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE stowhand.migrations (
+    id integer NOT NULL,
+    ts timestamp with time zone DEFAULT now() NOT NULL,
+    breaking boolean DEFAULT false NOT NULL
+);
+
+CREATE TABLE stowhand.queues (
+    name text NOT NULL,
+    holder_id bigint,
+    holder_token uuid,
+    absorbed boolean DEFAULT false NOT NULL,
+    hint_priority integer,
+    hint_run_at timestamp with time zone,
+    hint_id bigint,
+    CONSTRAINT held_by_a_pair CHECK (((holder_id IS NULL) = (holder_token IS NULL))),
+    CONSTRAINT hint_if_free_and_absorbed CHECK (((hint_run_at IS NULL) OR ((holder_id IS NULL) AND absorbed))),
+    CONSTRAINT hint_whole CHECK ((((hint_run_at IS NULL) = (hint_priority IS NULL)) AND ((hint_run_at IS NULL) = (hint_id IS NULL))))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+CREATE TABLE stowhand.ticks (
+    identifier text NOT NULL,
+    tick timestamp with time zone NOT NULL,
+    job_id bigint NOT NULL,
+    backfilled boolean NOT NULL,
+    spec text NOT NULL,
+    scheduled_at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE ONLY stowhand.history ATTACH PARTITION stowhand.history_default DEFAULT;
+
+ALTER TABLE ONLY stowhand.crontab
+    ADD CONSTRAINT crontab_pkey PRIMARY KEY (identifier);
+
+ALTER TABLE ONLY stowhand.dead_tokens
+    ADD CONSTRAINT dead_tokens_pkey PRIMARY KEY (token);
+
+ALTER TABLE ONLY stowhand.live
+    ADD CONSTRAINT live_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY stowhand.migrations
+    ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY stowhand.queues
+    ADD CONSTRAINT queues_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY stowhand.ticks
+    ADD CONSTRAINT ticks_pkey PRIMARY KEY (identifier, tick);
+
+CREATE INDEX history_default_finished ON stowhand.history_default USING btree (finished_at);
+
+CREATE INDEX history_id ON ONLY stowhand.history USING btree (id);
+
+CREATE INDEX history_default_id_idx ON stowhand.history_default USING btree (id);
+
+CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (queue IS NULL) AND (resets < 2));
+
+CREATE INDEX live_failed ON stowhand.live USING btree (id) WHERE (state = 'failed'::text);
+
+CREATE INDEX live_in_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (queue IS NOT NULL) AND (resets < 2));
+
+CREATE UNIQUE INDEX live_key ON stowhand.live USING btree (key) WHERE (key IS NOT NULL);
+
+CREATE INDEX live_processing ON stowhand.live USING btree (id) WHERE (state = 'processing'::text);
+
+CREATE INDEX live_ready ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (queue IS NULL) AND (resets < 2));
+
+CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHERE (scout AND (state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets < 2));
+
+CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets >= 2));
+
+CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
+
+CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
+
+ALTER INDEX stowhand.history_id ATTACH PARTITION stowhand.history_default_id_idx;

@@ -1,0 +1,2 @@
+-- The queue and every job in it.
+drop schema stowhand cascade;

@@ -1,0 +1,121 @@
+"""``stowhand cron list`` and ``stowhand cron run``: what recurs in a store, and one of it right now."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from stowhand.cli.options import crontab_options, settings_of, store_options
+from stowhand.cli.session import with_store
+from stowhand.cli.tables import table
+from stowhand.cron.agenda import this_minute
+from stowhand.cron.crontab import parse_crontab, refuse_duplicates
+from stowhand.cron.item import ParsedItem
+from stowhand.errors import ConfigurationError
+from stowhand.job import Job
+from stowhand.queue_store import KnownItem, QueueStore
+from stowhand.service.settings import WorkerSettings
+
+HEADINGS = ("ITEM", "KNOWN SINCE", "LAST TICK", "NEXT RUN", "CRONTAB")
+
+
+@click.command("list")
+@click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+@store_options
+def list_items(as_json: bool, **typed: Any) -> None:
+    """List the items that any worker has made known to the store, with their last tick and their next run.
+
+    An item stays known when it is taken out of its crontab: no worker schedules it any more then.
+    """
+    settings = settings_of(typed)
+    known, now = with_store(settings.store, _look)
+    if as_json:
+        for item in known:
+            about = {"identifier": item.identifier, "known_since": _iso(item.known_since)}
+            times = {"last_tick": _iso(item.last_tick), "next_run": _iso(_next_run(item, now))}
+            click.echo(json.dumps({**about, **times, "spec": item.spec}))
+    elif known:
+        rows = [
+            (item.identifier, _say(item.known_since), _say(item.last_tick), _say(_next_run(item, now)), item.spec)
+            for item in known
+        ]
+        click.echo("\n".join(table(HEADINGS, rows)))
+    else:
+        click.echo("No recurring tasks.", err=True)
+
+
+@click.command("run")
+@click.argument("name")
+@crontab_options
+@store_options
+def run_item(name: str, **typed: Any) -> None:
+    """Enqueue the job of the item NAME now, once; prints its id. The schedule goes on as if nothing had happened.
+
+    NAME is an item's identifier. It is looked for where a worker would read it (--crontab, the file crontab beside
+    the folder of tasks, --app), and then among the items that the store knows. Its _cron.ts is the minute that is
+    running.
+    """
+    settings = settings_of(typed)
+    items = _written(settings)
+
+    async def run(store: QueueStore) -> Job:
+        item = items.get(name) or _remembered(name, await store.known_items(), items)
+        return await store.enqueue(item.job(this_minute(await store.now()), backfilled=False))
+
+    click.echo(with_store(settings.store, run).id)
+
+
+async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
+    return await store.known_items(), await store.now()
+
+
+def _written(settings: WorkerSettings) -> dict[str, ParsedItem]:
+    """What a worker with these settings would schedule."""
+    from stowhand.service.loading import load_tasks
+    from stowhand.service.recurring import items_in_file
+
+    declared = load_tasks(settings).cron if settings.app is not None else ()
+    return {item.identifier: item for item in refuse_duplicates((*declared, *items_in_file(settings)))}
+
+
+def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:
+    """The item as the store knows it."""
+    specs = {item.identifier: item.spec for item in known}
+    if name not in specs:
+        names = sorted({*items, *specs})
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+        raise click.UsageError(f"nothing recurs under the name {name!r}; {hint}")
+    item = _parsed(specs[name])
+    if item is None:
+        raise click.UsageError(
+            f"{name!r} is decided by a function; name the application that has it: --app MODULE:NAME"
+        )
+    return item
+
+
+def _next_run(item: KnownItem, now: datetime) -> datetime | None:
+    parsed = _parsed(item.spec)
+    return None if parsed is None else parsed.next_after(now)
+
+
+def _parsed(spec: str) -> ParsedItem | None:
+    """``None``: the item is a function's, or was written by another version."""
+    try:
+        (item,) = parse_crontab(spec)
+    except (ConfigurationError, ValueError):
+        return None
+    return item
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _say(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"

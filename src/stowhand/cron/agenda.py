@@ -1,0 +1,117 @@
+"""What a scheduler has still to look at, item by item. Pure: the time is an argument, and nothing is stored here.
+
+Each item has a cursor, the first whole minute that was not looked at yet. Cursors only say where to look: whether a
+tick has become a job is written in the store's ledger, so looking twice is harmless.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from stowhand.cron.item import ParsedItem
+
+MINUTE = timedelta(minutes=1)
+CATCH_UP = timedelta(hours=24)
+"""How far a living scheduler goes back by itself after an outage, a sleep or a step of the clock. Ticks older than that
+are a matter of the item's ``fill``, as after a downtime."""
+LOOK = 60.0
+"""Seconds between two looks at the store's clock, at most: what is due may have moved with it."""
+
+Due = tuple[datetime, ParsedItem]
+OnError = Callable[[ParsedItem, Exception], None]
+"""Told when an item's own function raised: what it has due just now is passed over."""
+
+
+class Agenda:
+    """The items of one scheduler and their cursors."""
+
+    def __init__(self, items: Iterable[ParsedItem], on_error: OnError) -> None:
+        self._on_error = on_error
+        self._cursors: dict[str, datetime] = {}
+        self.items: tuple[ParsedItem, ...] = ()
+        self.replace(items)
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """In the order of the crontab."""
+        return tuple(item.identifier for item in self.items)
+
+    def replace(self, items: Iterable[ParsedItem]) -> None:
+        """Other items. One that stays goes on where it was, and owes what it owed."""
+        self.items = tuple(items)
+        self._cursors = {name: self._cursors[name] for name in self.identifiers if name in self._cursors}
+
+    def start(self, minute: datetime) -> None:
+        """Items without a cursor begin here. What was due before is a matter of their ``fill``."""
+        for name in self.identifiers:
+            self._cursors.setdefault(name, minute)
+
+    def cursor(self, item: ParsedItem) -> datetime:
+        """The first minute of the item that was not looked at."""
+        return self._cursors[item.identifier]
+
+    def back_to(self, minute: datetime) -> None:
+        """The clock went back: look at those minutes again, for the ledger knows what has been done."""
+        self._cursors = {name: min(cursor, minute) for name, cursor in self._cursors.items()}
+
+    def done_until(self, minute: datetime) -> None:
+        """Everything before this minute has been entered."""
+        self._cursors = {name: max(cursor, minute) for name, cursor in self._cursors.items()}
+
+    def drop_overdue(self, now: datetime) -> bool:
+        """Give up what is overdue by more than ``CATCH_UP``. Gives whether there may have been any."""
+        oldest = next_minute(now - CATCH_UP)
+        behind = any(cursor < oldest for cursor in self._cursors.values())
+        self.done_until(oldest)
+        return behind
+
+    def due(self, now: datetime) -> Iterator[Due]:
+        """Ticks up to now that were not looked at, in the order of time."""
+        end = this_minute(now) + MINUTE
+        return in_order([(item, self.guarded(item, item.ticks(self.cursor(item), end))) for item in self.items])
+
+    def pause(self, now: datetime) -> float:
+        """Seconds until something is due, ``LOOK`` at most."""
+        end = now + timedelta(seconds=LOOK)
+        first = min((self._first(item, end) for item in self.items), default=end)
+        return max((first - now).total_seconds(), 0.0)
+
+    def _first(self, item: ParsedItem, end: datetime) -> datetime:
+        """The item's first tick that was not looked at, if it is before ``end``."""
+        try:
+            return next(item.ticks(self.cursor(item), end), end)
+        except Exception:  # noqa: BLE001 - boundary: an item's own function; told when that minute has come
+            return end
+
+    def guarded(self, item: ParsedItem, ticks: Iterator[datetime]) -> Iterator[datetime]:
+        """The same ticks, up to an error of the item's own function, which is told."""
+        try:
+            yield from ticks
+        except Exception as error:  # noqa: BLE001 - boundary: an item's own function must not stop the other items
+            self._on_error(item, error)
+
+
+def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator[Due]:
+    """The ticks of several items as one row, made as it is read.
+
+    By identifier within a minute: schedulers whose crontabs are ordered differently lock rows in one order.
+    """
+    named = {item.identifier: item for item, _ in ticks}
+    each = (_named(item.identifier, moments) for item, moments in ticks)
+    return ((at, named[name]) for at, name in heapq.merge(*each))
+
+
+def this_minute(moment: datetime) -> datetime:
+    """The whole minute that is running."""
+    return moment.replace(second=0, microsecond=0)
+
+
+def next_minute(moment: datetime) -> datetime:
+    """The moment itself if it is a whole minute, else the next one."""
+    return moment if moment == this_minute(moment) else this_minute(moment) + MINUTE
+
+
+def _named(name: str, moments: Iterable[datetime]) -> Iterator[tuple[datetime, str]]:
+    return ((at, name) for at in moments)

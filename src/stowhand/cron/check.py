@@ -1,0 +1,178 @@
+"""What an item must be, wherever it was written; and its *spec*: the whole item on one line, in one spelling."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from stowhand import limits, strict_json
+from stowhand.checking import check_identifier
+from stowhand.cron.fields import Calendar, Pattern
+from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
+from stowhand.cron.phrases import say_phrase
+from stowhand.cron.zones import Zone, find_zone
+from stowhand.job import KeyMode, NewJob
+
+FILL_LIMIT = 366 * 86_400
+"""Seconds. Below the ledger's memory of 400 days (`store.LEDGER_DAYS`)."""
+KEY_MODES = (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT)
+"""Not ``unsafe_dedupe``: a failed job with the key would end the item for ever, in silence."""
+IN_TEXT = {
+    "fill": "fill", "max_attempts": "max", "queue": "queue", "priority": "priority", "key": "jobKey",
+    "key_mode": "jobKeyMode",
+}  # fmt: skip
+"""Details of a job as a crontab's options call them."""
+IN_PYTHON = {
+    "fill": "backfill_period", "max_attempts": "max_attempts", "queue": "queue_name", "priority": "priority",
+    "key": "job_key", "key_mode": "job_key_mode",
+}  # fmt: skip
+"""The same as `CronOptions` calls them."""
+_SOME_TIME = "2000-01-01T00:00:00.000Z"
+_PLAIN = "/:_.-~"
+"""Stand in the options of a spec as they are. What else is no letter or digit is percent-encoded."""
+
+
+def check_item(
+    item: CronItem, when: Pattern | Match | None, place: str, spelt: Mapping[str, str], problems: list[str]
+) -> ParsedItem | None:
+    """The item, ready for scheduling; ``None`` if there are problems, those of the caller included.
+
+    ``spelt``: how the details are called where the item was written.
+    """
+    given: object = item.options
+    options = given if isinstance(given, CronOptions) else CronOptions()
+    # One by one, so that all of them are told at once.
+    checks: tuple[tuple[str, Callable[[Any], object], object], ...] = (
+        ("", _read_task, item.task),
+        ("", check_identifier, item.task if item.identifier is None else item.identifier),
+        (f"{spelt['fill']}: ", _read_fill, options.backfill_period),
+        ("tz: ", _read_zone, item.tz),
+        ("", _read_payload, item.payload),
+        (f"{spelt['key_mode']}: ", _read_key_mode, options),
+    )
+    for label, read, value in checks:
+        problems.extend(_wrong(label, read, value))
+    for field, value in _details(options).items():
+        label = spelt[field]
+        problems.extend(problem.replace(field, label, 1) for problem in _wrong("", _read_detail, (field, value)))
+    if options is not given:
+        problems.append(f"options: a {type(given).__qualname__}; give CronOptions(…)")
+    return None if problems or when is None else _made(item, when, place)
+
+
+def _wrong(label: str, read: Callable[[Any], object], value: object) -> Iterator[str]:
+    try:
+        read(value)
+    except ValueError as error:
+        yield f"{label}{error}"
+
+
+def _made(item: CronItem, when: Pattern | Match, place: str) -> ParsedItem:
+    """Of an item that has been checked."""
+    options = item.options
+    identifier = item.task if item.identifier is None else item.identifier
+    fill = _read_fill(options.backfill_period)
+    zone = _read_zone(item.tz)
+    payload = _read_payload(item.payload)
+    job = NewJob(task=item.task, key_mode=_read_key_mode(options), **_details(options))
+    return ParsedItem(
+        identifier=identifier,
+        when=Calendar(when) if isinstance(when, Pattern) else when,
+        every_hour=isinstance(when, Pattern) and when.every_hour,
+        zone=zone,
+        job=job,
+        payload=payload,
+        options=options,
+        fill=fill,
+        spec=_say(identifier, when, job, fill, zone.name, payload),
+        place=place,
+    )
+
+
+def _details(options: CronOptions) -> dict[str, Any]:
+    """What is given, by the names of `NewJob`."""
+    given = {
+        "max_attempts": options.max_attempts,
+        "queue": options.queue_name,
+        "priority": options.priority,
+        "key": options.job_key,
+    }
+    return {field: value for field, value in given.items() if value is not None}
+
+
+def _read_task(task: object) -> str:
+    return limits.check_name("task", task, limits.TASK_LIMIT)
+
+
+def _read_detail(detail: tuple[str, Any]) -> None:
+    field, value = detail
+    limits.check_options(NewJob(task="any", **{field: value}))
+
+
+def _read_fill(period: object) -> int:
+    """Seconds, rounded up."""
+    if isinstance(period, timedelta):
+        period = period.total_seconds()
+    if isinstance(period, bool) or not isinstance(period, int | float):
+        raise ValueError(f"a {type(period).__qualname__}; give seconds or a timedelta")
+    if not 0 <= period <= FILL_LIMIT:
+        said = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period} seconds"
+        raise ValueError(f"{said} is not within 0 and 366d, as far as ticks are remembered")
+    return math.ceil(period)
+
+
+def _read_zone(name: object) -> Zone:
+    if name is None:
+        return find_zone("UTC")
+    if not isinstance(name, str):
+        raise ValueError(f"a {type(name).__qualname__}; give a name such as Europe/Berlin")
+    return find_zone(name)
+
+
+def _read_key_mode(options: CronOptions) -> KeyMode:
+    mode = options.job_key_mode
+    if mode is None:
+        return KeyMode.REPLACE
+    if mode not in KEY_MODES:
+        raise ValueError(f"{mode!r}; there are: {', '.join(KEY_MODES)}")
+    if options.job_key is None:
+        raise ValueError(f"{mode!r} says what happens to the job with the same key, and there is no key; give one")
+    return KeyMode(mode)
+
+
+def _read_payload(payload: object) -> dict[str, object]:
+    """A copy of its own, without ``_cron``: that is ours. Checked as the whole that every job will carry."""
+    value = {} if payload is None else strict_json.decode(strict_json.encode(payload))
+    if not isinstance(value, dict):
+        raise ValueError(f"payload: {json.dumps(value)[:40]}; give an object")
+    value.pop("_cron", None)
+    strict_json.encode({**value, "_cron": {"ts": _SOME_TIME, "backfilled": False}})
+    return value
+
+
+def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str, payload: Mapping[str, object]) -> str:
+    """What `parse_crontab` reads back as the same item, if its task and its times are of the kind that it reads."""
+    options = {
+        "id": identifier if identifier != job.task else None,
+        "fill": say_phrase(fill) if fill else None,
+        "max": job.max_attempts if job.max_attempts != NewJob(task="").max_attempts else None,
+        "queue": job.queue,
+        "priority": job.priority or None,
+        "jobKey": job.key,
+        "jobKeyMode": job.key_mode.value if job.key_mode is not KeyMode.REPLACE else None,
+        "tz": tz if tz != "UTC" else None,
+    }
+    given = [f"{name}={quote(str(value), safe=_PLAIN)}" for name, value in options.items() if value is not None]
+    said = [when.spec if isinstance(when, Pattern) else _name(when), job.task]
+    said += [f"?{'&'.join(given)}"] if given else []
+    said += [json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":"))] if payload else []
+    return " ".join(said)
+
+
+def _name(match: Match) -> str:
+    named = match if hasattr(match, "__qualname__") else type(match)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,148 @@
+"""What follows the five fields of a crontab's line: ``task ?options {payload}``."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import json5
+
+from stowhand.cron.fields import FIELD
+from stowhand.cron.item import CronItem, CronOptions
+from stowhand.cron.phrases import parse_phrase
+
+IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
+JSON5_LIMIT = 64 * 1024
+"""Characters. JSON5 is read slowly; strict JSON may be as large as any payload."""
+_COMMAND = re.compile(r"([^\s?{]*)\s*(\?\S*)?\s*(\{.*)?", re.DOTALL)
+_WHOLE = re.compile(r"-?[0-9]{1,400}")
+_PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+
+def parse_command(text: str, problems: list[str]) -> CronItem:
+    """An item without its times. What is wrong goes to ``problems``, and is left out of the item."""
+    found = _COMMAND.match(text)
+    assert found is not None  # every part of it may be empty
+    task, options, payload = found.groups()
+    rest = text[found.end() :].strip()
+    if FIELD.fullmatch(task):
+        problems.append(f"{task!r} stands where the task belongs; write five fields (there is none for seconds)")
+    else:
+        if not IDENTIFIER.fullmatch(task):
+            problems.append(_no_identifier("task", task))
+        if rest:
+            problems.append(f"{rest[:40]!r} after the task is neither ?options nor a {{payload}}")
+    given = _read_options(options, problems) if options is not None else {}
+    return CronItem(
+        task=task,
+        identifier=given.pop("identifier", None),
+        tz=given.pop("tz", None),
+        payload=_read_payload(payload, problems) if payload is not None else None,
+        options=CronOptions(**given),
+    )
+
+
+def _read_options(text: str, problems: list[str]) -> dict[str, Any]:
+    """A query string with its ``?``, as arguments of CronItem and CronOptions."""
+    given: dict[str, Any] = {}
+    seen = set()
+    for pair in text[1:].split("&"):
+        name, equals, raw = pair.partition("=")
+        if name not in _OPTIONS:
+            problems.append(_no_option(name))
+        elif name in seen:
+            problems.append(f"option {name!r} stands there twice; give it once")
+        elif not raw:
+            problems.append(f"option {name!r} has no value; write {name}{equals or '='}…")
+        else:
+            field, read = _OPTIONS[name]
+            try:
+                given[field] = read(_decode(raw))
+            except ValueError as error:
+                problems.append(f"{name}={raw[:40]}: {error}")
+        seen.add(name)
+    return given
+
+
+def _decode(raw: str) -> str:
+    if _PERCENT.search(raw):
+        raise ValueError("% begins two hexadecimal digits; write %25 for the sign itself")
+    try:
+        return unquote_to_bytes(raw.replace("+", " ")).decode()
+    except UnicodeError:
+        raise ValueError("the %XX in it are no UTF-8") from None
+
+
+def _read_identifier(text: str) -> str:
+    if not IDENTIFIER.fullmatch(text):
+        raise ValueError("begin with a letter or _, then letters, digits, _ - : /")
+    return text
+
+
+def _read_whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError("give a whole number")
+    return int(text)
+
+
+def _read_zone(text: str) -> str:
+    return text.replace(" ", "+")  # Etc/GMT+1: no zone has a space, and in a query string + is one
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "id": ("identifier", _read_identifier),
+    "fill": ("backfill_period", parse_phrase),
+    "max": ("max_attempts", _read_whole),
+    "queue": ("queue_name", str),
+    "priority": ("priority", _read_whole),
+    "jobKey": ("job_key", str),
+    "jobKeyMode": ("job_key_mode", str),
+    "tz": ("tz", _read_zone),
+}
+"""What an option sets, and how its text is read."""
+
+
+def _no_option(name: str) -> str:
+    if not name:
+        return "an option without a name; write ?name=value&name=value"
+    spelt = {known.lower(): known for known in _OPTIONS}
+    near = difflib.get_close_matches(name.lower(), spelt, n=1)
+    hint = f"did you mean {spelt[near[0]]!r}?" if near else f"there are: {', '.join(_OPTIONS)}"
+    return f"no option {name[:40]!r}; {hint}"
+
+
+def _no_identifier(what: str, text: str) -> str:
+    shown = f"{what} {text[:40]!r}" if text else f"no {what}"
+    return f"{shown}; give a name that begins with a letter or _, then letters, digits, _ - : /"
+
+
+def _read_payload(text: str, problems: list[str]) -> object:
+    """A JSON5 object. Strict JSON is tried first: it is read a hundred times faster."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        if len(text) > JSON5_LIMIT:
+            raise ValueError(f"{len(text)} characters of JSON5, the limit is {JSON5_LIMIT}; write strict JSON")
+        # It leaves a character that was written as two \\u escapes in halves; a JSON reader joins them.
+        return json.loads(json.dumps(json5.loads(text, object_pairs_hook=_object)))
+    except RecursionError:
+        problems.append("payload: nested too deep for JSON5; write strict JSON, which may be 64 deep")
+    except ValueError as error:
+        order = "; options stand before the payload" if re.search(r"\}\s*\?\S+$", text) else ""
+        problems.append(f"payload: {str(error).removeprefix('<string>:1 ')}{order}")
+    return None
+
+
+def _object(pairs: Any) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:40]!r} stands there twice")
+        found[key] = value
+    return found

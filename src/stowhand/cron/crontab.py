@@ -1,0 +1,124 @@
+"""A crontab's text, or items written in Python, as parsed items: all of them, or an error that names all problems."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+
+from stowhand.cron.check import IN_PYTHON, IN_TEXT, check_item
+from stowhand.cron.command import IDENTIFIER, parse_command
+from stowhand.cron.fields import FIELD, FIELDS, Pattern, parse_pattern
+from stowhand.cron.item import CronItem, Match, ParsedItem
+from stowhand.errors import CrontabError
+
+SHOWN = 1000
+"""Problems that one error lists."""
+_LINE = re.compile("\r\n|\r|\n")
+_SHORTHAND = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
+    """The items of a crontab. ``name`` is what errors call it. Raises CrontabError that lists every bad line."""
+    problems: list[str] = []
+    items = []
+    for number, line in enumerate(_LINE.split(text.removeprefix("\ufeff")), start=1):
+        line = line.strip()
+        if line and not line.startswith("#"):
+            items.append(_parse_line(line, f"{name} line {number}", problems))
+    return _all_of(items, problems)
+
+
+def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
+    """The same for items written in Python. Raises CrontabError that lists everything wrong with all of them."""
+    problems: list[str] = []
+    parsed = [_parse_item(item, f"cron item {number}", problems) for number, item in enumerate(items, start=1)]
+    return _all_of(parsed, problems)
+
+
+def refuse_duplicates(items: Iterable[ParsedItem]) -> tuple[ParsedItem, ...]:
+    """The items, if no two have one identifier; else CrontabError that names both places."""
+    return _all_of(list(items), [])
+
+
+def _all_of(items: Sequence[ParsedItem | None], problems: list[str]) -> tuple[ParsedItem, ...]:
+    first: dict[str, ParsedItem] = {}
+    for item in items:
+        if item is not None and first.setdefault(item.identifier, item) is not item:
+            other = first[item.identifier].place
+            problems.append(
+                f"{item.place}: the identifier {item.identifier!r} is taken by {other};"
+                " give one of them another (?id=NAME, CronItem.identifier)"
+            )
+    if problems:
+        more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        raise CrontabError("\n".join(problems[:SHOWN] + more))
+    return tuple(first.values())
+
+
+def _parse_line(line: str, place: str, problems: list[str]) -> ParsedItem | None:
+    wrong: list[str] = []
+    words = line.split(None, 5)
+    found = None
+    if shape := _wrong_shape(words):
+        wrong.append(shape)
+    else:
+        pattern = parse_pattern(words[:5], wrong)
+        item = parse_command(words[5], wrong)
+        found = check_item(item, pattern, place, IN_TEXT, wrong)
+    problems += [f"{place}: {problem}" for problem in wrong]
+    return found
+
+
+def _wrong_shape(words: Sequence[str]) -> str | None:
+    """What is wrong with a line as a whole."""
+    first = words[0]
+    if first.startswith("@"):
+        instead = _SHORTHAND.get(first.lower())
+        return f"{first[:40]!r} is not understood; write {instead or 'five fields, as in 0 4 * * *'}"
+    count = next((at for at, word in enumerate(words) if not FIELD.fullmatch(word)), len(words))
+    behind = words[count + 1] if count + 1 < len(words) else "{"
+    if count < 5 and count < len(words) and IDENTIFIER.fullmatch(words[count]) and behind[0] in "?{":
+        fields = "one field" if count == 1 else f"{count or 'no'} fields"
+        return f"{fields} before {words[count][:40]!r}; write five: {' '.join(field.name for field in FIELDS)}"
+    if len(words) < 6:
+        return f"{' '.join(words)[:60]!r} is too short; write five fields and a task, as in 0 4 * * * send_report"
+    return None
+
+
+def _parse_item(item: object, place: str, problems: list[str]) -> ParsedItem | None:
+    if not isinstance(item, CronItem):
+        problems.append(f"{place}: a {type(item).__qualname__}; give a CronItem")
+        return None
+    wrong: list[str] = []
+    place = f"{place} ({item.identifier or item.task!s})"
+    found = check_item(item, _read_match(item, wrong), place, IN_PYTHON, wrong)
+    problems += [f"{place}: {problem}" for problem in wrong]
+    return found
+
+
+def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
+    match = item.match if item.pattern is None else item.pattern
+    if (item.match is None) == (item.pattern is None):
+        problems.append("give match, or its other name pattern: exactly one of them")
+        return None
+    if isinstance(match, str):
+        words = match.split()
+        if len(words) == 5:
+            return parse_pattern(words, problems)
+        problems.append(f"match {match[:60]!r}: {len(words)} words; write five fields, as in '0 4 * * *'")
+    elif not callable(match):
+        problems.append(f"match: a {type(match).__qualname__}; give five fields such as '0 4 * * *', or a function")
+    elif inspect.iscoroutinefunction(match):
+        problems.append("match: an async function; give one that answers at once")
+    else:
+        return match
+    return None

@@ -1,0 +1,229 @@
+"""The five fields of a crontab: which minutes of a wall clock match.
+
+A *wall minute* is the number of minutes that a wall clock has shown since 0001-01-01 (`date.toordinal` * 1440 + the
+minute of the day). Which real minute that is, is the business of `zones.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from datetime import date
+
+import msgspec
+
+DAY = 1440
+"""Minutes."""
+_CALENDAR = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEK = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_STEP = re.compile(r"\*/([0-9]+)")
+_RANGE = re.compile(r"([0-9]+)-([0-9]+)")
+_STEPPED = re.compile(r"([0-9]+)(?:-([0-9]+))?/([0-9]+)")
+FIELD = re.compile(r"[0-9*/,-]+")
+"""What a field can be made of."""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """What one of the five may hold."""
+
+    name: str
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+    """What other crons call the values; not understood here."""
+
+    @property
+    def values(self) -> range:
+        """All of them."""
+        return range(self.least, self.most + 1)
+
+
+FIELDS = (
+    Field("minute", 0, 59),
+    Field("hour", 0, 23),
+    Field("day", 1, 31),
+    Field("month", 1, 12, _CALENDAR),
+    Field("weekday", 0, 6, _WEEK),
+)
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """The values of the five fields, each in ascending order. Weekday 0 is Sunday."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
+
+    @property
+    def every_hour(self) -> bool:
+        """The hour is not restricted, so it recurs with real time and not at times of the day."""
+        return len(self.hours) == 24
+
+    @property
+    def spec(self) -> str:
+        """The five fields in one spelling."""
+        return " ".join(
+            _say(field, values) for field, values in zip(FIELDS, msgspec.structs.astuple(self), strict=True)
+        )
+
+    @property
+    def ever(self) -> bool:
+        """False: there is no such date, as with "30 2", the 30th of February."""
+        if len(self.weekdays) < 7 and len(self.days) < 31:
+            return True  # some weekday is in every month
+        return any(self.days[0] <= _LONGEST[month - 1] for month in self.months)
+
+
+class Calendar:
+    """A pattern made ready for finding wall minutes fast."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._times = [hour * 60 + minute for hour in pattern.hours for minute in pattern.minutes]
+        self._days = frozenset(pattern.days)
+        self._months = frozenset(pattern.months)
+        self._weekdays = frozenset(pattern.weekdays)
+        # Both restricted: either will do. One restricted: the other one always matches.
+        self._either = len(pattern.days) < 31 and len(pattern.weekdays) < 7
+
+    def next(self, wall: int, stop: int) -> int | None:
+        """The first wall minute that matches, from ``wall`` on and before ``stop``."""
+        day, minute = divmod(wall, DAY)
+        at = bisect_left(self._times, minute)
+        if at < len(self._times) and self._matches(day):
+            found = day * DAY + self._times[at]
+        else:
+            found = self._next_day(day + 1, stop // DAY) * DAY + self._times[0]
+        return found if found < stop else None
+
+    def _next_day(self, day: int, last: int) -> int:
+        """The first matching day; one after ``last`` if there is none."""
+        while day <= last:
+            here = date.fromordinal(day)
+            if here.month not in self._months:
+                day = date(here.year + here.month // 12, here.month % 12 + 1, 1).toordinal()
+            elif self._fits(here.day, day):
+                return day
+            else:
+                day += 1
+        return day
+
+    def _matches(self, day: int) -> bool:
+        here = date.fromordinal(day)
+        return here.month in self._months and self._fits(here.day, day)
+
+    def _fits(self, day_of_month: int, day: int) -> bool:
+        weekday = day % 7 in self._weekdays  # day 1, 0001-01-01, was a Monday
+        if self._either:
+            return weekday or day_of_month in self._days
+        return weekday and day_of_month in self._days
+
+
+def parse_pattern(words: Sequence[str], problems: list[str]) -> Pattern | None:
+    """Read five fields; ``None`` if one is wrong, and what is wrong with all of them in ``problems``."""
+    found = [_read(field, word, problems) for field, word in zip(FIELDS, words, strict=True)]
+    if not all(found):
+        return None
+    pattern = Pattern(*(tuple(sorted(values)) for values in found))
+    if not pattern.ever:
+        problems.append(f"day {words[2]!r} and month {words[3]!r} never meet: no such month has such a day")
+        return None
+    return pattern
+
+
+def _read(field: Field, text: str, problems: list[str]) -> Collection[int]:
+    """The values of one field; none if it is wrong."""
+    values: set[int] = set()
+    before = len(problems)
+    for part in text.split(","):
+        try:
+            values.update(_part(field, part))
+        except ValueError as error:
+            problems.append(f"{field.name} {text[:40]!r}: {error}")
+    return values if len(problems) == before else ()
+
+
+def _part(field: Field, part: str) -> Collection[int]:
+    """Raises ValueError that says what would be right."""
+    if part == "*":
+        return field.values
+    if step := _STEP.fullmatch(part):
+        if not step[1].strip("0"):
+            raise ValueError("a step of 0 is never due; give 1 or more")
+        return range(field.least, field.most + 1, min(_number(step[1]), DAY))
+    if ends := _RANGE.fullmatch(part):
+        first, last = _value(field, ends[1]), _value(field, ends[2])
+        if first >= last:
+            raise ValueError(f"{part} does not run upwards; write {_upwards(field, first, last)}")
+        return {_wrapped(field, value) for value in range(first, last + 1)}
+    if part.isascii() and part.isdigit():
+        return (_wrapped(field, _value(field, part)),)
+    raise ValueError(_advice(field, part))
+
+
+def _number(digits: str) -> int:
+    """A number however long: beyond nine digits they are all alike."""
+    return int(digits.lstrip("0")[:10] or "0")
+
+
+def _value(field: Field, digits: str) -> int:
+    value = _number(digits)
+    most = 7 if field.name == "weekday" else field.most
+    if not field.least <= value <= most:
+        sunday = " (0 and 7 are Sunday)" if field.name == "weekday" else ""
+        raise ValueError(f"{digits[:12]} is not within {field.least} to {most}{sunday}")
+    return value
+
+
+def _wrapped(field: Field, value: int) -> int:
+    return 0 if field.name == "weekday" and value == 7 else value
+
+
+def _upwards(field: Field, first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    halves = (first, field.most), (field.least, last)
+    return ",".join(str(low) if low >= high else f"{low}-{high}" for low, high in halves)
+
+
+def _advice(field: Field, part: str) -> str:
+    """What to write instead of what other crons understand."""
+    if not part:
+        return "there is nothing before or after a comma"
+    if (name := part.lower()[:3]) in field.names and part.isalpha():
+        return f"names are not understood; write {field.least + field.names.index(name)}"
+    if any(name in part.lower() for name in field.names):
+        return f"names are not understood; write numbers, {field.least} to {field.most}"
+    if stepped := _STEPPED.fullmatch(part):
+        first, step = _value(field, stepped[1]), _number(stepped[3])
+        last = _value(field, stepped[2]) if stepped[2] else field.most
+        if step and first <= last:
+            listed = ",".join(str(value) for value in range(first, last + 1, step))
+            return f"a step goes with * alone; write {listed}"
+        return "a step goes with * alone, as in */5"
+    return f"{part[:20]!r} is no number, range (1-5), * or */n"
+
+
+def _say(field: Field, values: Sequence[int]) -> str:
+    if len(values) == len(field.values):
+        return "*"
+    if len(values) > 2:
+        step = values[1] - values[0]
+        if step > 1 and tuple(values) == tuple(range(field.least, field.most + 1, step)):
+            return f"*/{step}"
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and runs[-1][1] == value - 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ",".join(_say_run(first, last) for first, last in runs)
+
+
+def _say_run(first: int, last: int) -> str:
+    if last - first > 1:
+        return f"{first}-{last}"
+    return str(first) if first == last else f"{first},{last}"

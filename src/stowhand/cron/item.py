@@ -1,0 +1,174 @@
+"""An item of a crontab: what it must be, when it is due, and the job of one tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from stowhand import strict_json
+from stowhand.cron.fields import DAY, Calendar
+from stowhand.cron.zones import FIRST, LAST, Zone, to_minute, to_moment
+from stowhand.job import NewJob
+
+HORIZON = 40 * 366 * DAY
+"""Minutes that ``next_after`` looks ahead."""
+FUNCTION_HORIZON = 8 * DAY
+"""The same for an item whose ``match`` is a function: it has to be asked about every single minute."""
+
+
+class CronDate(msgspec.Struct, frozen=True):
+    """A minute, in the item's time zone, as a ``match`` function is asked about it."""
+
+    minute: int
+    hour: int
+    day: int
+    month: int
+    weekday: int
+    """0 is Sunday."""
+    at: datetime
+    """Aware, in the item's time zone."""
+
+
+Match = Callable[[CronDate], bool]
+
+
+class CronOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a crontab writes behind the task. ``None``: the default of any job."""
+
+    backfill_period: float | timedelta = 0
+    """Seconds. Ticks missed in so long a time are made up for at start; at most 366 days, rounded up to seconds."""
+    max_attempts: int | None = None
+    queue_name: str | None = None
+    """Jobs of one named queue run one after another."""
+    priority: int | None = None
+    """Smaller runs first."""
+    job_key: str | None = None
+    job_key_mode: str | None = None
+    """``replace`` or ``preserve_run_at``; with a ``job_key`` only."""
+
+
+class CronItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring job, written by people and their scripts. `parse_cron_items` checks it."""
+
+    task: str
+    match: str | Match | None = None
+    """Five fields as in a crontab, or a function that is asked about every minute."""
+    pattern: str | Match | None = None
+    """Another name for ``match``; exactly one of them is given."""
+    identifier: str | None = None
+    """Its name for ever; the task if not given. Give one when a task recurs in several ways."""
+    payload: object = None
+    """An object (a dict, or what becomes one in JSON); the jobs' payload is this and ``_cron``."""
+    options: CronOptions = CronOptions()
+    tz: str | None = None
+    """The time zone that ``match`` speaks of, such as Europe/Berlin; UTC if not given."""
+
+
+class ParsedItem:
+    """An item that has been checked. Opaque: made by `parse_crontab` and `parse_cron_items` only.
+
+    A moment of it is a *tick*: aware, UTC, a whole minute.
+    """
+
+    def __init__(
+        self,
+        *,
+        identifier: str,
+        when: Calendar | Match,
+        every_hour: bool,
+        zone: Zone,
+        job: NewJob,
+        payload: dict[str, object],
+        options: CronOptions,
+        fill: int,
+        spec: str,
+        place: str,
+    ) -> None:
+        self.identifier = identifier
+        self.task = job.task
+        self.fill = float(fill)
+        """Seconds."""
+        self.tz = zone.name
+        self.spec = spec
+        """The whole item on one line, in one spelling: equal items have equal ones, whatever they were written like."""
+        self.payload = payload
+        """Without ``_cron``."""
+        self.options = options
+        """As given: what is ``None`` was left to the defaults."""
+        self.place = place
+        """Where it was written, for messages: ``crontab line 3``."""
+        self._when = when
+        self._every_hour = every_hour
+        self._zone = zone
+        self._job = job
+
+    def __repr__(self) -> str:
+        return f"<ParsedItem {self.spec}>"
+
+    def due(self, at: datetime) -> bool:
+        """Is it due in the minute that ``at`` lies in?"""
+        minute = to_minute(at)
+        return FIRST < minute < LAST and self._next(minute, minute + 1) == minute
+
+    def next_after(self, at: datetime) -> datetime | None:
+        """The first tick after the minute that ``at`` lies in: aware, UTC.
+
+        ``None``: none in 40 years; of an item whose ``match`` is a function: none in the next 8 days, ask again then.
+        """
+        start = max(to_minute(at), FIRST) + 1
+        found = self._next(start, start + (FUNCTION_HORIZON if callable(self._when) else HORIZON))
+        return None if found is None else to_moment(found)
+
+    def ticks(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """All ticks from ``start`` on and before ``end``, in order."""
+        minute, stop = max(_minute_from(start), FIRST + 1), _minute_from(end)
+        while (found := self._next(minute, stop)) is not None:
+            yield to_moment(found)
+            minute = found + 1
+
+    def job(self, at: datetime, *, backfilled: bool) -> NewJob:
+        """The job of the tick ``at``. Its options and the size of its payload were checked when it was parsed."""
+        stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        payload = {**self.payload, "_cron": {"ts": stamp, "backfilled": backfilled}}
+        return msgspec.structs.replace(self._job, payload=strict_json.encode(payload), run_at=at)
+
+    def _next(self, start: int, stop: int) -> int | None:
+        """The first real minute that it is due at, from ``start`` on and before ``stop``."""
+        stop = min(stop, LAST)
+        if start >= stop:
+            return None
+        if not isinstance(self._when, Calendar):
+            return next((minute for minute in range(start, stop) if self._when(self._date(minute))), None)
+        return self._recurring(self._when, start, stop) if self._every_hour else self._once(self._when, start, stop)
+
+    def _recurring(self, calendar: Calendar, start: int, stop: int) -> int | None:
+        """Hours unrestricted: every real minute whose local time matches. Skipped local times do not count."""
+        for span in self._zone.spans(start):
+            if span.start >= stop:
+                return None
+            before = min(span.stop, stop) + span.offset
+            wall = calendar.next(max(span.start, start) + span.offset, before)
+            if wall is not None:
+                return wall - span.offset
+        return None
+
+    def _once(self, calendar: Calendar, start: int, stop: int) -> int | None:
+        """Times of the day: each of them once, when the local clock first shows it or has skipped it."""
+        zone = self._zone
+        shown = zone.latest_wall(start - 1)
+        wall = calendar.next(shown + 1, zone.latest_wall(stop - 1) + 1)
+        return None if wall is None else zone.reach(wall)
+
+    def _date(self, minute: int) -> CronDate:
+        wall = self._zone.wall(minute)
+        day, of_day = divmod(wall, DAY)
+        at = to_moment(minute).astimezone(self._zone.info)
+        return CronDate(of_day % 60, of_day // 60, at.day, at.month, day % 7, at)
+
+
+def _minute_from(at: datetime) -> int:
+    """The first whole minute that is not before ``at``."""
+    moment = at.astimezone(UTC)
+    return to_minute(at) + bool(moment.second or moment.microsecond)

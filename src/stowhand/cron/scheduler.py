@@ -1,0 +1,175 @@
+"""Makes a job of every tick of a crontab, once, whoever else does the same.
+
+    begin     make the items known to the store, and enter what was missed, as far back as each item's ``fill``
+    follow    whenever something is due by the store's clock, enter it; what is overdue comes first
+    again     after any error; what came due meanwhile is owed, and what the store forgot is filled in
+
+The store's ledger decides what is done: each (item, tick) becomes one job at most, ever, however many schedulers there
+are and however often one of them repeats itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.cron.agenda import Agenda, in_order, next_minute, this_minute
+from stowhand.cron.backfill import fill_from, plan_backfill
+from stowhand.cron.entering import Entering
+from stowhand.cron.item import ParsedItem
+from stowhand.events import CronClockMoved, CronStarted, CronTrouble, Events
+from stowhand.options import OUTAGE
+from stowhand.queue_store import KnownItem, Timetable
+
+MOVED = 10.0
+"""Seconds by which the store's clock may differ from what it should show without anybody being told."""
+LEAST_PAUSE = 0.005
+"""Seconds. The store's clock and ours never agree to the last bit: nobody asks it in a circle."""
+
+
+class Scheduler:
+    """One per process at most; more processes on one store share the work by themselves."""
+
+    def __init__(
+        self, store: Timetable, items: Iterable[ParsedItem], events: Events | None = None, clock: Clock | None = None
+    ) -> None:
+        self._store = store
+        self._events = events or Events()
+        self._clock = clock or SystemClock()
+        self._agenda = Agenda(items, self._item_failed)
+        self._entering = Entering(store, self._events, self._clock)
+        self._seen: tuple[datetime, float] | None = None
+        """What the store's clock showed, and ours at the same moment."""
+        self._coming: tuple[ParsedItem, ...] | None = None
+        """Other items, to be taken up between two steps."""
+        self._wake = asyncio.Event()
+        self._failures = 0
+        self._work: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    @property
+    def items(self) -> Sequence[ParsedItem]:
+        """What is scheduled, or will be in a moment."""
+        return self._agenda.items if self._coming is None else self._coming
+
+    async def run(self) -> None:
+        """Schedule until ``stop`` or until cancelled. Raises nothing: any error is told, and tried again."""
+        if self._stopped:
+            return
+        self._work = asyncio.get_running_loop().create_task(self._follow(), name="stowhand cron")
+        try:
+            await asyncio.wait([self._work])
+        finally:
+            self._work.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._work
+
+    async def run_once(self) -> int:
+        """Backfill, and enter what is due in the minute that is running. How many jobs that made.
+
+        Raises what the store raises; it may be called again.
+        """
+        if not self.items:
+            return 0
+        now = await self._look()
+        self._agenda.start(this_minute(now))
+        return await self._begin(now) + await self._enter_due(now)
+
+    def reload(self, items: Iterable[ParsedItem]) -> None:
+        """Schedule these from now on. On the loop that ``run`` runs on."""
+        self._coming = tuple(items)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End at once, in the middle of whatever it does: nothing of it needs an end. Harmless when repeated."""
+        self._stopped = True
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            if self._coming is not None:
+                self._agenda.replace(self._coming)
+                self._coming = None
+            try:
+                if self._agenda.items:
+                    now = await self._look()
+                    self._agenda.start(next_minute(now))
+                    await self._begin(now)
+                await self._keep_up()
+            except Exception as error:  # noqa: BLE001 - boundary: the top of the scheduler; told, and tried again
+                self._failures += 1
+                pause = OUTAGE(self._failures)
+                if self._failures == 1:
+                    self._events.emit(CronTrouble(f"{type(error).__name__}: {error}", pause))
+                await self._clock.sleep(pause)
+
+    async def _keep_up(self) -> None:
+        """Enter what comes due, until there are other items."""
+        while self._coming is None:
+            if self._agenda.items:
+                now = await self._look()
+                if self._agenda.drop_overdue(now):
+                    await self._begin(now)
+                await self._enter_due(now)
+                self._failures = 0
+            await self._nap()
+
+    async def _begin(self, now: datetime) -> int:
+        """Make the items known, and what was known before is filled up to where it is followed from."""
+        items = self._agenda.items
+        known = await self._store.register([(item.identifier, item.spec) for item in items])
+        plans = [(item, await self._plan(item, what, now)) for item, what in zip(items, known, strict=True)]
+        made = await self._entering.enter(in_order(plans), now, backfilled=True)
+        self._events.emit(CronStarted(tuple(item.identifier for item in items), made))
+        return made
+
+    async def _plan(self, item: ParsedItem, known: KnownItem, now: datetime) -> Iterable[datetime]:
+        """What to make up for. Before its last tick there is nothing: schedulers backfill before they go on."""
+        if not item.fill:
+            return ()
+        until = min(now, self._agenda.cursor(item))
+        since = fill_from(item, known, until)
+        have = await self._store.ticks(item.identifier, since) if since < until else ()
+        return self._agenda.guarded(item, plan_backfill(item, known, until, have))
+
+    async def _enter_due(self, now: datetime) -> int:
+        made = await self._entering.enter(self._agenda.due(now), now, reached=self._agenda.done_until)
+        self._agenda.done_until(this_minute(now) + timedelta(minutes=1))
+        return made
+
+    async def _look(self) -> datetime:
+        """The store's clock. When it is not where it should be, that is told; and nothing is repeated or forgotten."""
+        asked = self._clock.monotonic()
+        now = await self._store.now()
+        answered = self._clock.monotonic()
+        if self._seen is not None:
+            moved = (now - self._seen[0]).total_seconds() - (answered - self._seen[1])
+            if abs(moved) > MOVED + answered - asked:
+                self._events.emit(CronClockMoved(moved))
+                if moved < 0:
+                    self._agenda.back_to(next_minute(now))
+        self._seen = (now, answered)
+        return now
+
+    async def _nap(self) -> None:
+        """Sleep until something is due, or there are other items, or the store's clock is to be looked at again."""
+        if self._coming is not None:
+            return
+        self._wake.clear()
+        timer = None
+        if self._agenda.items and self._seen is not None:
+            shown, moment = self._seen
+            pause = self._agenda.pause(shown + timedelta(seconds=self._clock.monotonic() - moment))
+            timer = self._clock.call_later(max(pause, LEAST_PAUSE), self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _item_failed(self, item: ParsedItem, error: Exception) -> None:
+        self._events.emit(CronTrouble(f"{item.identifier}: {type(error).__name__}: {error}", 0.0))

@@ -1,0 +1,139 @@
+"""Time zones: from minutes of a local wall clock to real ones, and back.
+
+Real minutes and wall minutes are whole numbers, counted as `fields.py` does; real ones by a clock that shows UTC. A
+local clock is taken to show whole minutes: where an offset had seconds (Monrovia until 1972), they are cut off. So
+local time is real time plus a whole offset, and the years are a row of *spans* with one offset each.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+import msgspec
+
+from stowhand.cron.fields import DAY
+
+FIRST = date(2, 1, 1).toordinal() * DAY
+"""The first real minute that anything is computed for; a zone's offset may lead before it."""
+LAST = date(9998, 1, 1).toordinal() * DAY
+_REACH = 2 * DAY
+"""Minutes. Offsets are less than a day either way, so a wall time is shown at most so far from any other."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Real minutes ``start`` to ``stop`` (without it), when local time was real time plus ``offset``."""
+
+    start: int
+    stop: int
+    offset: int
+
+
+class Zone:
+    """A time zone. Its offsets are looked up once for each year that is asked for."""
+
+    def __init__(self, name: str, info: tzinfo) -> None:
+        self.name = name
+        self.info = info
+        self._years: dict[int, tuple[Span, ...]] = {}
+
+    def spans(self, minute: int) -> Iterator[Span]:
+        """The one that holds this real minute, and all later ones."""
+        year = date.fromordinal(minute // DAY).year
+        while year < date.max.year:
+            for span in self._year(year):
+                if span.stop > minute:
+                    yield span
+            year += 1
+
+    def wall(self, minute: int) -> int:
+        """What the local clock shows at this real minute."""
+        return minute + next(self.spans(minute)).offset
+
+    def latest_wall(self, minute: int) -> int:
+        """The latest local time that has been shown up to this real minute, clocks set back or not."""
+        shown = []
+        for span in self.spans(max(minute - _REACH, FIRST)):
+            if span.start > minute:
+                break
+            shown.append(min(span.stop - 1, minute) + span.offset)
+        return max(shown)
+
+    def reach(self, wall: int) -> int:
+        """The first real minute at which the local clock shows ``wall``, or has just skipped it."""
+        for span in self.spans(max(wall - DAY, FIRST)):
+            minute = max(span.start, wall - span.offset)
+            if minute < span.stop:
+                return minute
+        raise AssertionError("years end before they are asked for")
+
+    def _year(self, year: int) -> tuple[Span, ...]:
+        spans = self._years.get(year)
+        if spans is None:
+            spans = self._years[year] = tuple(self._split_year(year))
+        return spans
+
+    def _split_year(self, year: int) -> Iterator[Span]:
+        start, stop = (date(which, 1, 1).toordinal() * DAY for which in (year, year + 1))
+        if self.info is UTC:
+            yield Span(start, stop, 0)
+            return
+        edges = [(start, self._offset(start))]
+        for day in range(start, stop, DAY):
+            self._split(day, day + DAY, edges)
+        for (at, offset), end in zip(edges, [*(at for at, _ in edges[1:]), stop], strict=True):
+            if at < end:
+                yield Span(at, end, offset)
+
+    def _split(self, low: int, high: int, edges: list[tuple[int, int]]) -> None:
+        """Add where the offset changes in (low, high]. No zone ever changed twice within four days."""
+        old, new = edges[-1][1], self._offset(high)
+        if old == new:
+            return
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._offset(middle) == old else (low, middle)
+        edges.append((high, self._offset(high)))
+
+    def _offset(self, minute: int) -> int:
+        """Whole minutes, downwards."""
+        moment = to_moment(min(max(minute, FIRST), LAST))
+        offset = moment.astimezone(self.info).utcoffset()
+        assert offset is not None
+        return offset // timedelta(minutes=1)
+
+
+def to_minute(at: datetime) -> int:
+    """The real minute that an aware moment lies in."""
+    if at.utcoffset() is None:
+        raise ValueError(f"{at.isoformat()} has no time zone; add one, as in datetime.now(UTC)")
+    moment = at.astimezone(UTC)
+    return moment.toordinal() * DAY + moment.hour * 60 + moment.minute
+
+
+def to_moment(minute: int) -> datetime:
+    """Aware, in UTC."""
+    day, minute = divmod(minute, DAY)
+    return datetime.fromordinal(day).replace(hour=minute // 60, minute=minute % 60, tzinfo=UTC)
+
+
+@lru_cache(maxsize=64)
+def find_zone(name: str) -> Zone:
+    """A zone by its IANA name, or "UTC". Raises ValueError with a sentence."""
+    return Zone(name, UTC if name == "UTC" else _find(name))
+
+
+def _find(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):  # not there; no such key; a folder, such as "America"
+        known = available_timezones()
+    if not known:
+        raise ValueError(f"{name[:40]!r}: this machine has no time zones; install the package tzdata")
+    spelt = {zone.lower(): zone for zone in known}
+    near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.5)
+    hint = f"did you mean {spelt[near[0]]}?" if near else "write for example Europe/Berlin"
+    raise ValueError(f"{name[:40]!r} is no time zone; {hint}")

@@ -1,0 +1,60 @@
+"""One slot for a handler: what runs in it, why that is told to stop, and who is told how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Any, Protocol
+
+from stowhand.clock import Cancelable
+from stowhand.handler import Attempt
+from stowhand.leases import Held
+from stowhand.lifecycle import Outcome
+
+
+class Stop(StrEnum):
+    """Why a running handler is told to stop."""
+
+    TIMEOUT = "timeout"
+    CANCELED = "canceled"
+    """Somebody asked the job to cancel."""
+    LOST = "lost"
+    """Its lease is gone, or may be given away any moment."""
+    RETURNED = "returned"
+    """The worker stops: the job goes back unspent."""
+    CRASHED = "crashed"
+    """The child process that ran it died."""
+
+
+class ChildCrashed(Exception):
+    """Raised by an isolating handler: the child process died before it could say how the attempt ended."""
+
+
+Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
+"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed when it did."""
+
+
+class Ending(Protocol):
+    """Told how each attempt ended. ``None`` instead of an outcome: nothing is to be recorded, because of ``stop``."""
+
+    def started(self, held: Held) -> None:
+        """A handler begins."""
+
+    def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
+        """A handler ended."""
+
+
+class Lane:
+    """One slot: the task that runs in it, and what it runs."""
+
+    __slots__ = ("held", "stop", "task", "timer", "timer_seconds", "waited")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.held: Held | None = None
+        self.stop: Stop | None = None
+        self.timer: Cancelable | None = None
+        self.timer_seconds = 0.0
+        self.waited = False
+        """Its last handler really waited, so the loop has had its turn since."""

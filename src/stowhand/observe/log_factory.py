@@ -1,0 +1,99 @@
+"""A logger that writes wherever the program wants: ``Logger(log_factory)``, for the runner and its tasks.
+
+``log_factory(scope)`` is called once per scope and gives a function ``log(level, message, meta)``. A scope is a dict
+that may have the keys ``label`` ("core", "worker", "job"), ``worker_id``, ``task_identifier``, ``job_id``, and whatever
+``logger.scope(…)`` added. Levels: "error", "warning", "info", "debug".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stowhand.observe.job_logger import Facts, ScopedLogger, core_logger
+from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope
+from stowhand.text import clean
+
+LogScope = dict[str, Any]
+Log = Callable[[str, str, Mapping[str, Any] | None], object]
+LogFactory = Callable[[LogScope], Log]
+_NAMES = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
+
+
+class Logger:
+    """Four levels and a scope. Without a factory it writes to the standard ``logging``, below ``stowhand``.
+
+    Nothing that a factory or its functions raise reaches a task or the worker; it is told to the standard ``logging``.
+    """
+
+    def __init__(self, log_factory: LogFactory | None = None, scope: Mapping[str, Any] | None = None) -> None:
+        self._factory = log_factory
+        self._scope = dict(scope or {})
+        self._write = self._made()
+
+    def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """Somebody must look."""
+        self._log("error", message, meta, facts)
+
+    def warn(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """Somebody may want to look."""
+        self._log("warning", message, meta, facts)
+
+    warning = warn
+
+    def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """What happens."""
+        self._log("info", message, meta, facts)
+
+    def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
+        """For the one who looks for a mistake. Without a factory: only with ``STOWHAND_DEBUG=1`` or as configured."""
+        self._log("debug", message, meta, facts)
+
+    def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> Logger:
+        """The same logger, with further facts in its scope."""
+        return Logger(self._factory, {**self._scope, **(extra or {}), **facts})
+
+    def of(self, scope: Scope) -> Logger:
+        """The same logger for a scope of ours: a worker, a job."""
+        known = {name: getattr(scope, ours) for ours, name in _NAMES.items() if getattr(scope, ours) is not None}
+        return self.scope({"label": scope.label, **known, **scope.extra})
+
+    def enabled(self, level: str) -> bool:
+        """Would a message of this level be written? A factory is given everything."""
+        return self._factory is not None or _standard(self._scope).enabled(level)
+
+    def _made(self) -> Log:
+        if self._factory is None:
+            return _Standard(self._scope)
+        try:
+            return self._factory(dict(self._scope))
+        except Exception as error:  # noqa: BLE001 - boundary: somebody else's code must not end a job
+            _complain(error)
+            return _Standard(self._scope)
+
+    def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None:
+        meta = {**given, **facts} if given else facts
+        try:
+            self._write(level, clean(str(message), LOG_ENTRY_LIMIT), meta or None)
+        except Exception as error:  # noqa: BLE001 - boundary: the same
+            _complain(error)
+
+
+class _Standard:
+    """The log function of the standard ``logging``."""
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self._logger = _standard(scope)
+
+    def __call__(self, level: str, message: str, meta: Mapping[str, Any] | None) -> None:
+        getattr(self._logger, level)(message, meta)
+
+
+def _standard(scope: Mapping[str, Any]) -> ScopedLogger:
+    named = {ours: scope[name] for ours, name in _NAMES.items() if name in scope}
+    extra = {name: value for name, value in scope.items() if name not in ("label", *_NAMES.values())}
+    return ScopedLogger(Scope(str(scope.get("label", "core")), **named, extra=extra))
+
+
+def _complain(error: Exception) -> None:
+    core_logger().error(f"The program's own logger raised {type(error).__name__}: {clean(str(error), 500)}")

@@ -1,0 +1,66 @@
+"""The worker and the queue as a library, function by function: for programs that prefer functions to an ``App``.
+
+running.py   run, run_once, run_migrations, and the Runner
+utils.py     make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
+options.py   what can be said to them, and where the store is
+events.py    WorkerEvents, the emitter; payloads.py: every name, and what its listeners get
+watching.py  from the core's events to those names
+
+Each name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stowhand.cron.crontab import parse_cron_items, parse_crontab
+    from stowhand.cron.item import CronDate, CronItem, CronOptions
+    from stowhand.observe.log_factory import Logger
+    from stowhand.runner.events import WorkerEvents
+    from stowhand.runner.running import Runner, run, run_migrations, run_once
+    from stowhand.runner.utils import WorkerUtils, make_worker_utils, quick_add_job
+
+_ROOM_OF = {
+    "CronDate": "cron.item",
+    "CronItem": "cron.item",
+    "CronOptions": "cron.item",
+    "Logger": "observe.log_factory",
+    "Runner": "runner.running",
+    "WorkerEvents": "runner.events",
+    "WorkerUtils": "runner.utils",
+    "make_worker_utils": "runner.utils",
+    "parse_cron_items": "cron.crontab",
+    "parse_crontab": "cron.crontab",
+    "quick_add_job": "runner.utils",
+    "run": "runner.running",
+    "run_migrations": "runner.running",
+    "run_once": "runner.running",
+}
+
+__all__ = [
+    "CronDate",
+    "CronItem",
+    "CronOptions",
+    "Logger",
+    "Runner",
+    "WorkerEvents",
+    "WorkerUtils",
+    "make_worker_utils",
+    "parse_cron_items",
+    "parse_crontab",
+    "quick_add_job",
+    "run",
+    "run_migrations",
+    "run_once",
+]
+
+
+def __getattr__(name: str) -> object:
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"stowhand.{room}"), name)
+    globals()[name] = value
+    return value

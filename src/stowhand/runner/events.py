@@ -1,0 +1,179 @@
+"""``WorkerEvents``: an emitter with a closed list of names, typed by what the listeners of each are given."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, cast, overload
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.observe.job_logger import core_logger
+from stowhand.runner.payloads import (
+    PAYLOADS,
+    JobDone,
+    JobErred,
+    JobEvent,
+    PoolEvent,
+    PoolListenError,
+    PoolListens,
+    PoolShutdown,
+    PoolShutdownError,
+    Stopped,
+    Terminated,
+    WorkerCreated,
+    WorkerError,
+    WorkerEvent,
+    WorkerFatal,
+    WorkerStop,
+)
+from stowhand.tasks.options import suggest
+
+Listener = Callable[[Any], object]
+
+
+PoolName = Literal["pool:create", "pool:listen:connecting", "pool:release"]
+WorkerName = Literal["worker:release", "worker:getJob:start", "worker:getJob:empty"]
+JobName = Literal["job:start", "job:success"]
+ErredName = Literal["job:error", "job:failed"]
+
+
+class Subscribe(Protocol):
+    """``events.on(name, listener)``, typed by the name. The listener may be asynchronous."""
+
+    @overload
+    def __call__(self, name: PoolName, listener: Callable[[PoolEvent], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["pool:listen:success"], listener: Callable[[PoolListens], object], /) -> None: ...
+    @overload
+    def __call__(
+        self, name: Literal["pool:listen:error"], listener: Callable[[PoolListenError], object], /
+    ) -> None: ...
+    @overload
+    def __call__(
+        self, name: Literal["pool:gracefulShutdown"], listener: Callable[[PoolShutdown], object], /
+    ) -> None: ...
+    @overload
+    def __call__(
+        self, name: Literal["pool:gracefulShutdown:error"], listener: Callable[[PoolShutdownError], object], /
+    ) -> None: ...
+    @overload
+    def __call__(self, name: Literal["worker:create"], listener: Callable[[WorkerCreated], object], /) -> None: ...
+    @overload
+    def __call__(self, name: WorkerName, listener: Callable[[WorkerEvent], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["worker:stop"], listener: Callable[[WorkerStop], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["worker:getJob:error"], listener: Callable[[WorkerError], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["worker:fatalError"], listener: Callable[[WorkerFatal], object], /) -> None: ...
+    @overload
+    def __call__(self, name: JobName, listener: Callable[[JobEvent], object], /) -> None: ...
+    @overload
+    def __call__(self, name: ErredName, listener: Callable[[JobErred], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["job:complete"], listener: Callable[[JobDone], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["gracefulShutdown"], listener: Callable[[Terminated], object], /) -> None: ...
+    @overload
+    def __call__(self, name: Literal["stop"], listener: Callable[[Stopped], object], /) -> None: ...
+
+
+class WorkerEvents:
+    """Listeners by name. Hand one to ``run`` or ``run_once`` to hear from the very first event on.
+
+        events = WorkerEvents()
+        events.on("job:success", lambda event: print(event.worker.worker_id, event.job.id))
+
+    An unknown name is a ConfigurationError. What a listener raises is logged, and stops neither jobs nor others.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+        self._running: set[asyncio.Future[Any]] = set()
+        self._curious: list[Callable[[str], None]] = []
+        self.on = cast("Subscribe", self._on)
+        """Call the listener whenever it happens."""
+        self.once = cast("Subscribe", self._once)
+        """Call the listener the next time it happens, and no more."""
+        self.on_listener_error: Callable[[str], None] = core_logger().error
+        """Told, in words, what a listener raised."""
+
+    def off(self, name: str, listener: Listener) -> None:
+        """Call it no more. Harmless when it was never there."""
+        named = self._listeners.get(_known(name), [])
+        found = next((one for one in named if listener in (one, getattr(one, "listener", None))), None)
+        if found is not None:
+            # A new list: whoever is being told just now goes through the old one.
+            self._listeners[name] = [one for one in named if one is not found]
+
+    def wants(self, *names: str) -> bool:
+        """Is there a listener to one of them?"""
+        return any(self._listeners.get(name) for name in names)
+
+    def emit(self, name: str, payload: msgspec.Struct) -> None:
+        """Tell those who listen. Never raises."""
+        for listener in tuple(self._listeners.get(name, ())):
+            try:
+                result = listener(payload)
+                if inspect.isawaitable(result):
+                    self._follow(name, result)
+            except Exception as error:  # noqa: BLE001 - boundary: listeners are somebody else's code
+                self._complain(name, error)
+
+    async def settled(self) -> None:
+        """Wait until every asynchronous listener that was called has ended."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def watch(self, curious: Callable[[str], None]) -> None:
+        """Tell ``curious`` each name that is listened to, now and later."""
+        self._curious.append(curious)
+        for name, listeners in self._listeners.items():
+            if listeners:
+                curious(name)
+
+    def unwatch(self, curious: Callable[[str], None]) -> None:
+        """Tell it no more."""
+        self._curious.remove(curious)
+
+    def _on(self, name: str, listener: Listener, /) -> None:
+        self._listeners[_known(name)] = [*self._listeners.get(name, ()), listener]
+        for curious in self._curious:
+            curious(name)
+
+    def _once(self, name: str, listener: Listener, /) -> None:
+        self._on(name, _Once(self, name, listener))
+
+    def _follow(self, name: str, result: Any) -> None:
+        running = asyncio.ensure_future(result)
+        self._running.add(running)
+
+        def ended(task: asyncio.Future[Any]) -> None:
+            self._running.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._complain(name, error)
+
+        running.add_done_callback(ended)
+
+    def _complain(self, name: str, error: BaseException) -> None:
+        self.on_listener_error(f"A listener to {name!r} raised {type(error).__name__}: {error}")
+
+
+class _Once:
+    """Calls its listener one time."""
+
+    def __init__(self, events: WorkerEvents, name: str, listener: Listener) -> None:
+        self._events, self._name, self.listener = events, name, listener
+
+    def __call__(self, payload: Any) -> object:
+        self._events.off(self._name, self)
+        return self.listener(payload)
+
+
+def _known(name: str) -> str:
+    if name not in PAYLOADS:
+        raise ConfigurationError(f"no event {name!r}; {suggest(name, PAYLOADS)}")
+    return name

@@ -1,0 +1,252 @@
+"""What can be said to ``run`` and to ``make_worker_utils``, and the store that is meant. Mistakes come all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from stowhand.cron.item import ParsedItem
+from stowhand.errors import ConfigurationError, StowhandError
+from stowhand.lifecycle import Backoff, seconds
+from stowhand.observe.log_factory import Logger
+from stowhand.options import Flags, WorkerOptions
+from stowhand.queue_store import QueueStore
+from stowhand.retry import named
+from stowhand.runner.events import WorkerEvents
+from stowhand.service.app_options import Duration
+from stowhand.service.crontabs import items_of
+from stowhand.service.settings import NOBODY, resolve_store_url
+from stowhand.service.store_url import store_url
+from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
+from stowhand.stores import open_store
+from stowhand.tasks.discovery import load_folder
+from stowhand.tasks.options import suggest
+from stowhand.tasks.registry import Registry
+from stowhand.tasks.task_list import TaskList, read_task_list
+
+MILLISECONDS = 500
+"""A plain number from here on was surely meant in milliseconds."""
+NO_STORE = "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
+NO_TASKS = "no tasks are named: give task_list or task_directory"
+
+
+class WorkerUtilsOptions(TypedDict, total=False):
+    """Which store, and how it is opened. Exactly one of ``connection_string`` and ``pg_pool``, or the environment."""
+
+    connection_string: str | None
+    """A URL (PostgreSQL or SQLite), a libpq string, or the name of a PostgreSQL database."""
+    pg_pool: object | None
+    """A ``psycopg_pool.AsyncConnectionPool``, open; it stays the program's own."""
+    schema: str
+    no_prepared_statements: bool
+    max_pool_size: int
+    """PostgreSQL: connections at most, the four that a worker keeps for itself included. Not with ``pg_pool``."""
+    history: Duration | None
+    listen_url: str | None
+    synchronous: Literal["FULL", "NORMAL"]
+
+
+class RunnerOptions(WorkerUtilsOptions, total=False):
+    """The same, the tasks, and how to work. Exactly one of ``task_list`` and ``task_directory``."""
+
+    task_list: TaskList | None
+    """Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares."""
+    task_directory: str | Path | None
+    concurrency: int
+    poll_interval: Duration | None
+    """A timedelta, or seconds."""
+    no_handle_signals: bool
+    logger: Logger | None
+    events: WorkerEvents | None
+    forbidden_flags: Iterable[str] | Flags | None
+    crontab: str | None
+    """The text of a crontab."""
+    crontab_file: str | Path | None
+    parsed_cron_items: Sequence[ParsedItem] | None
+    """From ``parse_crontab`` or ``parse_cron_items``."""
+    name: str | None
+    lease: Duration
+    grace: Duration
+    timeout: Duration | None
+    backoff: Backoff | str
+
+
+_OF_STORES = tuple(WorkerUtilsOptions.__annotations__)
+_OF_RUNNERS = tuple(RunnerOptions.__annotations__)
+_OF_WORKERS = ("name", "concurrency", "poll_interval", "lease", "grace", "timeout")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a run needs, all of it checked."""
+
+    store: QueueStore
+    """Not connected yet."""
+    registry: Registry
+    passed_over: tuple[str, ...]
+    """Files of the task directory that are no tasks, and why."""
+    worker: WorkerOptions
+    cron: tuple[ParsedItem, ...]
+    signals: bool
+    logger: Logger | None
+    events: WorkerEvents
+
+
+def find_store(whose: str, given: Mapping[str, Any], known: Iterable[str] = _OF_STORES) -> QueueStore:
+    """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
+    problems: list[str] = []
+    store = _store(given, problems)
+    _finish(whose, [*_unknown(given, known), *problems])
+    assert store is not None
+    return store
+
+
+def find_store_for_migrations(given: Mapping[str, Any]) -> QueueStore:
+    """The same for options that may also say what a runner needs."""
+    return find_store("run_migrations", given, _OF_RUNNERS)
+
+
+def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
+    """Raises ConfigurationError with every mistake in ``given``."""
+    problems = _unknown(given, _OF_RUNNERS)
+    registry, passed_over = _tasks(given, problems)
+    worker = _worker(given, registry, problems, once=once)
+    cron = _cron(given, problems)
+    events, logger = given.get("events"), given.get("logger")
+    problems += _wrong_kinds(events, logger)
+    store = _store(given, problems, worker=True)
+    _finish(whose, problems)
+    assert store is not None
+    assert worker is not None
+    return Plan(
+        store=store,
+        registry=registry,
+        passed_over=passed_over,
+        worker=worker,
+        cron=cron,
+        signals=not given.get("no_handle_signals", False),
+        logger=logger,
+        events=events if events is not None else WorkerEvents(),
+    )
+
+
+def _finish(whose: str, problems: Sequence[str]) -> None:
+    if problems:
+        raise ConfigurationError("\n".join(f"{whose}: {problem}" for problem in problems))
+
+
+def _unknown(given: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    return [f"no option {name!r}; {suggest(name, known)}" for name in given if name not in known]
+
+
+def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems: list[str]) -> str | None:
+    """Which of the names is given; both is a mistake."""
+    found = [name for name in names if given.get(name) is not None]
+    if len(found) > 1:
+        problems.append(f"{' and '.join(found)} are both given: {what} by one of them")
+    return found[0] if found else None
+
+
+def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = False) -> QueueStore | None:
+    """In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
+    source = _one_of(given, ("pg_pool", "connection_string"), "the database is named", problems)
+    try:
+        if source == "pg_pool":
+            return open_store("postgresql://", _store_options(given))
+        url = store_url(given["connection_string"]) if source is not None else _from_environment()
+        size = given.get("max_pool_size", StoreOptions().pool_size)
+        if worker and url.startswith("postgresql:") and size <= RESERVED_CONNECTIONS:
+            problems.append(
+                f"max_pool_size: {size} given; a worker keeps {RESERVED_CONNECTIONS} connections for itself, and tasks"
+                f" need at least 1: give {RESERVED_CONNECTIONS + 1} or more"
+            )
+        return open_store(url, _store_options(given))
+    except StowhandError as error:
+        problems.append(str(error))
+    except (AttributeError, TypeError) as error:
+        problems.append(f"the store cannot be opened with these options: {error}")
+    return None
+
+
+def _from_environment() -> str:
+    found = resolve_store_url()
+    if found.source == NOBODY:
+        raise ConfigurationError(f"{NO_STORE}{'; ' * bool(found.note)}{found.note}")
+    return found.url
+
+
+def _store_options(given: Mapping[str, Any]) -> StoreOptions:
+    chosen: dict[str, Any] = {
+        name: given[name] for name in ("schema", "listen_url", "synchronous") if given.get(name) is not None
+    }
+    if "history" in given:
+        chosen["history"] = None if given["history"] is None else seconds(given["history"])
+    if given.get("max_pool_size") is not None:
+        chosen["pool_size"] = given["max_pool_size"]
+    chosen["prepared_statements"] = not given.get("no_prepared_statements", False)
+    return StoreOptions(pool=given.get("pg_pool"), **chosen)
+
+
+def _tasks(given: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tuple[str, ...]]:
+    registry = Registry()
+    source = _one_of(given, ("task_list", "task_directory"), "tasks are named", problems)
+    try:
+        match source:
+            case "task_directory":
+                return registry, load_folder(given["task_directory"], registry).passed_over
+            case "task_list":
+                return read_task_list(given["task_list"]), ()
+            case _:
+                problems.append(NO_TASKS)
+    except StowhandError as error:
+        problems.append(str(error))
+    return registry, ()
+
+
+def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *, once: bool) -> WorkerOptions | None:
+    poll = given.get("poll_interval")
+    if isinstance(poll, int | float) and poll >= MILLISECONDS:
+        problems.append(
+            f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
+            " it means)"
+        )
+    try:
+        values = {name: _seconds(given[name]) for name in _OF_WORKERS if given.get(name) is not None}
+        if given.get("backoff") is not None:
+            values["backoff"] = named(given["backoff"])
+        flags = given.get("forbidden_flags") or ()
+        return WorkerOptions(tasks=registry.names, once=once, forbidden_flags=flags, **values)
+    except (StowhandError, TypeError) as error:
+        problems.append(str(error))
+        return None
+
+
+def _seconds(value: Any) -> Any:
+    return seconds(value) if isinstance(value, timedelta) else value
+
+
+def _cron(given: Mapping[str, Any], problems: list[str]) -> tuple[ParsedItem, ...]:
+    source = _one_of(given, ("crontab", "crontab_file", "parsed_cron_items"), "what recurs is named", problems)
+    try:
+        match source:
+            case "crontab":
+                return items_of({"crontab": given[source]})
+            case "crontab_file":
+                return items_of({"crontab_file": given[source]})
+            case "parsed_cron_items":
+                return items_of({"cron_items": given[source]})
+    except StowhandError as error:
+        problems.append(str(error))
+    return ()
+
+
+def _wrong_kinds(events: object, logger: object) -> list[str]:
+    problems = []
+    if events is not None and not isinstance(events, WorkerEvents):
+        problems.append(f"events: a {type(events).__name__} given; it must be a stowhand.runner.WorkerEvents")
+    if logger is not None and not isinstance(logger, Logger):
+        problems.append(f"logger: a {type(logger).__name__} given; it must be a stowhand.runner.Logger(log_factory)")
+    return problems

@@ -1,0 +1,152 @@
+"""What the listeners of each event are given: frozen records, with the names of the original's keys in snake_case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import StowhandError
+from stowhand.job import Job
+from stowhand.runner.pool import PoolWorker, WorkerPool
+
+Tasks = Mapping[str, Callable[..., Any]]
+
+
+class TaskFailed(StowhandError):
+    """A job's error where its task raised none: it took too long, or returned ``Retry`` or ``Fail``."""
+
+
+class PoolEvent(msgspec.Struct, frozen=True):
+    """Of the pool as a whole."""
+
+    worker_pool: WorkerPool
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The same."""
+        return self.worker_pool
+
+
+class PoolListens(msgspec.Struct, frozen=True):
+    """The pool hears wake-ups now. ``client``: the connection that listens."""
+
+    worker_pool: WorkerPool
+    client: object
+
+
+class PoolListenError(msgspec.Struct, frozen=True):
+    """The pool hears no wake-ups; it polls, and tries again."""
+
+    worker_pool: WorkerPool
+    error: BaseException
+    client: object
+
+
+class PoolShutdown(msgspec.Struct, frozen=True):
+    """The pool takes nothing new. ``message``: why."""
+
+    pool: WorkerPool
+    message: str
+
+
+class PoolShutdownError(msgspec.Struct, frozen=True):
+    """Its end was not in order."""
+
+    pool: WorkerPool
+    error: BaseException
+
+
+class WorkerCreated(msgspec.Struct, frozen=True):
+    """A worker is there. ``tasks``: what it can run, functions by name."""
+
+    worker: PoolWorker
+    tasks: Tasks
+
+
+class WorkerEvent(msgspec.Struct, frozen=True):
+    """Of one worker."""
+
+    worker: PoolWorker
+
+
+class WorkerStop(msgspec.Struct, frozen=True):
+    """A worker has ended. ``error``: what broke it, if anything did."""
+
+    worker: PoolWorker
+    error: BaseException | None = None
+
+
+class WorkerError(msgspec.Struct, frozen=True):
+    """A call to the store failed; it is tried again."""
+
+    worker: PoolWorker
+    error: BaseException
+
+
+class WorkerFatal(msgspec.Struct, frozen=True):
+    """A worker broke. ``job_error`` is always ``None``: what a job raises breaks no worker."""
+
+    worker: PoolWorker
+    error: BaseException
+    job_error: BaseException | None = None
+
+
+class JobEvent(msgspec.Struct, frozen=True):
+    """Of one job, as it was claimed."""
+
+    worker: PoolWorker
+    job: Job
+
+
+class JobErred(msgspec.Struct, frozen=True):
+    """Of one job, and what its task raised (else a TaskFailed)."""
+
+    worker: PoolWorker
+    job: Job
+    error: BaseException
+
+
+class JobDone(msgspec.Struct, frozen=True):
+    """The store has recorded the end of a job, whatever it was."""
+
+    worker: PoolWorker
+    job: Job
+    error: BaseException | None
+
+
+class Terminated(msgspec.Struct, frozen=True):
+    """A signal ends the runner. ``signal``: its name, "SIGTERM"."""
+
+    signal: str
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The runner has stopped."""
+
+
+PAYLOADS: dict[str, type[msgspec.Struct]] = {
+    "pool:create": PoolEvent,
+    "pool:listen:connecting": PoolEvent,
+    "pool:listen:success": PoolListens,
+    "pool:listen:error": PoolListenError,
+    "pool:release": PoolEvent,
+    "pool:gracefulShutdown": PoolShutdown,
+    "pool:gracefulShutdown:error": PoolShutdownError,
+    "worker:create": WorkerCreated,
+    "worker:release": WorkerEvent,
+    "worker:stop": WorkerStop,
+    "worker:getJob:start": WorkerEvent,
+    "worker:getJob:error": WorkerError,
+    "worker:getJob:empty": WorkerEvent,
+    "worker:fatalError": WorkerFatal,
+    "job:start": JobEvent,
+    "job:success": JobEvent,
+    "job:error": JobErred,
+    "job:failed": JobErred,
+    "job:complete": JobDone,
+    "gracefulShutdown": Terminated,
+    "stop": Stopped,
+}
+"""Every name, and what its listeners are given."""

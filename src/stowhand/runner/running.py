@@ -1,0 +1,202 @@
+"""``run``: a worker in this event loop, and the ``Runner`` that stands for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self, Unpack
+
+import msgspec
+
+from stowhand import limits
+from stowhand.cron.scheduler import Scheduler
+from stowhand.errors import StowhandError
+from stowhand.events import Events
+from stowhand.handler import Policy
+from stowhand.job import Job
+from stowhand.observe.job_logger import LineLogger, ScopedLogger
+from stowhand.observe.listener import LogListener
+from stowhand.observe.logs import Scope, configure_if_nobody_has
+from stowhand.options import WorkerOptions
+from stowhand.runner.events import WorkerEvents
+from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migrations, make_plan
+from stowhand.runner.pool import WorkerPool
+from stowhand.runner.signals import Signals
+from stowhand.runner.watching import Watch, WatchedHandler
+from stowhand.service.crontabs import RecurringWorker
+from stowhand.service.embedding import report
+from stowhand.service.opening import open_installed
+from stowhand.service.process import Stopper, leave
+from stowhand.tasks.context import JobLogger
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.options import TaskSpec, read_spec
+from stowhand.worker import Worker, new_identity
+
+_ALIVE: set[asyncio.Task[None]] = set()
+"""A loop knows its tasks by weak references only."""
+
+
+async def run(**options: Unpack[RunnerOptions]) -> Runner:
+    """Start a worker in this event loop. It works until ``runner.stop()`` or a signal; an absent schema is installed.
+
+    Raises ConfigurationError (every mistake in the options at once), StoreUnreachable, SchemaError.
+    """
+    return await _start(make_plan("run", options, once=False))
+
+
+async def run_once(**options: Unpack[RunnerOptions]) -> None:
+    """Work until nothing is due, then return. Raises as ``run`` does, and what broke the worker."""
+    async with await _start(make_plan("run_once", options, once=True)) as runner:
+        await runner.wait()
+
+
+async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
+    """Install the schema, or bring it up to date. Takes the options of ``run``; tasks are not needed."""
+    store = find_store_for_migrations(options)
+    try:
+        await store.install()
+    finally:
+        await store.close()
+
+
+async def _start(plan: Plan) -> Runner:
+    configure_if_nobody_has()
+    try:
+        await open_installed(plan.store)
+        return Runner(plan)
+    except BaseException:
+        await plan.store.close()
+        raise
+
+
+class Runner:
+    """A worker that runs. ``async with await run(…) as runner:`` stops it at the end of the block."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.events: WorkerEvents = plan.events
+        self._plan = plan
+        self._stopped = self._asked = False
+        options = msgspec.structs.replace(plan.worker, name=plan.worker.name or new_identity())
+        assert options.name is not None
+        self._loop = asyncio.get_running_loop()
+        self._pool = WorkerPool(options.name, options.concurrency, self._shut_down)
+        core = Events()
+        functions = {definition.name: definition.function for definition in plan.registry}
+        self._watch = Watch(plan.events, core, self._pool, functions)
+        new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
+        LogListener(core, new_logger)
+        plan.events.on_listener_error = new_logger(Scope("core")).error
+        for problem in plan.passed_over:
+            new_logger(Scope("core")).warning(problem)
+        self._handler = self._make_handler(options.name)
+        self._worker = self._make_worker(options, core)
+        self._watch.listen(plan.store)
+        self._signals = self._handle_signals() if plan.signals else None
+        self._watch.begin()
+        self._running = self._loop.create_task(self._run(), name="stowhand runner")
+        _ALIVE.add(self._running)
+        self._running.add_done_callback(_ALIVE.discard)
+        self._running.add_done_callback(report)
+
+    @property
+    def promise(self) -> asyncio.Future[None]:
+        """To be awaited: done when the runner has ended; raises what broke it. Giving up waiting does not stop it."""
+        return asyncio.shield(self._running)
+
+    async def wait(self) -> None:
+        """As ``await runner.promise``."""
+        await self.promise
+
+    async def stop(self) -> None:
+        """Take nothing new, and wait until running jobs have ended (their grace at most) and all is closed.
+
+        Raises StowhandError when it has been stopped before or has ended by itself, and what broke the worker.
+        """
+        if self._stopped or self._running.done():
+            raise StowhandError("Runner is already stopped")
+        self._shut_down("the runner is stopped")
+        await self.wait()
+
+    async def add_job(self, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
+        """Enqueue a job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable."""
+        job = self._plan.registry.new_job(identifier, payload, read_spec(spec))
+        return await self._plan.store.enqueue(limits.check(job))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._stopped:
+            self._shut_down("the block around the runner has ended", silently=self._running.done())
+        await asyncio.wait([self._running])
+        if error is None:
+            self._running.result()
+
+    # -- its life --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        crash: BaseException | None = None
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._plan.store.close)
+            closing.callback(self._handler.close)
+            if self._signals is not None:
+                closing.callback(self._signals.restore)
+            try:
+                await self._worker.run()
+            except BaseException as error:
+                crash = error
+                raise
+            finally:
+                self._plan.store.on_listening = None
+                broke = crash if isinstance(crash, Exception) else None  # a cancellation is no mistake
+                await self._watch.end(broke, asked=self._asked)
+
+    def _shut_down(self, message: str, *, silently: bool = False) -> None:
+        """Asked to stop, the first time."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if not silently:
+            self._asked = True
+            self._watch.shutdown(message)
+            self._worker.stop()
+
+    def _handle_signals(self) -> Signals:
+        stopper = Stopper(self._worker, lambda: leave(self._plan.store, self._worker))
+
+        def heard(name: str) -> None:
+            if not self._asked:
+                self._asked = True
+                self._loop.call_soon_threadsafe(self._watch.terminated, name)
+            stopper.wish()
+
+        signals = Signals(heard)
+        signals.install()
+        return signals
+
+    def _make_worker(self, options: WorkerOptions, core: Events) -> Worker:
+        store, handler = self._plan.store, WatchedHandler(self._handler, self._watch)
+        if self._plan.cron:
+            scheduler = Scheduler(store, self._plan.cron, core)
+            return RecurringWorker(scheduler, store, handler, options, events=core)
+        return Worker(store, handler, options, events=core)
+
+    def _make_handler(self, worker: str) -> TaskHandler:
+        plan = self._plan
+
+        def logger_of(job: Job) -> JobLogger:
+            scope = Scope("job", worker, job.task, job.id)
+            return ScopedLogger(scope) if plan.logger is None else plan.logger.of(scope)
+
+        default = Policy(timeout=plan.worker.timeout, backoff=plan.worker.backoff)
+        return TaskHandler(
+            plan.registry,
+            producer=plan.store,
+            logger_factory=logger_of,
+            default=default,
+            connect=plan.store.connection,
+        )

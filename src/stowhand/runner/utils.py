@@ -1,0 +1,146 @@
+"""Enqueueing and administration without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, Unpack, cast
+
+from stowhand import limits
+from stowhand.errors import InvalidJob, SchemaError, StowhandError
+from stowhand.job import Job, KeyMode, NewJob
+from stowhand.queue_store import Answer, QueueStore, Reschedule
+from stowhand.runner.options import WorkerUtilsOptions, find_store
+from stowhand.tasks.options import TaskSpec, read_spec
+from stowhand.tasks.registry import Registry
+
+
+class JobSpec(TaskSpec, total=False):
+    """One job of ``add_jobs``: its task, its payload, and what ``add_job`` takes by keyword."""
+
+    identifier: str
+    payload: object
+
+
+async def make_worker_utils(**options: Unpack[WorkerUtilsOptions]) -> WorkerUtils:
+    """Connect. A missing schema is no error yet: see ``migrate``. Raises ConfigurationError, StoreUnreachable."""
+    return await _open("make_worker_utils", options)
+
+
+async def quick_add_job(
+    options: WorkerUtilsOptions, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]
+) -> Job:
+    """Connect, enqueue one job, and let the connection go. For more than one, ``make_worker_utils`` is cheaper.
+
+    Raises ConfigurationError, StoreUnreachable, SchemaMissing, InvalidJob, OutcomeUnknown.
+    """
+    async with await _open("quick_add_job", options) as utils:
+        return await utils.add_job(identifier, payload, **spec)
+
+
+async def _open(whose: str, options: Mapping[str, Any]) -> WorkerUtils:
+    store = find_store(whose, options)
+    try:
+        await store.open()
+    except SchemaError:
+        pass  # absent or old: what needs it will say so, and migrate is there for it
+    except BaseException:
+        await store.close()
+        raise
+    return WorkerUtils(store)
+
+
+class WorkerUtils:
+    """One per program and event loop, shared by all of its tasks. Release it at the end, or use ``async with``."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self._opened = store
+        self._names = Registry()
+        self._released = False
+
+    async def add_job(self, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
+        """Enqueue a job. Raises InvalidJob, SchemaMissing, OutcomeUnknown, StoreUnreachable."""
+        return await self._store.enqueue(self._job(identifier, payload, spec))
+
+    async def add_jobs(
+        self, specs: Iterable[JobSpec | NewJob], *, job_key_preserve_run_at: bool = False
+    ) -> Sequence[Job]:
+        """Enqueue many in one transaction: all of them or none; the jobs in the order given.
+
+        ``job_key_preserve_run_at``: keyed jobs that say nothing of ``job_key_mode`` keep the time they had.
+        """
+        mode = KeyMode.PRESERVE_RUN_AT if job_key_preserve_run_at else None
+        jobs = [self._numbered(number, spec, mode) for number, spec in enumerate(specs, 1)]
+        return await self._store.add_jobs(jobs)
+
+    async def remove_job(self, job_key: str) -> Answer:
+        """Delete the job that bears the key; a running one loses it, and will not run again."""
+        return await self._store.remove_key(job_key)
+
+    async def complete_jobs(self, job_ids: Iterable[int]) -> Sequence[Job]:
+        """As if they had been worked off. Running ones are left alone; what was changed is returned."""
+        return await self._store.complete_jobs(list(job_ids))
+
+    async def permanently_fail_jobs(self, job_ids: Iterable[int], reason: str | None = None) -> Sequence[Job]:
+        """Failed for good. Running ones are left alone; what was changed is returned."""
+        return await self._store.permanently_fail_jobs(list(job_ids), reason)
+
+    async def reschedule_jobs(
+        self,
+        job_ids: Iterable[int],
+        *,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        attempts: int | None = None,
+        max_attempts: int | None = None,
+    ) -> Sequence[Job]:
+        """Give them other details; what is not given stays, 0 is 0. Running ones are left alone."""
+        to = Reschedule(run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
+        return await self._store.reschedule_jobs(list(job_ids), to)
+
+    async def force_unlock_workers(self, worker_ids: Iterable[str]) -> Sequence[Job]:
+        """Take back what these workers hold. Should one still live, nothing it does for them is recorded."""
+        return await self._store.force_unlock_workers(list(worker_ids))
+
+    async def migrate(self) -> None:
+        """Install the schema, or bring it up to date."""
+        await self._store.install()
+
+    async def release(self) -> None:
+        """Let the connections go. Harmless when repeated."""
+        self._released = True
+        await self._opened.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    @property
+    def _store(self) -> QueueStore:
+        if self._released:
+            raise StowhandError("this WorkerUtils has been released; make another one")
+        return self._opened
+
+    def _job(self, identifier: str, payload: object, spec: TaskSpec) -> NewJob:
+        return limits.check(self._names.new_job(identifier, payload, read_spec(spec)))
+
+    def _numbered(self, number: int, spec: JobSpec | NewJob, mode: KeyMode | None) -> NewJob:
+        try:
+            return limits.check(spec) if isinstance(spec, NewJob) else self._of_spec(spec, mode)
+        except InvalidJob as error:
+            raise InvalidJob(f"job {number} of the batch: {error}") from None
+
+    def _of_spec(self, spec: JobSpec, mode: KeyMode | None) -> NewJob:
+        rest: dict[str, Any] = dict(spec)
+        identifier, payload = rest.pop("identifier", None), rest.pop("payload", None)
+        if identifier is None:
+            raise InvalidJob("identifier: not given; it names the task")
+        keyed = rest.get("job_key") or rest.get("key")
+        if mode is not None and keyed and not (rest.get("job_key_mode") or rest.get("key_mode")):
+            rest["key_mode"] = mode
+        return self._job(identifier, payload, cast("TaskSpec", rest))

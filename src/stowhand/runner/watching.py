@@ -1,0 +1,197 @@
+"""From what the core says to ``WorkerEvents``. Nothing is watched that nobody listens to."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from stowhand.errors import StoreError
+from stowhand.events import (
+    Claimed,
+    Claiming,
+    Event,
+    Events,
+    JobEnded,
+    JobLost,
+    JobsReturned,
+    JobUnknown,
+    Listening,
+    StoreTrouble,
+    WorkerStopping,
+)
+from stowhand.handler import Attempt
+from stowhand.job import Job
+from stowhand.lifecycle import Ended
+from stowhand.queue_store import QueueStore
+from stowhand.runner import payloads as names
+from stowhand.runner.events import WorkerEvents
+from stowhand.runner.payloads import Tasks
+from stowhand.runner.pool import PoolWorker, WorkerPool
+from stowhand.tasks.dispatch import TaskHandler
+
+
+class Watch:
+    """One run, told to one emitter."""
+
+    def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: Tasks) -> None:
+        self._emitter, self._core, self._pool, self._tasks = emitter, core, pool, tasks
+        self._attached: set[type[Event]] = set()
+        self._released = False
+        self._jobs: dict[int, _Run] = {}
+        self.wants_jobs = False
+        """Somebody listens to one of job:…"""
+
+    # -- the run as a whole ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The pool and its workers are there."""
+        self._core.on(WorkerStopping, lambda event: self._release())
+        self._emitter.watch(self._attach)
+        self._emitter.emit("pool:create", names.PoolEvent(self._pool))
+        for worker in self._pool.workers:
+            self._emitter.emit("worker:create", names.WorkerCreated(worker, self._tasks))
+
+    def shutdown(self, message: str) -> None:
+        """It was asked to stop."""
+        self._emitter.emit("pool:gracefulShutdown", names.PoolShutdown(self._pool, message))
+
+    def terminated(self, signal: str) -> None:
+        """By a signal."""
+        self._emitter.emit("gracefulShutdown", names.Terminated(signal))
+        self.shutdown(f"worker shutdown due to {signal}")
+
+    async def end(self, error: BaseException | None, *, asked: bool) -> None:
+        """Nothing runs any more; ``error`` broke the worker, ``asked``: while it was stopping as it should."""
+        self._release()
+        emit = self._emitter.emit
+        if error is not None and asked:
+            emit("pool:gracefulShutdown:error", names.PoolShutdownError(self._pool, error))
+        for worker in self._pool.workers:
+            if error is not None:
+                emit("worker:fatalError", names.WorkerFatal(worker, error))
+            emit("worker:stop", names.WorkerStop(worker, error))
+        emit("pool:release", names.PoolEvent(self._pool))
+        emit("stop", names.Stopped())
+        self._emitter.unwatch(self._attach)
+        await self._emitter.settled()
+
+    def _release(self) -> None:
+        if not self._released:
+            self._released = True
+            for worker in self._pool.workers:
+                self._emitter.emit("worker:release", names.WorkerEvent(worker))
+
+    # -- listening -------------------------------------------------------------------------------
+
+    def listen(self, store: QueueStore) -> None:
+        """Be told how it stands with the store's listening connection."""
+
+        def told(state: str, error: BaseException | None) -> None:
+            if self._core.wants(Listening):
+                self._core.emit(Listening(self._pool.worker_id, state, None if error is None else str(error)))
+            client = getattr(store, "listener", None)  # only a store that listens on a connection has one
+            match state:
+                case "connecting":
+                    self._emitter.emit("pool:listen:connecting", names.PoolEvent(self._pool))
+                case "success":
+                    self._emitter.emit("pool:listen:success", names.PoolListens(self._pool, client))
+                case _ if error is not None:
+                    self._emitter.emit("pool:listen:error", names.PoolListenError(self._pool, error, client))
+
+        store.on_listening = told
+
+    # -- claims ----------------------------------------------------------------------------------
+
+    def _attach(self, name: str) -> None:
+        """Somebody listens to this name: watch what it takes."""
+        if name.startswith("job:"):
+            self.wants_jobs = True
+            self._once(JobEnded, self._ended)
+            self._once(JobLost, self._forget)
+            self._once(JobUnknown, self._forget)
+            self._once(JobsReturned, self._returned)
+        elif name == "worker:getJob:start":
+            self._once(Claiming, lambda event: self._of_worker(name))
+        elif name == "worker:getJob:empty":
+            self._once(Claimed, lambda event: None if event.jobs else self._of_worker(name))
+        elif name == "worker:getJob:error":
+            self._once(StoreTrouble, self._trouble)
+
+    def _once(self, kind: type[Event], listener: Any) -> None:
+        if kind not in self._attached:
+            self._attached.add(kind)
+            self._core.on(kind, listener)
+
+    def _of_worker(self, name: str) -> None:
+        self._emitter.emit(name, names.WorkerEvent(self._pool.idle_worker()))
+
+    def _trouble(self, event: StoreTrouble) -> None:
+        if event.doing == "claim":
+            error = StoreError(event.error)
+            self._emitter.emit("worker:getJob:error", names.WorkerError(self._pool.idle_worker(), error))
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    async def run(self, handler: TaskHandler, attempt: Attempt[Job]) -> object:
+        """One attempt, with its record and what it raises kept until the store has recorded its end."""
+        job = attempt.record
+        run = self._jobs[job.id] = _Run(self._pool.begin(job), job)
+        self._emitter.emit("job:start", names.JobEvent(run.worker, job))
+        try:
+            return await handler.handle(attempt)
+        except BaseException as error:
+            run.error = error
+            raise
+        finally:
+            self._pool.end(run.worker)
+
+    def _ended(self, event: JobEnded) -> None:
+        run = self._jobs.pop(event.job_id, None)
+        if run is None:
+            return  # it began before anybody listened
+        emit, worker, job = self._emitter.emit, run.worker, run.job
+        error: BaseException | None = None
+        if event.ended is Ended.OK:
+            emit("job:success", names.JobEvent(worker, job))
+        elif event.ended is not Ended.SNOOZED:
+            error = run.why(event.error)
+        if error is not None and event.ended is not Ended.CANCELED:
+            emit("job:error", names.JobErred(worker, job, error))
+            if event.ended in (Ended.FAILED, Ended.POISON):
+                emit("job:failed", names.JobErred(worker, job, error))
+        emit("job:complete", names.JobDone(worker, job, error))
+
+    def _forget(self, event: JobLost | JobUnknown) -> None:
+        self._jobs.pop(event.job_id, None)
+
+    def _returned(self, event: JobsReturned) -> None:
+        for job_id in event.job_ids:
+            self._jobs.pop(job_id, None)
+
+
+class _Run:
+    __slots__ = ("error", "job", "worker")
+
+    def __init__(self, worker: PoolWorker, job: Job) -> None:
+        self.worker, self.job = worker, job
+        self.error: BaseException | None = None
+
+    def why(self, text: str | None) -> BaseException:
+        """What the task raised. What told it to stop from outside is not that, nor is what it returned."""
+        if isinstance(self.error, Exception):
+            return self.error
+        return names.TaskFailed((text or "failed").partition("\n")[0])
+
+
+class WatchedHandler:
+    """A handler whose attempts are watched, as long as somebody listens to them."""
+
+    def __init__(self, inner: TaskHandler, watch: Watch) -> None:
+        self._inner, self._watch = inner, watch
+        self.policy, self.encode = inner.policy, inner.encode
+
+    def handle(self, attempt: Attempt[Job]) -> Coroutine[Any, Any, object]:
+        """Not a coroutine function: where nobody listens, no frame is added to any step of the task."""
+        if self._watch.wants_jobs:
+            return self._watch.run(self._inner, attempt)
+        return self._inner.handle(attempt)

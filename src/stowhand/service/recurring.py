@@ -1,0 +1,83 @@
+"""What recurs beside the workers of a process: a crontab file's items and those of an App, and their scheduler.
+
+A file is read at the start and again when the process is told to (HUP). A bad one stops a start; later it is
+complained about, and the items that were good go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stowhand.cron.crontab import refuse_duplicates
+from stowhand.cron.item import ParsedItem
+from stowhand.cron.scheduler import Scheduler
+from stowhand.errors import ConfigurationError
+from stowhand.events import CronReloaded, Events
+from stowhand.observe.job_logger import core_logger
+from stowhand.queue_store import Timetable
+from stowhand.service.crontabs import read_crontab
+from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks
+from stowhand.service.settings import WorkerSettings
+from stowhand.tasks.options import suggest
+
+DEFAULT_FILE = "crontab"
+
+
+class Recurring:
+    """The items of this process, read and checked, and their scheduler. Raises ConfigurationError for a bad file."""
+
+    def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: Timetable, events: Events) -> None:
+        self._events = events
+        self._settings = settings
+        self._declared, self._tasks = loaded.cron, loaded.names
+        self._was_there = False
+        self.scheduler = Scheduler(store, self._read(), events)
+
+    def reload(self) -> None:
+        """Read the file again; with anything wrong in it, everything stays as it is. On the loop of the scheduler."""
+        try:
+            items = self._read()
+        except ConfigurationError as error:
+            self._events.emit(CronReloaded(_names(self.scheduler.items), str(error)))
+            return
+        self.scheduler.reload(items)
+        self._events.emit(CronReloaded(_names(items), None))
+
+    def _read(self) -> tuple[ParsedItem, ...]:
+        items = refuse_duplicates((*self._declared, *self._of_the_file()))
+        for item in items:
+            if item.task not in self._tasks:
+                core_logger().warning(
+                    f"{item.place}: no task {item.task!r} here, its jobs wait for a worker that has it;"
+                    f" {suggest(item.task, self._tasks)}"
+                )
+        return items
+
+    def _of_the_file(self) -> tuple[ParsedItem, ...]:
+        # Once the default file was there, it is not taken away by being moved for a moment.
+        items = items_in_file(self._settings, must_exist=self._was_there)
+        file = crontab_file(self._settings)
+        self._was_there = self._was_there or (file is not None and file.exists())
+        return items
+
+
+def items_in_file(settings: WorkerSettings, *, must_exist: bool = False) -> tuple[ParsedItem, ...]:
+    """What the file says. Only the default one may be missing. Raises ConfigurationError."""
+    file = crontab_file(settings)
+    if file is None or not (settings.crontab is not None or must_exist or file.exists()):
+        return ()
+    return read_crontab(file)
+
+
+def crontab_file(settings: WorkerSettings) -> Path | None:
+    """The file that is meant: the one that was named, or ``crontab`` beside the folder of tasks. An App needs none."""
+    if settings.crontab is not None:
+        return Path(settings.crontab)
+    if settings.app is not None:
+        return None
+    return Path(settings.tasks or DEFAULT_FOLDER).absolute().parent / DEFAULT_FILE
+
+
+def _names(items: Sequence[ParsedItem]) -> tuple[str, ...]:
+    return tuple(item.identifier for item in items)

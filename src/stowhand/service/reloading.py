@@ -1,0 +1,106 @@
+"""``--watch``: a worker's folder of tasks is loaded again when it changes, while the worker goes on.
+
+Running jobs end with the code they began with, later ones get the new. A folder that cannot be loaded changes nothing:
+the old tasks stay, and it is said what is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, TasksReloaded
+from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
+from stowhand.service.recurring import crontab_file
+from stowhand.service.settings import WorkerSettings
+from stowhand.service.watch import Watched, watching
+from stowhand.tasks.discovery import MODULES, forget
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.worker import Worker
+
+
+def check_watch(settings: WorkerSettings) -> None:
+    """Raises ConfigurationError when watching is asked for and cannot be done."""
+    if settings.watch and settings.app is not None:
+        raise ConfigurationError("--watch reloads a folder of tasks; the modules of an App (--app) are not reloaded")
+    if settings.watch and importlib.util.find_spec("watchfiles") is None:
+        raise ConfigurationError("--watch needs one more package: pip install 'stowhand[watch]'")
+
+
+class Changes:
+    """What is watched, as it looks now: made before anything is loaded, so that no change falls between.
+
+    Nothing, unless the settings say so. Raises ConfigurationError when watching cannot be done.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        check_watch(settings)
+        file = crontab_file(settings)
+        self._tasks = Watched(_folder(settings)) if settings.watch else None
+        self._crontab = Watched(file) if settings.watch and file is not None else None
+
+    @asynccontextmanager
+    async def reloading(
+        self, tasks: Callable[[], None] | None = None, crontab: Callable[[], None] | None = None
+    ) -> AsyncIterator[None]:
+        """Call these when what they load has changed, for as long as the block lasts."""
+        watched = []
+        for one, reload in ((self._tasks, tasks), (self._crontab, crontab)):
+            if one is not None and reload is not None:
+                one.changed = reload
+                watched.append(one)
+        if not watched:
+            yield
+            return
+        async with watching(*watched):
+            yield
+
+
+class Reloader:
+    """Loads the folder again. ``loaded``: what it held at the start."""
+
+    def __init__(
+        self, settings: WorkerSettings, loaded: LoadedTasks, handler: TaskHandler, worker: Worker, events: Events
+    ) -> None:
+        self._settings, self._handler, self._worker, self._events = settings, handler, worker, events
+        self._loads = [loaded.load]
+        self._names = loaded.names
+
+    def reload(self) -> None:
+        """On the worker's loop, between two steps of its handlers."""
+        _forget_helpers(_folder(self._settings).resolve())
+        try:
+            loaded = load_tasks(self._settings)
+        except Exception as error:  # noqa: BLE001 - boundary: whatever is wrong is told, and the worker goes on
+            self._events.emit(TasksReloaded(self._worker.id, self._names, str(error) or type(error).__name__))
+            return
+        self._names = loaded.names
+        self._handler.replace(loaded.registry)
+        self._worker.retask(loaded.names)
+        self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
+        report_problems(loaded)
+        self._forget_but_one(loaded.load)
+
+    def _forget_but_one(self, load: int) -> None:
+        """Handlers that still run may look up the modules of the load before this one."""
+        for old in self._loads[:-1]:
+            forget(old)
+        self._loads = [*self._loads[-1:], load]
+
+
+def _folder(settings: WorkerSettings) -> Path:
+    return Path(settings.tasks or DEFAULT_FOLDER).absolute()
+
+
+def _forget_helpers(root: Path) -> None:
+    """Modules of the folder that its tasks import by name are imported anew too."""
+    importlib.invalidate_caches()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not name.startswith(MODULES) and Path(file).is_relative_to(root):
+            del sys.modules[name]

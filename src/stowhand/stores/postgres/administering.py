@@ -1,0 +1,66 @@
+"""Acting on many jobs at once: what the schema's administration functions do, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from stowhand.checking import check_reschedule, read_reason
+from stowhand.clock import SystemClock
+from stowhand.database import trouble
+from stowhand.errors import StoreUnreachable
+from stowhand.job import Job
+from stowhand.queue_store import Reschedule
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.rows import plain_array, read_job, text_array
+
+_TRIES = 4
+_PAUSE = 0.05
+
+
+class Administrator:
+    """Every call is one statement: all of it, or nothing."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._clock = SystemClock()
+
+    async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        """As if they had been worked off."""
+        return await self._jobs("complete_jobs", plain_array(job_ids), self._home.keep)
+
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None) -> Sequence[Job]:
+        """For good."""
+        return await self._jobs("permanently_fail_jobs", plain_array(job_ids), read_reason(reason))
+
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        """The given details."""
+        to = check_reschedule(to)
+        details = (to.run_at, to.priority, to.attempts, to.max_attempts)
+        return await self._jobs("reschedule_jobs", plain_array(job_ids), *details, self._home.keep)
+
+    async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        """Take back what these workers hold."""
+        return await self._jobs("force_unlock_workers", text_array(workers), self._home.keep)
+
+    async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
+        """Again, a few times, after what was definitely not done; but a row that stays locked is somebody's affair."""
+        attempt = 0
+        with self._home.translated():
+            while True:
+                attempt += 1
+                try:
+                    found = await self._home.pool.rows(
+                        "inspect", self._home.statements[name], (*values, self._home.now())
+                    )
+                    return [read_job(row) for row in found]
+                except psycopg.errors.LockNotAvailable:
+                    raise StoreUnreachable(
+                        f"{self._home.address}: somebody's open transaction holds one of the jobs; nothing was "
+                        "changed, try again when it has ended"
+                    ) from None
+                except psycopg.Error as error:
+                    if attempt == _TRIES or not trouble.is_transient(error):
+                        raise
+                    await self._clock.sleep(_PAUSE * attempt)

@@ -1,0 +1,209 @@
+-- Acting on many jobs at once, as the table in the documentation has it. Jobs under a live lease are skipped; one whose
+-- lease has ended is taken from its holder first: its token goes, its epoch grows, its queue is free, so that a zombie's
+-- settlement is lost. Rows are locked in id order, waiting for nobody longer than the timeout.
+-- The functions `…_all` are this package's: they give rows of `live` as they have become, also of jobs that left it.
+
+-- Those of the jobs that no live lease holds, locked, in id order.
+create or replace function {schema}.lock_idle(_ids bigint[], _at timestamptz) returns {schema}.live[]
+language plpgsql {index_plans} as $$
+begin
+  return array(
+    select j from {schema}.live j
+    where j.id = any(_ids) and (j.state <> 'processing' or j.lease_until < _at)
+    order by j.id for update);
+end $$;
+
+-- lifecycle.reset, for callers that are not Python: what becomes of a job whose worker is gone.
+create or replace function {schema}.judge_reset(
+  _resets int, _max_resets int, _max_attempts int, out state text, out error text
+)
+language sql immutable as $$
+  select case when lives then 'queued' else 'failed' end,
+    case when not lives then
+      format('its worker died %s while running it', case _resets when 0 then '1 time' else (_resets + 1) || ' times' end)
+    end
+  from (values (_resets < coalesce(_max_resets, case _max_attempts when 1 then 0 else 5 end))) as judged(lives)
+$$;
+
+-- Live rows, in id order, for whoever asked for a change of them: tokens are proofs of leases, and nobody's else.
+create or replace function {schema}.without_tokens(_ids bigint[]) returns setof {schema}.live
+language plpgsql {index_plans} as $$
+declare
+  _job {schema}.live;
+begin
+  for _job in select l.* from {schema}.live l where l.id = any(_ids) order by l.id loop
+    _job.token := null; _job.settled_token := null;
+    return next _job;
+  end loop;
+end $$;
+
+-- What jobs have become. Those that left the table are told from their verdicts.
+create or replace function {schema}.aftermath(_jobs {schema}.live[], _verdicts {schema}.verdict[], _at timestamptz)
+returns setof {schema}.live
+language plpgsql {index_plans} as $$
+declare
+  _job {schema}.live;
+  _one {schema}.verdict;
+  _stayed bigint[] := '{}';
+begin
+  for _n in 1..cardinality(_verdicts) loop
+    _one := _verdicts[_n];
+    if _one.state in ('completed', 'canceled') then
+      _job := _jobs[_n];
+      _job.state := _one.state;
+      _job.attempts := _one.attempts;
+      _job.resets := _one.resets;
+      _job.last_error := coalesce(_one.error, _job.last_error);
+      _job.finished_at := _at;
+      _job.token := null; _job.settled_token := null; _job.worker := null; _job.lease_until := null;
+      return next _job;
+    else
+      _stayed := _stayed || _one.id;
+    end if;
+  end loop;
+  return query select * from {schema}.without_tokens(_stayed);
+end $$;
+
+-- Take locked jobs from whoever holds them, as a reset does.
+create or replace function {schema}.take_back(_jobs {schema}.live[], _keep boolean, _at timestamptz)
+returns {schema}.verdict[]
+language plpgsql as $$
+declare
+  _verdicts {schema}.verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, {schema}.way_back(r.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - (r.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
+      null, r.error, null, null)::{schema}.verdict
+    from unnest(_jobs) as j cross join lateral {schema}.judge_reset(j.resets, j.max_resets, j.max_attempts) r
+    order by j.id);
+  perform {schema}.carry_out(_verdicts, _keep, _at);
+  if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
+  return _verdicts;
+end $$;
+
+create or replace function {schema}.complete_all(_ids bigint[], _keep boolean, _now timestamptz default null)
+returns setof {schema}.live
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _jobs {schema}.live[] := {schema}.lock_idle(_ids, _at);
+  _verdicts {schema}.verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
+      j.settled_token, null, null, null, null)::{schema}.verdict
+    from unnest(_jobs) as j order by j.id);
+  perform {schema}.carry_out(_verdicts, _keep, _at);
+  return query select * from {schema}.aftermath(_jobs, _verdicts, _at) order by id;
+end $$;
+
+-- What had failed before stays finished when it was.
+create or replace function {schema}.fail_all(_ids bigint[], _reason text, _now timestamptz default null)
+returns setof {schema}.live
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _jobs {schema}.live[] := {schema}.lock_idle(_ids, _at);
+  _locked bigint[] := array(select j.id from unnest(_jobs) as j);
+begin
+  update {schema}.live j
+    set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
+        worker = null, lease_until = null, last_error = left(coalesce(_reason, 'Manually marked as failed'), 16384),
+        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
+    where j.id = any(_locked);
+  perform {schema}.free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
+    from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
+  return query select * from {schema}.without_tokens(_locked);
+end $$;
+
+-- The state that follows from new numbers, of a job that waits or has failed.
+create or replace function {schema}.rescheduled(_state text, _gives boolean, _attempts int, _max_attempts int)
+returns text
+language sql immutable as $$
+  select case when _attempts >= _max_attempts then 'failed'
+              when _state = 'failed' then case when _gives then 'queued' else 'failed' end
+              else _state end
+$$;
+
+-- Whoever gives attempts gives a job its retries back, too.
+create or replace function {schema}.reschedule_all(
+  _ids bigint[], _run_at timestamptz, _priority int, _attempts int, _max_attempts int, _keep boolean,
+  _now timestamptz default null
+) returns setof {schema}.live
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _gives boolean := _attempts is not null or _max_attempts is not null;
+  _jobs {schema}.live[];
+  _held {schema}.live[];
+  _verdicts {schema}.verdict[];
+  _locked bigint[];
+begin
+  if _max_attempts < 1 then
+    raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
+  elsif _attempts < 0 then
+    raise exception 'attempts is at least 0 (here it is %).', _attempts using errcode = '22023';
+  end if;
+  _jobs := {schema}.lock_idle(_ids, _at);
+  _locked := array(select j.id from unnest(_jobs) as j);
+  _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
+  _verdicts := {schema}.take_back(_held, _keep, _at);
+  update {schema}.live j
+    set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
+          select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
+            case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
+            j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
+            j.queue is not null and n.state <> 'failed'
+          from (select m.attempts, m.most, {schema}.rescheduled(j.state, _gives, m.attempts, m.most) as state
+                from (select coalesce(_max_attempts, j.max_attempts) as most,
+                        least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
+                     ) m) n)
+    where j.id = any(_locked);
+  return query select * from (
+    select a.* from {schema}.aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
+    union all
+    select l.* from {schema}.without_tokens(_locked) l) changed order by id;
+  if cardinality(_locked) > 0 then perform {schema}.wake(); end if;
+end $$;
+
+create or replace function {schema}.unlock_all(_workers text[], _keep boolean, _now timestamptz default null)
+returns setof {schema}.live
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _jobs {schema}.live[];
+begin
+  _jobs := array(
+    select j from {schema}.live j where j.state = 'processing' and j.worker = any(_workers) order by j.id for update);
+  return query select * from {schema}.aftermath(_jobs, {schema}.take_back(_jobs, _keep, _at), _at) order by id;
+end $$;
+
+-- For people. What is completed here is kept like what a worker completed: whoever keeps no history prunes it at once.
+
+create or replace function {schema}.complete_jobs(job_ids bigint[]) returns setof {schema}.jobs
+language sql {definer} as $$
+  select s.* from {schema}.complete_all(job_ids, true) j cross join lateral {schema}.shown(j) s
+$$;
+
+create or replace function {schema}.permanently_fail_jobs(job_ids bigint[], error_message text default null)
+returns setof {schema}.jobs
+language sql {definer} as $$
+  select s.* from {schema}.fail_all(job_ids, error_message) j cross join lateral {schema}.shown(j) s
+$$;
+
+create or replace function {schema}.reschedule_jobs(
+  job_ids bigint[], run_at timestamptz default null, priority int default null, attempts int default null,
+  max_attempts int default null
+) returns setof {schema}.jobs
+language sql {definer} as $$
+  select s.* from {schema}.reschedule_all(
+    reschedule_jobs.job_ids, reschedule_jobs.run_at, reschedule_jobs.priority, reschedule_jobs.attempts,
+    reschedule_jobs.max_attempts, true) j cross join lateral {schema}.shown(j) s
+$$;
+
+create or replace function {schema}.force_unlock_workers(worker_ids text[]) returns setof {schema}.jobs
+language sql {definer} as $$
+  select s.* from {schema}.unlock_all(worker_ids, true) j cross join lateral {schema}.shown(j) s
+$$;

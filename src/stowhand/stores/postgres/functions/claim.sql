@@ -1,0 +1,306 @@
+-- Claiming. Every function here carries its own planner settings: right after a burst the table has no statistics, and
+-- without them the planner sorts or hashes the whole of it for each claim (measured: 9k instead of 60k jobs/s).
+--
+-- The settings do not choose the order of a join. Where statistics say that `live` is empty (they were taken when a
+-- burst had just been worked off), the planner would walk all of it for each batch and compare: 1k jobs/s. So, here and
+-- in the files that follow, `live` is never joined: rows are found by `id = any(…)`, or one by one in a lateral
+-- subquery with `offset 0`, which the planner cannot turn round.
+--
+-- Rows in the way. A claim must cost the same whatever waits before the jobs it may take, so it goes priority by
+-- priority: the first entry of one says whether anything of it is due. (PostgreSQL skips like that by itself only from
+-- version 18 on.) And a worker that lacks tasks must not walk over theirs: one with a single task has an index for it,
+-- one with several looks at a stretch of the common order, and beyond it merges its tasks' own orders.
+--
+-- `resets + 0`: where a row is found by its id, no partial index must seem to fit.
+
+-- Due jobs of one priority without a queue, from `_from_*` on: the first of each of these tasks, merged.
+create or replace function {schema}.pick_merged(
+  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _priority int, _from_run_at timestamptz, _from_id bigint
+) returns bigint[]
+language plpgsql as $$
+declare
+  _ids bigint[];
+  _run_ats timestamptz[];
+  _picked bigint[] := '{}';
+  _wanted int := _limit;
+begin
+  while _wanted > 0 loop
+    select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
+      select c.id, c.run_at from (select distinct u.task from unnest(_tasks) as u(task)) t cross join lateral (
+        select j.id, j.run_at from {schema}.live j
+          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+            and j.task = t.task and j.priority = _priority and j.run_at <= _at
+            and (j.run_at, j.id) >= (_from_run_at, _from_id)
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.task, j.priority, j.run_at, j.id limit _wanted) c
+      order by c.run_at, c.id limit _wanted) f;
+    _picked := _picked || array(
+      select j.id from unnest(_ids) as f(id) cross join lateral (
+        select l.id from {schema}.live l
+          where l.id = f.id and l.state in ('queued', 'errored') and l.queue is null and l.resets + 0 < 2
+            and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
+            and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
+          offset 0 for update skip locked) j);
+    exit when _ids is null or cardinality(_ids) < _wanted;
+    _from_run_at := _run_ats[_wanted];
+    _from_id := _ids[_wanted] + 1;
+    _wanted := _limit - cardinality(_picked);
+  end loop;
+  return _picked;
+end $$;
+
+-- Due jobs without a queue, locked, in the order (priority, run_at, id), behind `_after_*` if that is given.
+create or replace function {schema}.pick_free(
+  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _after_priority int, _after_run_at timestamptz, _after_id bigint
+) returns bigint[]
+language plpgsql as $$
+declare
+  _task text := case when cardinality(_tasks) = 1 then _tasks[1] end;
+  _first {schema}.place;
+  _last {schema}.place;
+  _wanted int := _limit;
+  _picked bigint[] := '{}';
+begin
+  if _after_id is null then
+    _after_priority := -2147483648; _after_run_at := '-infinity'; _after_id := 0;
+  end if;
+  while _wanted > 0 loop
+    if _task is not null then
+      -- The state is said as in the index live_by_task, and not as in live_ready: see there.
+      select j.priority, j.run_at, j.id into _first from {schema}.live j
+        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+          and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+        order by j.task, j.priority, j.run_at, j.id limit 1;
+    else
+      select j.priority, j.run_at, j.id into _first from {schema}.live j
+        where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+        order by j.priority, j.run_at, j.id limit 1;
+    end if;
+    exit when not found;
+    if _first.run_at > _at then
+      null;
+    elsif _task is not null then
+      _picked := _picked || array(
+        select j.id from {schema}.live j
+        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+          and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
+          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
+    else
+      _last := null;
+      if _tasks is not null then
+        select j.priority, j.run_at, j.id into _last from {schema}.live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+            and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
+          order by j.priority, j.run_at, j.id offset 50 + 2 * _wanted limit 1;
+      end if;
+      if _last.run_at = _first.run_at then
+        -- An index scan does not end at a place while the run_at is the same: it has to be told that it is the same.
+        _picked := _picked || array(
+          select j.id from {schema}.live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+            and j.priority = _first.priority and j.run_at = _first.run_at and j.id >= _first.id and j.id < _last.id
+            and j.task = any(_tasks) and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
+      else
+        _last.id := 0;
+        _picked := _picked || array(
+          select j.id from {schema}.live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+            and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
+            and j.run_at < coalesce(_last.run_at, 'infinity')
+            and (_tasks is null or j.task = any(_tasks))
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
+      end if;
+      if _last.run_at is not null and cardinality(_picked) < _limit then
+        _picked := _picked || {schema}.pick_merged(
+          _limit - cardinality(_picked), _tasks, _forbidden, _at, _first.priority, _last.run_at, _last.id);
+      end if;
+    end if;
+    _wanted := _limit - cardinality(_picked);
+    _after_priority := _first.priority; _after_run_at := 'infinity'; _after_id := 9223372036854775807;
+  end loop;
+  return _picked;
+end $$;
+
+-- Jobs whose workers died twice or more: few, so they are looked at one by one.
+create or replace function {schema}.pick_suspects(
+  _limit int, _tasks text[], _forbidden text[], _at timestamptz, out heads bigint[], out names text[]
+)
+language plpgsql as $$
+declare
+  _job record;
+begin
+  heads := '{}'; names := '{}';
+  for _job in
+    select j.id, j.queue from {schema}.live j
+    where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
+      and (_tasks is null or j.task = any(_tasks))
+      and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+    order by j.priority, j.run_at, j.id
+  loop
+    continue when _job.queue is not null
+      and (_job.queue = any(names) or {schema}.open_queue(_job.queue) <> 'free');
+    perform from {schema}.live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
+    continue when not found;
+    heads := heads || _job.id;
+    if _job.queue is not null then names := names || _job.queue; end if;
+    exit when cardinality(heads) >= _limit;
+  end loop;
+end $$;
+
+-- Due jobs in the order (priority, run_at, id), now processing under `_token`. A row with id 0 says: nothing yet, but
+-- the walk was cut short, so ask again. `_after_*`: start behind this place in the order (jobs without a queue only).
+create or replace function {schema}.claim(
+  _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
+  _suspects boolean, _now timestamptz default null,
+  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null
+) returns table (
+  id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
+  resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
+  updated_at timestamptz, epoch bigint, started_at timestamptz
+)
+language plpgsql {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _picked bigint[] := '{}';
+  _in_queues {schema}.queue_heads;
+  _last record;
+begin
+  -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
+  perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
+  if exists (select from {schema}.dead_tokens d where d.token = _token) then return; end if;
+  if _suspects then
+    select p.heads, p.names, false into _in_queues
+      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
+    _picked := _in_queues.heads;
+  else
+    _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    -- With no job in any named queue, this question is all that queues cost.
+    if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
+       or exists (select from {schema}.queues q where q.hint_run_at is not null) then
+      select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
+      if cardinality(_picked) >= _limit then
+        select j.priority, j.run_at, j.id into _last from {schema}.live j where j.id = _picked[_limit];
+      end if;
+      select p.heads, p.names, p.unfinished into _in_queues from {schema}.pick_heads(
+        _limit, _tasks, _forbidden, _at, _last.priority, _last.run_at, _last.id) p;
+      if cardinality(_in_queues.heads) > 0 then
+        _picked := array(
+          select j.id from {schema}.live j where j.id = any(_picked || _in_queues.heads)
+          order by j.priority, j.run_at, j.id limit _limit);
+      elsif _in_queues.unfinished and cardinality(_picked) = 0 then
+        id := 0;
+        return next;
+        return;
+      end if;
+    end if;
+  end if;
+  if cardinality(_picked) = 0 then return; end if;
+
+  return query
+  update {schema}.live j
+    set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
+        token = _token, settled_token = null, worker = _worker,
+        lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+    where j.id = any(_picked)
+    returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
+      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.epoch,
+      j.started_at;
+
+  if cardinality(_in_queues.names) > 0 then
+    perform {schema}.hold_queues(_in_queues.heads, _picked, _token, _at);
+  end if;
+  if not exists (select from {schema}.live j where j.id = any(_in_queues.heads) and j.queue is not null
+                 and j.token = _token) then
+    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a queue held twice is not.
+    perform set_config('synchronous_commit', 'off', true);
+  end if;
+end $$;
+
+-- When the earliest waiting job without a queue is due, for these tasks; no later than `_at` is as good as any other.
+create or replace function {schema}.free_due(_tasks text[], _at timestamptz) returns timestamptz
+language plpgsql stable as $$
+declare
+  _earliest timestamptz;
+  _next record;
+  _after int;
+  _task text;
+begin
+  foreach _task in array coalesce(_tasks, array[null::text]) loop
+    _after := -2147483648;
+    loop
+      if _tasks is null then
+        select j.priority, j.run_at into _next from {schema}.live j
+          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2 and j.priority >= _after
+          order by j.priority, j.run_at, j.id limit 1;
+      else
+        select j.priority, j.run_at into _next from {schema}.live j
+          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+            and j.task = _task and j.priority >= _after
+          order by j.task, j.priority, j.run_at, j.id limit 1;
+      end if;
+      exit when not found;
+      _earliest := least(_earliest, _next.run_at);
+      if _earliest <= _at then return _earliest; end if;
+      exit when _next.priority = 2147483647;
+      _after := _next.priority + 1;
+    end loop;
+  end loop;
+  return _earliest;
+end $$;
+
+-- The same of jobs in queues, free or not.
+create or replace function {schema}.queued_due(_tasks text[], _at timestamptz) returns timestamptz
+language plpgsql stable as $$
+declare
+  _name text;
+  _head {schema}.place;
+  _earliest timestamptz;
+  _next record;
+  _after int := -2147483648;
+begin
+  for _ in 0..100 loop
+    _name := {schema}.next_name(_name);
+    if _name is null then return _earliest; end if;
+    _head := {schema}.queue_head(_name, _tasks, null, _at);
+    _earliest := least(_earliest, _head.run_at);
+    if _earliest <= _at then return _earliest; end if;
+  end loop;
+  -- Many names: by scouts and hints (queues.sql).
+  loop
+    select j.priority, j.run_at into _next from {schema}.live j
+      where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
+        and (_tasks is null or j.task = any(_tasks))
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found or _earliest <= _at;
+    _earliest := least(_earliest, _next.run_at);
+    exit when _next.priority = 2147483647;
+    _after := _next.priority + 1;
+  end loop;
+  return least(_earliest,
+    (select min(q.hint_run_at) from {schema}.queues q where q.hint_run_at is not null),
+    (select _at from {schema}.queues q where q.absorbed and q.holder_id is not null and exists (
+      select from {schema}.live j where j.queue = q.name and j.queue is not null and j.resets < 2
+        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
+end $$;
+
+-- Seconds until the earliest waiting job of these tasks is due.
+create or replace function {schema}.next_due(_tasks text[], _now timestamptz default null) returns double precision
+language plpgsql stable {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _earliest timestamptz := {schema}.free_due(_tasks, _at);
+begin
+  if _earliest is null or _earliest > _at then
+    _earliest := least(_earliest, {schema}.queued_due(_tasks, _at),
+      (select min(j.run_at) from {schema}.live j
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
+  end if;
+  return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
+end $$;

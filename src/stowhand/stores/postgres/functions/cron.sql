@@ -1,0 +1,85 @@
+-- Recurring jobs. A tick of an item is a row of the ledger, and is entered once, whoever comes: the row in `crontab` is
+-- locked first, so schedulers of one item go one after another. `job_id` follows in the same transaction.
+
+-- Make items known. What is known keeps its times and takes the new spec; its row is given as it was before.
+create or replace function {schema}.cron_register(_identifiers text[], _specs text[], _now timestamptz default null)
+returns table (identifier text, known_since timestamptz, last_tick timestamptz, spec text)
+language plpgsql {definer} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _items {schema}.crontab[];
+  _item {schema}.crontab;
+  _one record;
+begin
+  for _one in
+    select u.name, u.spec, u.place from unnest(_identifiers, _specs) with ordinality as u(name, spec, place)
+    order by u.name collate "C", u.place
+  loop
+    insert into {schema}.crontab (identifier, known_since, spec) values (_one.name, _at, _one.spec)
+      on conflict (identifier) do nothing returning * into _item;
+    if not found then
+      select c.* into _item from {schema}.crontab c where c.identifier = _one.name for update;
+      update {schema}.crontab c set spec = _one.spec where c.identifier = _one.name and c.spec <> _one.spec;
+    end if;
+    _items[_one.place] := _item;
+  end loop;
+  foreach _item in array coalesce(_items, '{}') loop
+    identifier := _item.identifier; known_since := _item.known_since; last_tick := _item.last_tick; spec := _item.spec;
+    return next;
+  end loop;
+end $$;
+
+-- Enter ticks. `mine`: it is new, so the caller enqueues its job and notes it; else whose it is. In the order given.
+create or replace function {schema}.cron_enter(
+  _identifiers text[], _ticks timestamptz[], _specs text[], _backfilled boolean[],
+  _now timestamptz default null
+) returns table (mine boolean, job_id bigint, spec text)
+language plpgsql {definer} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _one record;
+begin
+  insert into {schema}.crontab as known (identifier, known_since, last_tick, spec)
+    select u.name, _at, max(u.tick), (array_agg(u.spec order by u.place))[1]
+    from unnest(_identifiers, _ticks, _specs) with ordinality as u(name, tick, spec, place)
+    group by u.name order by u.name collate "C"
+    on conflict (identifier) do update set last_tick = greatest(known.last_tick, excluded.last_tick);
+  for _one in
+    select u.* from unnest(_identifiers, _ticks, _specs, _backfilled) with ordinality
+      as u(name, tick, spec, backfilled, place) order by u.place
+  loop
+    insert into {schema}.ticks (identifier, tick, job_id, backfilled, spec, scheduled_at)
+      values (_one.name, _one.tick, 0, _one.backfilled, _one.spec, _at) on conflict do nothing;
+    mine := found;
+    select t.job_id, t.spec into job_id, spec from {schema}.ticks t
+      where t.identifier = _one.name and t.tick = _one.tick;
+    return next;
+  end loop;
+end $$;
+
+create or replace function {schema}.cron_note(_identifiers text[], _ticks timestamptz[], _job_ids bigint[]) returns void
+language sql {definer} as $$
+  update {schema}.ticks t set job_id = n.job_id
+    from unnest(_identifiers, _ticks, _job_ids) as n(name, tick, job_id)
+    where t.identifier = n.name and t.tick = n.tick and t.job_id = 0
+$$;
+
+create or replace function {schema}.cron_known() returns setof {schema}.crontab
+language sql stable {definer} as $$
+  select c.* from {schema}.crontab c order by c.identifier collate "C"
+$$;
+
+create or replace function {schema}.cron_ticks(_identifier text, _since timestamptz) returns setof timestamptz
+language sql stable {definer} as $$
+  select t.tick from {schema}.ticks t where t.identifier = _identifier and t.tick >= _since order by t.tick
+$$;
+
+-- store.LEDGER_DAYS and a day more: what is pruned is refused, whenever the two look at the clock.
+create or replace function {schema}.prune_ticks(_at timestamptz) returns void
+language sql as $$
+  delete from {schema}.ticks t where t.ctid = any(array(
+    select o.ctid from {schema}.ticks o where o.tick < _at - interval '401 days'
+    order by o.tick limit 5000 for update skip locked))
+$$;

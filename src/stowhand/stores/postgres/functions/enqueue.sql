@@ -1,0 +1,245 @@
+-- Enqueueing. One algorithm, whoever calls: `add_job` for triggers and people, `enqueue` for this package.
+
+create or replace function {schema}.wake() returns void
+language sql as $$
+  select pg_catalog.pg_notify({channel}, '')
+$$;
+
+-- Arrays of a keyed job are appended (batch jobs), as text: numbers and key order stay as they were written.
+create or replace function {schema}.append_json(_old json, _new json) returns json
+language plpgsql immutable as $$
+declare
+  _head text := btrim(_old::text, E' \t\n\r');
+  _tail text := btrim(_new::text, E' \t\n\r');
+begin
+  if json_array_length(_old) = 0 then return _new; end if;
+  if json_array_length(_new) = 0 then return _old; end if;
+  return (left(_head, -1) || ',' || substr(_tail, 2))::json;
+end $$;
+
+create or replace function {schema}.check_size(_payload json) returns json
+language plpgsql immutable as $$
+begin
+  if octet_length(_payload::text) > 1048576 then
+    raise exception 'The payload would take % bytes; the limit is 1 MiB (1048576 bytes).', octet_length(_payload::text)
+      using errcode = '54000', hint = 'Store large data elsewhere and put its address into the payload.';
+  end if;
+  return _payload;
+end $$;
+
+-- A text that may hold what strict_json.py refuses. Cheap, because every payload pays for it: `translate` and a pattern
+-- that counts to 300 cost ten times as much. What is short cannot be nested too deep.
+create or replace function {schema}.is_suspicious(_text text) returns boolean
+language sql immutable as $$
+  select _text ~ '\\u|[eE][-+]?[0-9]{3}|[0-9]{20}'
+    or length(_text) > 128 and length(_text) - length(replace(replace(_text, '[', ''), '{', '')) > 64
+$$;
+
+-- Refuse what no worker could read. `json` keeps what it was given, so it is parsed as jsonb too, which refuses NUL and
+-- lone surrogates. Strings are emptied before numbers are looked for.
+create or replace function {schema}.check_suspicious(_payload json) returns void
+language plpgsql immutable as $$
+declare
+  _text text := _payload::text;
+  _bare text;
+begin
+  if position('\u' in _text) > 0 then
+    perform _payload::jsonb;
+  end if;
+  if _text ~ '[eE][-+]?[0-9]{3}|[0-9]{20}' then
+    _bare := regexp_replace(_text, '"(?:[^"\\]|\\.)*"', '""', 'g');
+    if _bare ~ '[eE][-+]?0*(?:309|3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})' then
+      raise exception 'A number in the payload has an exponent beyond the limit of 308.' using errcode = '54000';
+    elsif _bare ~ '(?:^|[^0-9.])[0-9]{150}[0-9]{151}' then
+      raise exception 'A number in the payload has more than 300 digits.' using errcode = '54000';
+    end if;
+  end if;
+  if jsonb_path_exists(_payload::jsonb, 'strict $.**{64} ? (@.type() == "array" || @.type() == "object")') then
+    raise exception 'The payload is nested deeper than 64.' using errcode = '54000';
+  end if;
+end $$;
+
+-- A name is one line of 1 to `_limit` characters: a line break or an escape sequence would forge lines in logs.
+create or replace function {schema}.check_name(_what text, _name text, _limit int, _code text) returns void
+language plpgsql immutable as $$
+begin
+  if length(_name) not between 1 and _limit then
+    raise exception '% has 1 to % characters (this one has %).', _what, _limit, length(_name) using errcode = _code;
+  elsif _name ~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]' then
+    raise exception '% is one line of text (this one has a control character: %).', _what, to_json(left(_name, 200))
+      using errcode = _code;
+  end if;
+end $$;
+
+create or replace function {schema}.check_job(
+  _task text, _payload json, _suspicious boolean, _queue text, _max_attempts int, _key text, _flags text[],
+  _max_resets int
+) returns void
+language plpgsql immutable as $$
+declare
+  _flag text;
+begin
+  perform {schema}.check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
+  perform {schema}.check_name('A queue name', _queue, 128, 'GWBQN');
+  perform {schema}.check_name('A job key', _key, 512, 'GWBJK');
+  if _max_attempts < 1 then
+    raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
+  elsif _max_resets < 0 then
+    raise exception 'max_resets is at least 0 (here it is %).', _max_resets using errcode = '22023';
+  elsif cardinality(_flags) > 64 then
+    raise exception 'A job has at most 64 flags (this one has %).', cardinality(_flags) using errcode = '22023';
+  elsif array_position(_flags, null) is not null then
+    raise exception 'A flag is 1 to 128 characters and never NULL.' using errcode = '22023';
+  end if;
+  foreach _flag in array coalesce(_flags, '{}') loop
+    perform {schema}.check_name('A flag', _flag, 128, '22023');
+  end loop;
+  perform {schema}.check_size(_payload);
+  if _suspicious then perform {schema}.check_suspicious(_payload); end if;
+end $$;
+
+create or replace function {schema}.enqueue(
+  _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
+  _delay double precision default null, _max_attempts int default null, _key text default null,
+  _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
+  _now timestamptz default null
+) returns {schema}.live
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
+  _suspicious boolean;
+  _job {schema}.live;
+begin
+  _payload := coalesce(_payload, '{}');
+  _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
+  _max_attempts := coalesce(_max_attempts, 25);
+  _priority := coalesce(_priority, 0);
+  _mode := coalesce(_mode, 'replace');
+  _suspicious := {schema}.is_suspicious(_payload::text);
+  -- One look at the commonest kind of job; the checks say which limit it is for the others.
+  if (length(_task) between 1 and 128 and _task !~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]'
+      and length(_payload::text) < 8192 and not _suspicious
+      and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
+  then
+    perform {schema}.check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);
+  end if;
+  if _flags is not null then
+    _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
+                           group by f.flag order by min(f.n)), '{}');
+  end if;
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+      using errcode = 'GWBKM';
+  end if;
+  if _key is null then
+    insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                               created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _at, _at)
+    returning * into _job;
+  elsif _mode = 'unsafe_dedupe' then
+    insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                      key, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _key, _at, _at)
+    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
+    returning * into _job;
+  else
+    _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
+                                   _max_resets, _at);
+  end if;
+  if _key is not null then
+    -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
+    _job.token := null; _job.settled_token := null;
+  end if;
+  perform pg_notify({channel}, '');
+  return _job;
+end $$;
+
+-- replace and preserve_run_at. The loop ends: it goes round only when the key's holder was running and has just been
+-- made to let go of the key, or let go of it by itself; and the conflict clause waits for whoever holds the row.
+create or replace function {schema}.enqueue_keyed(
+  _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
+  _flags text[], _mode text, _max_resets int, _at timestamptz
+) returns {schema}.live
+language plpgsql as $$
+declare
+  _job {schema}.live;
+begin
+  loop
+    insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                      key, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _key, _at, _at)
+    on conflict (key) where key is not null do update set
+      task = _task,
+      payload = case
+        when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
+          then {schema}.check_size({schema}.append_json(old.payload, _payload))
+        else _payload end,
+      queue = _queue,
+      run_at = case
+        when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
+        else _run_at end,
+      max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
+      scout = _queue is not null,
+      state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
+      last_error = null, finished_at = null, cancel_requested = false,
+      revision = old.revision + 1, updated_at = _at
+    where old.state <> 'processing'
+    returning * into _job;
+    if found then return _job; end if;
+    -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
+    update {schema}.live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
+  end loop;
+end $$;
+
+-- Many jobs without keys. An argument given as NULL means its default for all of them. Ids in the order given.
+create or replace function {schema}.enqueue_many(
+  _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
+  _max_attempts int[], _priorities int[], _flags json[], _max_resets int[], _now timestamptz default null
+) returns setof bigint
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
+begin
+  return query
+  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                             created_at, updated_at)
+  select j.task, j.payload, j.queue, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
+         coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
+         case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
+         j.max_resets, j.queue is not null, _at, _at
+  from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
+    as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
+  returning id;
+end $$;
+
+-- Any jobs, one by one, in the order (key, place): two calls with the same keys then never wait for each other in a
+-- circle. A key that comes twice updates the job of its first time. `place` counts from 1, in the order given.
+create or replace function {schema}.enqueue_each(
+  _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
+  _max_attempts int[], _keys text[], _priorities int[], _flags json[], _modes text[], _max_resets int[],
+  _now timestamptz default null
+) returns setof {schema}.live
+language plpgsql {definer} as $$
+declare
+  _jobs {schema}.live[];
+  _job {schema}.live;
+  _one record;
+begin
+  for _one in
+    select j.* from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+                           _modes, _max_resets) with ordinality
+      as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+    order by j.key collate "C" nulls first, j.place
+  loop
+    _jobs[_one.place] := {schema}.enqueue(
+      _one.task, _one.payload, _one.queue, _one.run_at, _one.delay, _one.max_attempts, _one.key, _one.priority,
+      case when _one.flags is not null then array(select json_array_elements_text(_one.flags)) end,
+      _one.mode, _one.max_resets, _now);
+  end loop;
+  foreach _job in array coalesce(_jobs, '{}') loop
+    return next _job;
+  end loop;
+end $$;

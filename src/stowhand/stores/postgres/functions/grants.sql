@@ -1,0 +1,87 @@
+-- What the roles may do (docs/reference/roles.md shows it as tables, and a test compares). Every installation says it
+-- anew, taking away what is not said any more; but only where the roles were let in (`stowhand migrate --roles`): roles
+-- belong to the whole server, and must not gain a schema because another database has one of the same name.
+do $$
+declare
+  _one record;
+begin
+  if not exists (
+    select from pg_catalog.pg_namespace n
+      cross join lateral pg_catalog.aclexplode(n.nspacl) a join pg_catalog.pg_roles r on r.oid = a.grantee
+    where n.nspname = {schema_text} and r.rolname = {worker_text})
+  then
+    return;
+  end if;
+  if (select count(*) from pg_catalog.pg_roles r
+      where r.rolname in ({enqueuer_text}, {worker_text}, {reader_text}, {admin_text})) < 4 then
+    raise exception 'One of the roles of schema % is gone: `stowhand migrate --roles` makes it anew.', {schema_text}
+      using errcode = '55000';
+  end if;
+  revoke all on all tables in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
+  revoke all on all sequences in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
+  revoke all on all functions in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
+  grant select on {schema}.migrations to {enqueuer}, {worker}, {reader}, {admin};
+
+  -- Who may look. A token is the proof of a lease: with it a job could be settled, so nobody reads one.
+  grant select on {schema}.jobs, {schema}.everything to {worker}, {reader}, {admin};
+  for _one in
+    select c.relname, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum) as columns
+    from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
+    where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
+      and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks')
+      and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
+    group by c.relname
+  loop
+    execute pg_catalog.format('grant select (%s) on %I.%I to %I, %I, %I', _one.columns, {schema_text}, _one.relname,
+      {worker_text}, {reader_text}, {admin_text});
+  end loop;
+
+  -- Who may call what, whatever its arguments. A function that is not here is a helper of others: only the owner calls
+  -- it, and those that run as the owner.
+  for _one in
+    select p.oid::pg_catalog.regprocedure as function, r.name as role
+    from (values
+      ('add_job', 'enqueuer worker admin'),
+      ('add_jobs', 'enqueuer worker admin'),
+      ('enqueue', 'enqueuer worker admin'),
+      ('enqueue_many', 'enqueuer worker admin'),
+      ('enqueue_each', 'enqueuer worker admin'),
+      ('remove_job', 'enqueuer worker admin'),
+      ('remove_key', 'enqueuer worker admin'),
+      ('claim', 'worker'),
+      ('next_due', 'worker'),
+      ('poll', 'worker'),
+      ('settle', 'worker'),
+      ('settle_completed', 'worker'),
+      ('look', 'worker'),
+      ('beat', 'worker'),
+      ('release', 'worker'),
+      ('abandon', 'worker'),
+      ('find_stalled', 'worker'),
+      ('reset', 'worker'),
+      ('maintain', 'worker'),
+      ('retry', 'admin'),
+      ('cancel', 'admin'),
+      ('remove', 'admin'),
+      ('complete_jobs', 'admin'),
+      ('permanently_fail_jobs', 'admin'),
+      ('reschedule_jobs', 'admin'),
+      ('force_unlock_workers', 'admin'),
+      ('complete_all', 'admin'),
+      ('fail_all', 'admin'),
+      ('reschedule_all', 'admin'),
+      ('unlock_all', 'admin'),
+      ('cron_register', 'worker'),
+      ('cron_enter', 'worker'),
+      ('cron_note', 'worker'),
+      ('cron_known', 'worker reader admin'),
+      ('cron_ticks', 'worker reader admin')
+    ) as g(function, roles)
+      join (values ('enqueuer', {enqueuer_text}), ('worker', {worker_text}), ('reader', {reader_text}),
+                   ('admin', {admin_text})) as r(role, name) on r.role = any(pg_catalog.string_to_array(g.roles, ' '))
+      join pg_catalog.pg_proc p on p.proname = g.function
+        and p.pronamespace = pg_catalog.to_regnamespace({schema_name})
+  loop
+    execute pg_catalog.format('grant execute on function %s to %I', _one.function, _one.role);
+  end loop;
+end $$;

@@ -1,0 +1,28 @@
+-- What an idle worker asks, and whether one sleeps.
+
+-- A claim. If it brings nothing, a row with id -1 says what the worker would ask next: `run_at`, when its next job is due,
+-- seen from `started_at`, which is now; and whether any job in quarantine is due (`resets`, 1 or 0).
+create or replace function {schema}.poll(
+  _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
+  _now timestamptz default null
+) returns table (
+  id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
+  resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
+  updated_at timestamptz, epoch bigint, started_at timestamptz
+)
+language plpgsql {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _due double precision;
+begin
+  return query select * from {schema}.claim(_worker, _token, _limit, _lease, _tasks, _forbidden, false, _now);
+  if found then return; end if;
+  _due := {schema}.next_due(_tasks, _now);
+  id := -1;
+  started_at := _at;
+  run_at := _at + least(_due, 86400) * interval '1 second';
+  resets := exists (
+    select from {schema}.live j where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at)::int;
+  return next;
+end $$;

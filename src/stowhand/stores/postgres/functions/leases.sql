@@ -1,0 +1,102 @@
+-- What keeps leases true: beat, release, abandon, reset. Rows are locked as in settle.sql: pairs, by id, SKIP LOCKED.
+
+-- Renew. Answers only about leases that were not renewed, or that were and are asked to cancel.
+create or replace function {schema}.beat(
+  _ids bigint[], _tokens uuid[], _lease double precision, _now timestamptz default null
+) returns table (id bigint, token uuid, found text)
+language plpgsql {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _mine bigint[];
+begin
+  _mine := array(
+    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  update {schema}.live j set lease_until = _at + _lease * interval '1 second' where j.id = any(_mine);
+  return query
+    select f.id, f.token,
+      case when j.token is distinct from f.token then 'lost' when j.id = any(_mine) then 'canceled' else 'busy' end
+    from unnest(_ids, _tokens) as f(id, token) left join lateral (
+      select l.id, l.token, l.cancel_requested from {schema}.live l where l.id = f.id offset 0) j on true
+    where j.token is distinct from f.token or not j.id = any(_mine) or j.cancel_requested;
+end $$;
+
+-- Hand back unspent. Gives the ids that were handed back.
+create or replace function {schema}.release(
+  _ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null
+) returns setof bigint
+language plpgsql {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _verdicts {schema}.verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, {schema}.way_back('queued', j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null, null)::{schema}.verdict
+    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  perform {schema}.carry_out(_verdicts, _keep, _at);
+  if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
+  return query select v.id from unnest(_verdicts) as v;
+end $$;
+
+-- This token claims nothing from now on, and what it holds goes back. The lock waits for a claim that is under way.
+-- False: somebody's transaction has locked some of it, so it must be asked again.
+create or replace function {schema}.abandon(_token uuid, _keep boolean, _now timestamptz default null) returns boolean
+language plpgsql {definer} {index_plans} as $$
+begin
+  perform pg_advisory_xact_lock(uuid_hash_extended(_token, 0));
+  insert into {schema}.dead_tokens (token, at) values (_token, {schema}.at(_now))
+    on conflict do nothing;
+  perform {schema}.release(array_agg(j.id), array_agg(j.token), _keep, _now)
+    from (select j.id, j.token from {schema}.live j where j.state = 'processing' and j.token = _token order by j.id) j
+    having count(*) > 0;
+  return not exists (select from {schema}.live j where j.state = 'processing' and j.token = _token);
+end $$;
+
+-- Processing jobs whose lease ended more than `_slack` seconds ago; or all that `_worker` holds; or that one pair.
+create or replace function {schema}.find_stalled(
+  _slack double precision, _worker text, _id bigint, _token uuid, _limit int, _now timestamptz default null
+) returns table (id bigint, token text, task text, worker text, resets int, max_resets int, max_attempts int)
+language plpgsql stable {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  return query
+    select j.id, j.token::text, j.task, j.worker, j.resets, j.max_resets, j.max_attempts from {schema}.live j
+    where j.state = 'processing'
+      and (_slack is null or j.lease_until + _slack * interval '1 second' < _at)
+      and (_worker is null or j.worker = _worker)
+      and (_id is null or (j.id = _id and j.token = _token))
+    order by j.id limit _limit;
+end $$;
+
+-- Take back, as decided; unless the lease was renewed, or the job was settled, in between. What was asked to cancel, or
+-- was removed by its key, is canceled whatever was decided.
+create or replace function {schema}.reset(
+  _ids bigint[], _tokens uuid[], _states text[], _errors text[], _slack double precision, _keep boolean,
+  _now timestamptz default null
+) returns table (id bigint, state text)
+language plpgsql {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _verdicts {schema}.verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - (f.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
+      null, f.error, null, null)::{schema}.verdict
+    from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error) cross join lateral (
+      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      from {schema}.live l
+      where l.id = f.id and l.token = f.token
+        and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)
+      offset 0 for update skip locked) j);
+  perform {schema}.carry_out(_verdicts, _keep, _at);
+  if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
+  return query select v.id, v.state from unnest(_verdicts) as v;
+end $$;

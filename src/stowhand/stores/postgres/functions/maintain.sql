@@ -1,0 +1,96 @@
+-- What keeps the schema bounded. Runs as the schema's owner, because a worker's role may not create or drop tables.
+-- Idempotent, and cheap when there is nothing to do. It waits for no lock longer than the timeout: what could not be
+-- done now is done at the next call.
+
+-- Days ahead for the history. A day for which the default partition already holds rows stays there.
+create or replace function {schema}.make_days(_at timestamptz, _ahead int) returns void
+language plpgsql as $$
+declare
+  _day date;
+  _name text;
+begin
+  for _step in 0.._ahead loop
+    _day := (_at at time zone 'UTC')::date + _step;
+    _name := 'history_' || to_char(_day, 'YYYYMMDD');
+    continue when exists (
+      select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = {schema_text} and c.relname = _name);
+    begin
+      execute format('create table %I.%I partition of %I.history for values from (%L) to (%L)',
+        {schema_text}, _name, {schema_text}, _day || ' 00:00+00', (_day + 1) || ' 00:00+00');
+    exception when check_violation or lock_not_available or duplicate_table then
+      null;
+    end;
+  end loop;
+end $$;
+
+-- Days past the retention are dropped whole; what is past it within a day that is kept, in batches.
+create or replace function {schema}.prune_days(_before timestamptz) returns void
+language plpgsql as $$
+declare
+  _part record;
+  _ends timestamptz;
+begin
+  for _part in
+    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = {history_text}::regclass and c.relname ~ '^history_\d{8}$' order by c.relname
+  loop
+    _ends := ((to_date(right(_part.relname, 8), 'YYYYMMDD') + 1)::text || ' 00:00+00')::timestamptz;
+    exit when _ends - interval '1 day' > _before;
+    begin
+      if _ends <= _before then
+        execute format('drop table %I.%I', {schema_text}, _part.relname);
+      else
+        -- Rows are appended in time's order, so the first pages hold the oldest: nothing else is read.
+        execute format(
+          'delete from %1$I.%2$I where ctid = any(array(select ctid from %1$I.%2$I
+             where ctid < ''(128,0)''::tid and finished_at < $1 limit 5000 for update skip locked))',
+          {schema_text}, _part.relname) using _before;
+      end if;
+    exception when lock_not_available then
+      null;
+    end;
+  end loop;
+end $$;
+
+-- Queue rows that no job needs. Under the row's lock, in a statement of its own: no claim can be choosing from it, and
+-- a scout that comes later makes the row anew.
+create or replace function {schema}.prune_queues(_limit int) returns void
+language plpgsql as $$
+declare
+  _name text;
+begin
+  for _name in
+    select q.name from {schema}.queues q
+    where q.holder_id is null and not exists (
+      select from {schema}.live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+        and j.resets < 2)
+    limit _limit for update skip locked
+  loop
+    delete from {schema}.queues q where q.name = _name and not exists (
+      select from {schema}.live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+        and j.resets < 2);
+  end loop;
+end $$;
+
+create or replace function {schema}.maintain(_retention double precision, _now timestamptz default null) returns void
+language plpgsql {definer} {index_plans} set lock_timeout = '200ms' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  -- One at a time is enough.
+  if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return; end if;
+  perform {schema}.make_days(_at, 3);
+  perform {schema}.prune_days(_at - coalesce(_retention, 0) * interval '1 second');
+  begin
+    delete from {schema}.history_default h where h.ctid = any(array(
+      select d.ctid from {schema}.history_default d
+      where d.finished_at < _at - coalesce(_retention, 0) * interval '1 second'
+      order by d.finished_at limit 5000 for update skip locked));
+    perform {schema}.prune_queues(1000);
+    perform {schema}.prune_ticks(_at);
+    delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
+  exception when lock_not_available then
+    null;
+  end;
+end $$;

@@ -1,0 +1,340 @@
+-- Named queues. The row in `queues` is the lock: it is taken before a job of the queue is chosen, and it is held until
+-- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. To find the
+-- next queue without walking millions of jobs behind busy ones:
+--   * every row that is written as waiting in a queue is a `scout`, in an index ordered as claims are;
+--   * a claim that passes many of them for nothing goes from name to name instead, if the names are few;
+--   * if they are many, it absorbs the scouts of queues that are held: they are scouts no more, and the queue's row says
+--     `absorbed`. This happens under the lock of that row;
+--   * whoever frees an absorbed queue computes, in a new statement under that lock, its hint: the place in the order of
+--     its first due job, or of its earliest one. A claim walks scouts and hints merged.
+-- So a free queue's waiting job is either a scout, or its queue's hint is no later than that job is due.
+
+-- The first due job of these tasks in a queue, behind `_after`; if none is due, the earliest. Tasks and priorities are
+-- visited one by one: a million jobs that are not due, or of other tasks, cost one step.
+create or replace function {schema}.queue_head(
+  _name text, _tasks text[], _forbidden text[], _at timestamptz, _after {schema}.place default null
+) returns {schema}.place
+language plpgsql as $$
+declare
+  _task text := '';
+  _only boolean := cardinality(_tasks) is not distinct from 1;
+  _from {schema}.place;
+  _next {schema}.place;
+  _best {schema}.place;
+begin
+  loop
+    if _only then
+      _task := _tasks[1];
+    else
+      select j.task into _task from {schema}.live j
+        where j.queue = _name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+          and j.task > _task
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
+      exit when not found;
+      continue when _tasks is not null and (_task = any(_tasks)) is not true;
+    end if;
+    _from := coalesce(_after, (-2147483648, '-infinity', 0)::{schema}.place);
+    loop
+      select j.priority, j.run_at, j.id into _next from {schema}.live j
+        where j.queue = _name and j.task = _task
+          and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
+          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
+      exit when not found;
+      if _next.run_at <= _at then
+        if _best.id is null or _best.run_at > _at
+            or (_next.priority, _next.run_at, _next.id) < (_best.priority, _best.run_at, _best.id) then
+          _best := _next;
+        end if;
+        exit;
+      end if;
+      if _best.id is null or _next.run_at < _best.run_at and _best.run_at > _at then _best := _next; end if;
+      _from := (_next.priority, 'infinity', 9223372036854775807)::{schema}.place;
+    end loop;
+    exit when _only;
+  end loop;
+  return _best;
+end $$;
+
+create or replace function {schema}.refresh_hint(_name text, _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _best {schema}.place := {schema}.queue_head(_name, null, null, _at);
+begin
+  update {schema}.queues q
+    set absorbed = _best.id is not null,
+        hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
+    where q.name = _name and q.holder_id is null
+      and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
+           or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
+end $$;
+
+-- Scouts of queues that are held, or about to be by this very claim, are scouts no more.
+create or replace function {schema}.absorb(_scouts bigint[], _taken text[]) returns void
+language plpgsql as $$
+declare
+  _locked text[];
+begin
+  _locked := array(
+    select q.name from {schema}.queues q
+    where q.name in (select distinct j.queue from {schema}.live j where j.id = any(_scouts))
+      and (q.holder_id is not null or q.name = any(_taken))
+    for update skip locked);
+  update {schema}.queues q set absorbed = true where q.name = any(_locked) and not q.absorbed;
+  update {schema}.live j set scout = false where j.id = any(array(
+    select w.id from {schema}.live w
+    where w.id = any(_scouts) and w.queue = any(_locked) and w.scout and w.state in ('queued', 'errored')
+    for update skip locked));
+end $$;
+
+-- Lock a queue's row if it is free: 'free' (ours now), 'held' (a job of it is processing), 'locked' (by somebody else).
+create or replace function {schema}.open_queue(_name text) returns text
+language plpgsql as $$
+declare
+  _held boolean;
+begin
+  perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
+  if found then return 'free'; end if;
+  select q.holder_id is not null into _held from {schema}.queues q where q.name = _name;
+  if not found then
+    -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
+    if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
+    insert into {schema}.queues (name) values (_name) on conflict do nothing;
+  elsif _held then
+    return 'held';
+  end if;
+  perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
+  return case when found then 'free' else 'locked' end;
+end $$;
+
+-- Lock the head of a queue whose row this claim has locked. Null: nothing for this claim in it.
+create or replace function {schema}.take_head(
+  _name text, _tasks text[], _forbidden text[], _at timestamptz
+) returns bigint
+language plpgsql as $$
+declare
+  _head bigint;
+  _place {schema}.place;
+begin
+  -- Only now, in statements of their own: what the queue's last holder has committed must be seen.
+  -- Mostly a queue's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  select j.id into _head from {schema}.live j
+    where j.id = (
+        select f.id from (
+          select l.id, l.task from {schema}.live l
+          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+          order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) f
+        where f.task = (
+          select l.task from {schema}.live l
+          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+          order by l.queue desc, l.task desc, l.priority desc, l.run_at desc, l.id desc limit 1))
+      and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
+      and (_tasks is null or j.task = any(_tasks))
+      and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+    for update skip locked;
+  if found then return _head; end if;
+  for _ in 1..10 loop  -- somebody's transaction may hold the first ones
+    _place := {schema}.queue_head(_name, _tasks, _forbidden, _at, _place);
+    exit when _place.id is null or _place.run_at > _at;
+    select j.id into _head from {schema}.live j
+      where j.id = _place.id and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
+        and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
+        and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+      for update skip locked;
+    if found then return _head; end if;
+  end loop;
+  return null;
+end $$;
+
+-- The first name behind this one of a queue in which something waits; of all if `_name` is null.
+create or replace function {schema}.next_name(_name text) returns text
+language plpgsql as $$
+begin
+  if _name is null then
+    return (select j.queue from {schema}.live j
+      where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+  end if;
+  return (select j.queue from {schema}.live j
+    where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2 and j.queue > _name
+    order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+end $$;
+
+-- The free queues but those in `_but` that have a due job before the bound, in the order of their heads. Null if there
+-- are more than `_most` names to go through, free or not.
+create or replace function {schema}.walk_names(
+  _tasks text[], _forbidden text[], _at timestamptz, _but text[], _most int,
+  _bound_priority int, _bound_run_at timestamptz, _bound_id bigint
+) returns text[]
+language plpgsql as $$
+declare
+  _name text;
+  _head {schema}.place;
+  _names text[] := '{}';
+  _heads {schema}.place[] := '{}';
+begin
+  for _ in 0.._most loop
+    _name := {schema}.next_name(_name);
+    if _name is null then
+      return array(select n.name from unnest(_names, _heads) as n(name, priority, run_at, id)
+                   order by n.priority, n.run_at, n.id);
+    end if;
+    continue when _name = any(_but)
+      or exists (select from {schema}.queues q where q.name = _name and q.holder_id is not null);
+    _head := {schema}.queue_head(_name, _tasks, _forbidden, _at);
+    continue when _head.id is null or _head.run_at > _at
+      or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
+    _names := _names || _name;
+    _heads := _heads || _head;
+  end loop;
+  return null;
+end $$;
+
+-- At most one job of each free queue, at most `_limit`, and none that comes after `_bound_*` in the order.
+-- The rows in `queues` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
+create or replace function {schema}.pick_heads(
+  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
+  out heads bigint[], out names text[], out unfinished boolean
+)
+language plpgsql as $$
+declare
+  _began timestamptz := clock_timestamp();
+  _page int := 32;
+  _seen int;
+  _vain int;
+  _full boolean;
+  _few text[];
+  _name text;
+  _held text[] := '{}';
+  _dull text[] := '{}';
+  _passed bigint[] := '{}';
+  _place record;
+  _next record;
+  _head bigint;
+begin
+  heads := '{}'; names := '{}'; unfinished := false;
+  select -2147483648 as priority, '-infinity'::timestamptz as run_at, 0::bigint as id into _place;
+  <<walk>>
+  loop
+    select m.priority, m.run_at, m.id into _next from (
+      (select j.priority, j.run_at, j.id from {schema}.live j
+        where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
+        order by j.priority, j.run_at, j.id limit 1)
+      union all
+      (select q.hint_priority, q.hint_run_at, q.hint_id from {schema}.queues q
+        where q.hint_run_at is not null
+          and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
+        order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
+    ) m order by m.priority, m.run_at, m.id limit 1;
+    exit when not found
+      or (_next.priority, _next.run_at, _next.id) > (_bound_priority, _bound_run_at, _bound_id);
+    _seen := 0;
+    _vain := 0;
+    if _next.run_at <= _at then
+      for _place in
+        -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
+        select m.* from (
+          (select j.priority, j.run_at, j.id, j.queue, true as scout, (_tasks is null or j.task = any(_tasks))
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden) as ours from {schema}.live j
+            where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+              and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
+            order by j.priority, j.run_at, j.id limit _page)
+          union all
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from {schema}.queues q
+            where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
+              and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
+            order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
+        ) m order by m.priority, m.run_at, m.id limit _page
+      loop
+        exit walk when (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id);
+        _seen := _seen + 1;
+        _vain := _vain + 1;
+        continue when not _place.ours or _place.queue = any(_dull);
+        if not (_place.queue = any(names) or _place.queue = any(_held)) then
+          case {schema}.open_queue(_place.queue)
+          when 'held' then
+            _held := _held || _place.queue;
+          when 'locked' then
+            _dull := _dull || _place.queue;
+            continue;
+          else
+            _head := {schema}.take_head(_place.queue, _tasks, _forbidden, _at);
+            if _head is not null then
+              heads := heads || _head;
+              names := names || _place.queue;
+              exit walk when cardinality(heads) >= _limit;
+              _vain := _vain - 1;
+            else
+              _dull := _dull || _place.queue;
+              if not _place.scout then perform {schema}.refresh_hint(_place.queue, _at); end if;
+            end if;
+            continue;
+          end case;
+        end if;
+        if _place.scout then _passed := _passed || _place.id; end if;
+      end loop;
+    end if;
+    _full := _seen = _page;
+    if _full and _vain > _seen / 2 and _page < 1000 then
+      _few := {schema}.walk_names(_tasks, _forbidden, _at, names || _held || _dull, 100,
+                                  _bound_priority, _bound_run_at, _bound_id);
+      if _few is not null then
+        foreach _name in array _few loop
+          continue when {schema}.open_queue(_name) <> 'free';
+          _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
+          continue when _head is null;
+          heads := heads || _head;
+          names := names || _name;
+          exit when cardinality(heads) >= _limit;
+        end loop;
+        exit;
+      end if;
+      _page := 1000;
+    end if;
+    -- A few are cheaper to pass again than to write.
+    if _page = 1000 and cardinality(_passed) > 50 then
+      perform {schema}.absorb(_passed, names);
+      _passed := '{}';
+      exit when cardinality(heads) > 0 or _bound_id is not null;
+    end if;
+    if not _full then
+      -- The rest of this priority is not due.
+      select _next.priority, 'infinity'::timestamptz as run_at, 9223372036854775807 as id into _place;
+    elsif _page = 32 then
+      _page := least(greatest(_limit, 10) * 2, 1000);
+    else
+      _page := 1000;
+    end if;
+    if clock_timestamp() > _began + interval '250 milliseconds' then
+      unfinished := cardinality(heads) = 0;
+      exit;
+    end if;
+  end loop;
+end $$;
+
+-- The queues of the heads that were picked are held; the others, whose rows this claim had locked, are free again.
+create or replace function {schema}.hold_queues(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _job record;
+  _left text;
+begin
+  for _job in
+    select j.id, j.queue from {schema}.live j
+    where j.id = any(_heads) and j.id = any(_picked) and j.queue is not null
+  loop
+    update {schema}.queues q
+      set holder_id = _job.id, holder_token = _token, hint_priority = null, hint_run_at = null, hint_id = null
+      where q.name = _job.queue;
+  end loop;
+  for _left in
+    select q.name from {schema}.live j cross join lateral (
+      select w.name, w.holder_id, w.absorbed from {schema}.queues w where w.name = j.queue offset 0) q
+    where j.id = any(_heads) and not j.id = any(_picked) and q.holder_id is null and q.absorbed
+  loop
+    perform {schema}.refresh_hint(_left, _at);
+  end loop;
+end $$;

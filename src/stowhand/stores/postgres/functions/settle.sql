@@ -1,0 +1,171 @@
+-- Settling. Every write is guarded by the pair (id, token): a join on pairs, never two lists. Rows are locked in the
+-- order given (the caller sorts by id) and with SKIP LOCKED: an application's open transaction on one row must not
+-- stall the others, and two settlers must not wait for each other in a circle. Queue rows are locked after job rows,
+-- by name; claims wait for no lock at all, so nothing can close a circle.
+
+-- Free the queues that these leases hold, and wake sleepers if one of them has a due job.
+create or replace function {schema}.free_queues(_names text[], _ids bigint[], _tokens uuid[], _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _freed text[];
+  _absorbed text[];
+  _name text;
+begin
+  perform from {schema}.queues q where q.name = any(_names) order by q.name for update;
+  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
+  with freed as (
+    update {schema}.queues q set holder_id = null, holder_token = null
+      where q.name = any(_names) and exists (
+        select from unnest(_names, _ids, _tokens) as f(name, id, token)
+        where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token)
+      returning q.name, q.absorbed
+  )
+  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f;
+  if _absorbed is not null then
+    foreach _name in array _absorbed loop
+      perform {schema}.refresh_hint(_name, _at);
+    end loop;
+  end if;
+  if exists (
+    select from unnest(_freed) as f(name) cross join lateral {schema}.queue_head(f.name, null, null, _at) h
+    where h.run_at <= _at)
+  then
+    perform {schema}.wake();
+  end if;
+end $$;
+
+-- The commonest settlement: completed, nothing to add. Gives the ids that were settled.
+create or replace function {schema}.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null)
+returns setof bigint
+language plpgsql {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _mine bigint[];
+  _names text[];
+  _held bigint[];
+  _by uuid[];
+begin
+  _mine := array(
+    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  if _keep then
+    with gone as (
+      delete from {schema}.live j where j.id = any(_mine) returning j.*
+    ), kept as (
+      insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+        max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+        updated_at, cancel_requested)
+      select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
+        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
+        g.created_at, g.updated_at, g.cancel_requested
+      from gone g
+    )
+    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
+      from gone g where g.queue is not null;
+  else
+    with gone as (
+      delete from {schema}.live j where j.id = any(_mine) returning j.id, j.queue, j.token
+    )
+    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
+      from gone g where g.queue is not null;
+  end if;
+  if _names is not null then perform {schema}.free_queues(_names, _held, _by, _at); end if;
+  return query select unnest(_mine);
+end $$;
+
+-- Move rows out of the live table, as `completed` or `canceled`.
+create or replace function {schema}.bury(_verdicts {schema}.verdict[], _keep boolean, _at timestamptz) returns void
+language sql set enable_hashjoin = on as $$
+  -- Verdicts and rows are joined by hashing, whatever the caller's settings: two lists of 250 are 62,500 comparisons.
+  with gone as (
+    delete from {schema}.live j
+      where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
+      returning j.*
+  )
+  insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+    updated_at, cancel_requested, result)
+  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
+    g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
+    v.settled_token, v.epoch, g.worker, g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, v.result::json
+  from unnest(_verdicts) as v join gone g on g.id = v.id
+  where _keep
+$$;
+
+-- Carry verdicts out: back to waiting or to failed, or out of the table; then their queues are free.
+create or replace function {schema}.carry_out(_verdicts {schema}.verdict[], _keep boolean, _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _one {schema}.verdict;
+begin
+  foreach _one in array _verdicts loop
+    continue when _one.state in ('completed', 'canceled');
+    update {schema}.live j
+      set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
+          settled_token = _one.settled_token,
+          token = null, worker = null, lease_until = null,
+          last_error = coalesce(_one.error, j.last_error),
+          payload = coalesce(_one.payload::json, j.payload),
+          run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
+          finished_at = case when _one.state = 'failed' then _at end,
+          scout = j.queue is not null and _one.state <> 'failed'
+      where j.id = _one.id;
+  end loop;
+  if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
+    perform {schema}.bury(_verdicts, _keep, _at);
+  end if;
+  perform {schema}.free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
+    from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
+end $$;
+
+-- What a job goes back to, that was to go back to waiting. Only the row knows it was asked to cancel, or lost its key:
+-- to remove_key (it does not wait again), or to a newer job (it is not retried).
+create or replace function {schema}.way_back(_state text, _cancel_requested boolean, _loses_retries text) returns text
+language sql immutable as $$
+  select case
+    when _state not in ('queued', 'errored') then _state
+    when _cancel_requested or _loses_retries = 'removed' then 'canceled'
+    when _loses_retries = 'replaced' and _state = 'errored' then 'failed'
+    else _state end
+$$;
+
+-- Any settlement.
+create or replace function {schema}.settle(
+  _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
+  _results text[], _payloads text[], _keep boolean, _now timestamptz default null
+) returns table (id bigint, token uuid)
+language plpgsql {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _verdicts {schema}.verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
+      case when {schema}.way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
+        then f.delay end,
+      f.error, f.result, case when f.state in ('errored', 'failed') then f.payload end)::{schema}.verdict
+    from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _results, _payloads)
+        as f(id, token, state, delay, refund, error, result, payload)
+      cross join lateral (
+        select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from {schema}.live l
+        where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  perform {schema}.carry_out(_verdicts, _keep, _at);
+  return query select v.id, v.token from unnest(_verdicts) as v;
+end $$;
+
+-- A second look at what was not settled: 'busy' (ours, locked by somebody), 'settled' (by this very lease, before),
+-- 'lost', or 'gone' (no trace).
+create or replace function {schema}.look(_ids bigint[], _tokens uuid[]) returns table (id bigint, token uuid, found text)
+language sql stable {definer} {index_plans} as $$
+  select f.id, f.token,
+    case
+      when j.token = f.token then 'busy'
+      when j.settled_token = f.token or exists (
+        select from {schema}.history h where h.id = f.id and h.settled_token = f.token) then 'settled'
+      when j.id is not null or exists (select from {schema}.history h where h.id = f.id) then 'lost'
+      else 'gone' end
+  from unnest(_ids, _tokens) as f(id, token) left join lateral (
+    select l.id, l.token, l.settled_token from {schema}.live l where l.id = f.id offset 0) j on true
+$$;

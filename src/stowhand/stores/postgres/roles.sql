@@ -1,0 +1,16 @@
+-- `stowhand migrate --roles`. Roles that nobody can log in as: grant them to those who can. They belong to the whole
+-- server, so another database, or somebody who does the same just now, may have made them.
+do $$
+declare
+  _name text;
+begin
+  foreach _name in array array[{enqueuer_text}, {worker_text}, {reader_text}, {admin_text}] loop
+    if not exists (select from pg_catalog.pg_roles r where r.rolname = _name) then
+      begin
+        execute pg_catalog.format('create role %I nologin', _name);
+      exception when duplicate_object or unique_violation then
+        null;
+      end;
+    end if;
+  end loop;
+end $$;

@@ -1,0 +1,103 @@
+"""What recurs: known items, and the ledger by which each tick makes one job. Time is the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import psycopg
+
+from stowhand import limits
+from stowhand.checking import check_identifier, check_ticks
+from stowhand.clock import SystemClock
+from stowhand.database import trouble
+from stowhand.job import NewJob
+from stowhand.queue_store import Entered, KnownItem, Tick
+from stowhand.stores.postgres.bulk import moments
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.producing import Producer
+from stowhand.stores.postgres.rows import Row, plain_array, text_array
+
+_TRIES = 4
+_PAUSE = 0.05
+
+
+class Timetable:
+    """The schema's crontab and its ledger."""
+
+    def __init__(self, home: Home, producer: Producer) -> None:
+        self._home = home
+        self._producer = producer
+        self._clock = SystemClock()
+
+    async def now(self) -> datetime:
+        """The server's clock, unless a test pins it."""
+        pinned = self._home.now()
+        if pinned is not None:
+            return pinned.astimezone(UTC)
+        ((now,),) = await self._rows("cron_now")
+        moment: datetime = now
+        return moment
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        """What was known of them before, or is from now on."""
+        names = text_array(check_identifier(identifier) for identifier, _ in items)
+        found = await self._rows("cron_register", names, text_array(spec for _, spec in items), self._home.now())
+        return [_known(row) for row in found]
+
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
+        check_ticks(ticks, await self.now())
+        jobs = [limits.check(tick.job) for tick in ticks]
+        attempt = 0
+        with self._home.translated():
+            while True:
+                attempt += 1
+                try:
+                    return await self._schedule(ticks, jobs)
+                except psycopg.Error as error:
+                    if attempt == _TRIES or not trouble.is_transient(error):
+                        raise
+                    await self._clock.sleep(_PAUSE * attempt)
+
+    async def known_items(self) -> Sequence[KnownItem]:
+        """All of them, by identifier."""
+        return [_known(row) for row in await self._rows("cron_known")]
+
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        """Those in the ledger, in order."""
+        return [row[0] for row in await self._rows("cron_ticks", identifier, since)]
+
+    async def _schedule(self, ticks: Sequence[Tick], jobs: Sequence[NewJob]) -> Sequence[Entered]:
+        names = [tick.identifier for tick in ticks]
+        times = [tick.at for tick in ticks]
+        async with self._home.pool.connection("cron") as connection, connection.transaction():
+            entered = await self._producer.run(
+                connection,
+                "cron_enter",
+                (
+                    *(text_array(names), moments(times), text_array(tick.spec for tick in ticks)),
+                    *(plain_array(tick.backfilled for tick in ticks), self._home.now()),
+                ),
+            )
+            mine = [place for place, (is_mine, _, _) in enumerate(entered) if is_mine]
+            ids = dict[tuple[str, datetime], int]()
+            if mine:
+                new = await self._producer.write(connection, [jobs[place] for place in mine])
+                ids = {(names[place], times[place]): job_id for place, job_id in zip(mine, new, strict=True)}
+                noted = (text_array(names[place] for place in mine), moments([times[place] for place in mine]))
+                await self._producer.run(connection, "cron_note", (*noted, plain_array(new)))
+                await self._producer.run(connection, "wake", ())
+        return [
+            Entered(mine=is_mine, job_id=ids.get((name, time)) or job_id, spec=spec)
+            for name, time, (is_mine, job_id, spec) in zip(names, times, entered, strict=True)
+        ]
+
+    async def _rows(self, name: str, *values: object) -> list[Row]:
+        with self._home.translated():
+            return await self._home.pool.rows("cron", self._home.statements[name], values)
+
+
+def _known(row: Row) -> KnownItem:
+    identifier, known_since, last_tick, spec = row
+    return KnownItem(identifier=identifier, known_since=known_since, last_tick=last_tick, spec=spec)

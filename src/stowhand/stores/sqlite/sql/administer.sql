@@ -1,0 +1,56 @@
+-- Acting on many jobs. `ids` are those that may be acted on, found in this very transaction: see `actionable`. What a
+-- token is taken from gets a new epoch, so that its holder is told it lost the job.
+
+-- name: actionable
+-- Live rows, but those under a live lease; a lease of another boot has no live holder.
+SELECT id, token FROM stowhand_jobs
+WHERE id IN (SELECT value FROM json_each(:ids))
+    AND (state <> 'processing' OR lease_boot <> :boot OR lease_until < :ticks)
+ORDER BY id
+
+-- name: held_by_workers
+SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
+WHERE state = 'processing' AND worker IN (SELECT value FROM json_each(:workers))
+ORDER BY id
+
+-- name: live
+SELECT * FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: archive_completed
+INSERT INTO stowhand_history (
+    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries, epoch,
+    settled_token
+)
+SELECT
+    id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,
+    epoch + (state = 'processing'), settled_token
+FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: fail
+UPDATE stowhand_jobs
+SET state = 'failed', attempts = max_attempts, last_error = :reason, finished_at = coalesce(finished_at, :now),
+    updated_at = :now, epoch = epoch + (state = 'processing'),
+    token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
+WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: reschedule
+-- Of rows that wait or have failed. Every right side sees the row as it was before.
+UPDATE stowhand_jobs
+SET run_at = coalesce(:run_at, run_at), priority = coalesce(:priority, priority), updated_at = :now,
+    max_attempts = coalesce(:max_attempts, max_attempts),
+    attempts = min(coalesce(:attempts, attempts), coalesce(:max_attempts, max_attempts)),
+    loses_retries = iif(:attempts IS NULL AND :max_attempts IS NULL, loses_retries, NULL),
+    state = then_.state,
+    finished_at = iif(then_.state = 'failed', coalesce(finished_at, :now), NULL),
+    resets = iif(stowhand_jobs.state = 'failed' AND then_.state = 'queued', 0, resets),
+    cancel_requested = iif(stowhand_jobs.state = 'failed' AND then_.state = 'queued', 0, cancel_requested)
+FROM (
+    SELECT id AS of_id, CASE
+        WHEN coalesce(:attempts, attempts) >= coalesce(:max_attempts, max_attempts) THEN 'failed'
+        WHEN state = 'failed' AND (:attempts IS NOT NULL OR :max_attempts IS NOT NULL) THEN 'queued'
+        ELSE state END AS state
+    FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+) AS then_
+WHERE id = then_.of_id AND stowhand_jobs.state <> 'processing'

@@ -1,0 +1,75 @@
+"""A job whose payload is an array, done element by element: what is left of it after one attempt.
+
+The task returns a list with one place for each element, as ``asyncio.gather(…, return_exceptions=True)`` gives it. An
+exception in a place says that this element failed: the job is tried again with the failed elements alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from stowhand.errors import NonRetryable
+from stowhand.lifecycle import Fail, Retry
+from stowhand.outcomes import describe
+
+SHOWN_FIRST = 3
+"""Messages on the first line of the error, which is what lists and logs show."""
+SHOWN = 100
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+async def judge_batch(payload: str | None, returned: list[object], warn: Callable[[str], None]) -> object:
+    """What a task's list means for a job with this payload: an outcome if elements failed, else the list itself.
+
+    Awaitables in it are awaited, all at once. ``warn`` is told of a list that cannot belong to the payload.
+    """
+    if payload is None or not payload.lstrip().startswith("["):
+        return returned
+    results = await _settled(returned)
+    elements = _elements.decode(payload)
+    if len(results) != len(elements):
+        warn(
+            f"returned a list of {len(results)} for a payload of {len(elements)} elements, so nobody can say which of"
+            " them failed; the job counts as done"
+        )
+        return results
+    failed = {number: one for number, one in enumerate(results) if isinstance(one, BaseException)}
+    if not failed:
+        return results
+    left = b"[" + b",".join(bytes(elements[number]) for number in failed) + b"]"
+    words = _describe(failed, len(elements))
+    if all(isinstance(error, NonRetryable) for error in failed.values()):
+        return Fail(words, payload=left.decode())
+    return Retry(words, payload=left.decode())
+
+
+async def _settled(returned: list[object]) -> list[object]:
+    if not any(inspect.isawaitable(one) for one in returned):
+        return returned
+    return await asyncio.gather(*map(_finished, returned), return_exceptions=True)
+
+
+async def _finished(one: object) -> object:
+    return await one if inspect.isawaitable(one) else one
+
+
+def _describe(failed: dict[int, BaseException], count: int) -> str:
+    """All their messages, and where the first of them arose."""
+    told = {number: describe(error).partition("\n")[0] for number, error in itertools.islice(failed.items(), SHOWN)}
+    title = f"{len(failed)} of {count} elements failed: {_joined(list(told.values()))}"
+    lines = [f"element {number + 1}: {words}" for number, words in told.items()]
+    if len(failed) > SHOWN:
+        lines.append(f"and {len(failed) - SHOWN} more")
+    _, _, trace = describe(next(iter(failed.values()))).partition("\n")
+    return "\n".join([title, *lines, trace]).rstrip()
+
+
+def _joined(messages: Sequence[str]) -> str:
+    several = list(dict.fromkeys(messages))
+    more = ", …" if len(several) > SHOWN_FIRST else ""
+    return ", ".join(several[:SHOWN_FIRST]) + more

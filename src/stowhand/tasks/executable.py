@@ -1,0 +1,138 @@
+"""A file that the operating system can run, in whatever language, as a task.
+
+stdin        ``{"payload": …}``, one line of JSON
+environment  facts about the job: ``STOWHAND_JOB_ID`` and so on, and the same as ``GRAPHILE_WORKER_JOB_ID``
+stdout       a line at a time to the job's logger, level info
+stderr       level error; the last lines stand in the error of the attempt
+exit code    0 is success; anything else, or a signal, a failure that is tried again
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob
+from stowhand.lifecycle import Retry
+from stowhand.store import Lease
+from stowhand.tasks.context import JobLogger
+from stowhand.tasks.program import Conversation, Lines, run_program
+from stowhand.tasks.registry import TaskDefinition, check_task_name
+from stowhand.tasks.shape import shape_of
+
+KILL_AFTER = 3.0
+"""Seconds between TERM and KILL; a stopping worker waits a little longer."""
+KILL_AFTER_LOST = 0.5
+"""The same when the job's lease is gone, and another worker may have begun."""
+LAST_LINES = 20
+"""Lines of stderr in the error of a failed attempt."""
+OURS, THEIRS = "STOWHAND_", "GRAPHILE_WORKER_"
+
+
+class Executable:
+    """One such file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    async def run(self, attempt: Attempt[Job], logger: JobLogger) -> Retry | None:
+        """Run it once. ``None``: it succeeded."""
+        job = attempt.record
+        last: deque[str] = deque(maxlen=LAST_LINES)
+
+        def complain(line: str) -> None:
+            last.append(line)
+            logger.error(line)
+
+        talk = Conversation(Lines(logger.info), Lines(complain))
+        given = f'{{"payload":{job.payload}}}\n'.encode()
+        try:
+            self._check()
+            code = await run_program(
+                str(self.file),
+                given,
+                environment_of(job, attempt.lease, os.environ),
+                talk,
+                lambda: KILL_AFTER_LOST if attempt.lost else KILL_AFTER,
+            )
+        except (OSError, ValueError) as error:
+            return Retry(f"{self.file.name} could not be started: {self._why(error)}")
+        return None if code == 0 else Retry("\n".join([f"{self.file.name} {_how(code)}", *last]))
+
+    def _check(self) -> None:
+        """It is read when it runs, long after the folder was looked at."""
+        if self.file.stat().st_mode & stat.S_IWOTH:
+            raise PermissionError(errno.EPERM, "every user of this machine may write to it; chmod o-w")
+
+    def _why(self, error: OSError | ValueError) -> str:
+        if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+            return f"{error.strerror}; a script begins with a line such as #!/bin/sh"
+        if isinstance(error, FileNotFoundError) and (interpreter := self._interpreter()):
+            return f"its first line names {interpreter}, which is not on this machine"
+        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+    def _interpreter(self) -> str | None:
+        try:
+            with self.file.open("rb") as file:
+                first = file.readline(256).decode("utf-8", "replace")
+        except OSError:
+            return None
+        words = first.removeprefix("#!").split()
+        return words[0] if first.startswith("#!") and words else None
+
+
+def define_executable(file: Path, name: str) -> TaskDefinition:
+    """The task of an executable file. Raises ConfigurationError."""
+    check_task_name(name)
+    return TaskDefinition(
+        name=name,
+        function=Executable(file).run,
+        shape=shape_of(_any_payload, name, positional=True),
+        template=NewJob(task=name),
+        executor="loop",
+        is_async=True,
+        executable=True,
+        file=str(file),
+    )
+
+
+def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The worker's own environment, and the facts of this attempt."""
+    run_at = job.run_at.astimezone(UTC)
+    facts = {
+        "PAYLOAD_FORMAT": "json",
+        "TASK_IDENTIFIER": job.task,
+        "JOB_ID": str(job.id),
+        "JOB_KEY": job.key,
+        "JOB_ATTEMPTS": str(job.attempts),
+        "JOB_MAX_ATTEMPTS": str(job.max_attempts),
+        "JOB_PRIORITY": str(job.priority),
+        "JOB_RUN_AT": run_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    only_ours = {"JOB_QUEUE": job.queue, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
+    told = {THEIRS + name: value for name, value in facts.items()}
+    told |= {OURS + name: value for name, value in (facts | only_ours).items()}
+    # A worker may itself have been started by a task: nothing of that task's job is passed on.
+    kept = {name: value for name, value in inherited.items() if name not in told}
+    return kept | {name: value for name, value in told.items() if value is not None}
+
+
+def _how(code: int) -> str:
+    if code > 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _any_payload(payload: Any = None) -> None:
+    """Its signature is that of every program."""

@@ -1,0 +1,116 @@
+"""Run what is due, here and now, and say what became of each job: the shortest way to test tasks through a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import SchemaMissing
+from stowhand.events import Events, JobEnded
+from stowhand.handler import Attempt
+from stowhand.job import Job
+from stowhand.lifecycle import Ended, Outcome, Snooze
+from stowhand.observe.job_logger import job_logger
+from stowhand.options import WorkerOptions
+from stowhand.outcomes import from_error, from_returned
+from stowhand.queue_store import QueueStore
+from stowhand.stores import open_store
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.registry import Registry
+from stowhand.tasks.task_list import TaskList, read_task_list
+from stowhand.worker import Worker
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """One job that was run."""
+
+    job: Job
+    """As it was claimed."""
+    ended: Ended
+    """What was recorded: ``ok``, ``retry``, ``failed``, …"""
+    outcome: Outcome
+    """What the task said, or what follows from its error."""
+    error: BaseException | None
+    """What it raised."""
+
+
+async def run_task_list_once(
+    store: QueueStore | str, tasks: TaskList, *, concurrency: int = 1, **options: Any
+) -> Sequence[Ran]:
+    """Run every job of these tasks that is due, each once, and those that they add; in the order in which they ended.
+
+    ``store``: an open one, or the URL of one (an absent schema is installed in it, and it is closed at the end).
+    ``tasks``: functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares. What is
+    due later, runs elsewhere, has failed for good or is of another task is left alone. ``options``: of WorkerOptions.
+    """
+    if isinstance(store, str):
+        opened = open_store(store)
+        try:
+            await _open(opened)
+            return await _run(opened, read_task_list(tasks), concurrency, options)
+        finally:
+            await opened.close()
+    return await _run(store, read_task_list(tasks), concurrency, options)
+
+
+async def _open(store: QueueStore) -> None:
+    try:
+        await store.open()
+    except SchemaMissing:
+        await store.install()
+        await store.open()
+
+
+async def _run(store: QueueStore, registry: Registry, concurrency: int, options: dict[str, Any]) -> Sequence[Ran]:
+    handler = TaskHandler(
+        registry,
+        producer=store,
+        logger_factory=lambda job: job_logger("test", job.task, job.id),
+        connect=store.connection,
+    )
+    once = _Once(handler)
+    events = Events()
+    events.on(JobEnded, once.recorded)
+    chosen = WorkerOptions(tasks=registry.names, concurrency=concurrency, once=True, **options)
+    once.worker = Worker(store, once, chosen, events=events)
+    try:
+        await once.worker.run()
+    finally:
+        handler.close()
+    return once.ran
+
+
+class _Once:
+    """Runs each job one time, and keeps what it said until that is recorded."""
+
+    def __init__(self, inner: TaskHandler) -> None:
+        self._inner = inner
+        self.policy, self.encode = inner.policy, inner.encode
+        self._said: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
+        self._seen: set[int] = set()
+        self.ran: list[Ran] = []
+        self.worker: Worker | None = None
+
+    async def handle(self, attempt: Attempt[Job]) -> object:
+        """As the inner handler; a job that comes back at once ends the run instead, unspent."""
+        job = attempt.record
+        if job.id in self._seen:
+            assert self.worker is not None
+            self.worker.stop()
+            return Snooze(0)
+        self._seen.add(job.id)
+        try:
+            outcome = from_returned(await self._inner.handle(attempt))
+        except BaseException as error:
+            self._said[job.id] = job, from_error(error), error
+            raise
+        self._said[job.id] = job, outcome, None
+        return outcome
+
+    def recorded(self, event: JobEnded) -> None:
+        """The store has written it."""
+        if event.job_id in self._said:
+            job, outcome, error = self._said.pop(event.job_id)
+            self.ran.append(Ran(job=job, ended=event.ended, outcome=outcome, error=error))

@@ -1,0 +1,107 @@
+"""``stowhand cron list`` and ``run``, and the default crontab of ``stowhand worker``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stowhand.clock import wall_clock
+from tests.cli.conftest import Stowhand
+
+APP = """\
+from stowhand import App
+
+app = App()
+
+
+@app.task
+async def rollup(hours: int) -> None: ...
+
+
+def never(date) -> bool:
+    return False
+
+
+app.cron("0 4 * * *", rollup, {"hours": 4})
+app.cron(never, rollup, {"hours": 5}, identifier="by_function")
+"""
+
+
+@pytest.fixture
+def crontab(folder: Path) -> Path:
+    file = folder / "crontab"
+    file.write_text("0 4 1 1 * hello ?id=yearly&queue=slow&max=3 {name: 'Bob'}\n* * * * * hello {name: 'Ann'}\n")
+    return file
+
+
+@pytest.mark.usefixtures("crontab")
+def test_a_crontab_beside_the_tasks_is_read_and_its_items_are_listed(call: Stowhand) -> None:
+    worked = call("worker", "--once")
+    assert worked.code == 0
+    assert "Scheduling 2 recurring tasks: 'yearly', 'hello'" in worked.err
+    assert "Hello, Ann" in worked.err
+    hello, yearly = call("cron", "list", "--json").rows()
+    assert (hello["identifier"], yearly["identifier"], yearly["last_tick"]) == ("hello", "yearly", None)
+    assert yearly["next_run"].endswith("-01-01T04:00:00Z")
+    next_run, last_tick = (datetime.fromisoformat(hello[name]) for name in ("next_run", "last_tick"))
+    assert next_run - last_tick >= timedelta(minutes=1)
+    shown = call("cron", "list").out.splitlines()
+    assert shown[0].split() == ["ITEM", "KNOWN", "SINCE", "LAST", "TICK", "NEXT", "RUN", "CRONTAB"]
+    assert "0 4 1 1 * hello ?id=yearly&max=3&queue=slow" in shown[2]
+
+
+@pytest.mark.usefixtures("crontab")
+def test_run_adds_the_job_of_an_item_for_the_minute_that_is_running(call: Stowhand) -> None:
+    call("migrate")
+    assert call("cron", "run", "yearly").out == "1\n"
+    (job,) = call("jobs", "list", "--json").rows()
+    ts = datetime.fromisoformat(job["payload"].pop("_cron")["ts"])
+    assert timedelta() <= wall_clock() - ts < timedelta(minutes=2)
+    assert (ts.second, datetime.fromisoformat(job["run_at"])) == (0, ts.astimezone(UTC))
+    assert (job["queue"], job["max_attempts"], job["payload"]) == ("slow", 3, {"name": "Bob"})
+    assert call("cron", "list").out == "", "the ledger and the known items are left alone"
+
+
+def test_run_knows_what_a_worker_has_made_known(call: Stowhand, crontab: Path) -> None:
+    call("worker", "--once")
+    crontab.unlink()
+    assert call("cron", "run", "yearly").code == 0
+    wrong = call("cron", "run", "yaerly")
+    assert wrong.code == 2
+    assert "nothing recurs under the name 'yaerly'; did you mean 'yearly'?" in wrong.err
+
+
+def test_run_takes_items_of_an_app_and_of_another_file(call: Stowhand, folder: Path, crontab: Path) -> None:
+    call("migrate")
+    (folder / "shop.py").write_text(APP)
+    assert call("cron", "run", "rollup", "--app", "shop:app").code == 0
+    other = folder / "other"
+    other.write_text("0 5 * * * hello ?id=from_other\n")
+    assert call("cron", "run", "from_other", "--crontab", other).code == 0
+    assert "there are" in call("cron", "run", "from_other").err
+    bad = call("cron", "run", "x", "--crontab", folder / "missing")
+    assert (bad.code, "No such file" in bad.err) == (2, True)
+    payloads = [json.dumps(row["payload"]) for row in call("jobs", "list", "--json").rows()]
+    assert '"hours": 4' in payloads[0]
+
+
+def test_a_function_cannot_be_run_from_the_store_alone(call: Stowhand, folder: Path) -> None:
+    (folder / "shop.py").write_text(APP)
+    assert call("worker", "--once", "--app", "shop:app").code == 0
+    refused = call("cron", "run", "by_function")
+    assert refused.code == 2
+    assert "decided by a function; name the application" in refused.err
+    (row,) = [row for row in call("cron", "list", "--json").rows() if row["identifier"] == "by_function"]
+    assert row["next_run"] is None
+
+
+def test_an_app_does_not_take_the_crontab_of_a_folder(call: Stowhand, folder: Path, crontab: Path) -> None:
+    (folder / "shop.py").write_text(APP)
+    worked = call("worker", "--once", "--app", "shop:app")
+    assert "Scheduling 2 recurring tasks: 'rollup', 'by_function'" in worked.err
+    both = call("worker", "--once", "--app", "shop:app", "--crontab", crontab)
+    assert "Scheduling 4 recurring tasks" in both.err
+    assert "no task 'hello' here" in both.err

@@ -1,0 +1,46 @@
+"""Two schemas in one database: the original's, and ours. One worker of the test run does all of these tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from tests.interop.original import Original
+from tests.support.databases import Databases
+
+FOR_BEHAVIOUR = "0.13.0"
+NEWEST_WITHOUT_NODE_22 = "0.17.3"
+
+
+@pytest.fixture(scope="session", params=[FOR_BEHAVIOUR, NEWEST_WITHOUT_NODE_22])
+def original(request: pytest.FixtureRequest) -> Original:
+    """The oldest version that is like the README, and one of the newest."""
+    return _original(request.param)
+
+
+@cache
+def _original(version: str) -> Original:
+    return Original(version)
+
+
+@pytest.fixture
+def both(original: Original, postgres_server: Databases) -> Iterator[str]:
+    """The URL of a database with both schemas: graphile_worker is the original's, stowhand is ours."""
+    url = postgres_server.create_database()
+    original.migrate(url)
+    asyncio.run(_install(url))
+    yield url
+    postgres_server.drop_database(url)
+
+
+async def _install(url: str) -> None:
+    store = PostgresStore(url, StoreOptions())
+    try:
+        await store.install()
+    finally:
+        await store.close()

@@ -1,0 +1,49 @@
+// Drives the real graphile-worker. Its package is installed where NODE_PATH says.
+//
+//   node original.js migrate  URL                     install its schema
+//   node original.js backfill URL CRONTAB NOW         start its scheduler at the moment NOW, and end once it has
+//                                                     scheduled what was missed
+"use strict";
+const fs = require("fs");
+
+const [verb, url, crontab, moment] = process.argv.slice(2);
+
+function shiftTime(now) {
+  const Real = Date;
+  const shift = new Real(now).getTime() - Real.now();
+  global.Date = class extends Real {
+    constructor(...args) {
+      if (args.length) super(...args);
+      else super(Real.now() + shift);
+    }
+    static now() {
+      return Real.now() + shift;
+    }
+  };
+}
+
+async function main() {
+  if (verb === "backfill") shiftTime(moment);
+  const { run, runMigrations, parseCrontab } = require("graphile-worker");
+  if (verb === "migrate") return runMigrations({ connectionString: url });
+  const { EventEmitter } = require("events");
+  const events = new EventEmitter();
+  const started = new Promise((resolve) => events.on("cron:started", resolve));
+  const runner = await run({
+    connectionString: url,
+    parsedCronItems: parseCrontab(fs.readFileSync(crontab, "utf8")),
+    taskList: { nothing_of_this_name: () => {} },
+    noHandleSignals: true,
+    events,
+  });
+  await started;
+  await runner.stop();
+}
+
+main().then(
+  () => process.exit(0),
+  (error) => {
+    console.error(error);
+    process.exit(1);
+  },
+);

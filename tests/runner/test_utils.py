@@ -1,0 +1,160 @@
+"""``make_worker_utils`` and ``quick_add_job``: enqueueing and administration without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stowhand.errors import InvalidJob, SchemaMissing, StowhandError
+from stowhand.job import Job, NewJob, State
+from stowhand.queue_store import Done
+from stowhand.runner import WorkerUtils, make_worker_utils, quick_add_job, run, run_once
+from stowhand.store import ClaimRequest
+
+
+async def utils_at(url: str) -> WorkerUtils:
+    utils = await make_worker_utils(connection_string=url)
+    await utils.migrate()
+    return utils
+
+
+async def test_a_job_has_the_readmes_details(url: str) -> None:
+    moment = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    async with await utils_at(url) as utils:
+        job = await utils.add_job(
+            "task_2", {"foo": "bar"}, queue_name="q", run_at=moment, priority=-3, max_attempts=7, job_key="k",
+            job_key_mode="preserve_run_at", flags=["a", "b"],
+        )  # fmt: skip
+        plain = await utils.add_job("task_2")
+    assert (job.task, job.payload, job.queue, job.run_at) == ("task_2", '{"foo":"bar"}', "q", moment)
+    assert (job.priority, job.max_attempts, job.key, set(job.flags)) == (-3, 7, "k", {"a", "b"})
+    assert (plain.payload, plain.queue, plain.priority, plain.max_attempts) == ("{}", None, 0, 25)
+
+
+async def test_none_means_the_default_and_zero_means_zero(url: str) -> None:
+    async with await utils_at(url) as utils:
+        spec: Any = {"queue_name": None, "run_at": None, "job_key": None, "max_attempts": None, "flags": None}
+        job = await utils.add_job("x", None, priority=0, **spec)
+    assert (job.payload, job.queue, job.max_attempts, job.key, job.priority) == ("{}", None, 25, None, 0)
+
+
+async def test_both_names_of_an_option_serve_but_not_at_once(sqlite_url: str) -> None:
+    async with await utils_at(sqlite_url) as utils:
+        assert (await utils.add_job("x", queue="a")).queue == (await utils.add_job("x", queue_name="a")).queue == "a"
+        with pytest.raises(InvalidJob, match="key and job_key: one option under two names"):
+            await utils.add_job("x", key="a", job_key="b")
+        wrong: Any = {"jobKey": "b"}
+        with pytest.raises(InvalidJob, match="no option 'jobKey'; did you mean 'job_key'"):
+            await utils.add_job("x", **wrong)
+
+
+async def test_a_key_debounces(url: str) -> None:
+    async with await utils_at(url) as utils:
+        first = await utils.add_job("x", {"n": 1}, job_key="k")
+        second = await utils.add_job("x", {"n": 2}, job_key="k")
+        third = await utils.add_job("x", {"n": 3}, job_key="k", job_key_mode="unsafe_dedupe")
+        assert first.id == second.id == third.id
+        assert third.payload == '{"n":2}'
+
+
+async def test_many_jobs_come_back_in_order_each_with_its_own_task(url: str) -> None:
+    async with await utils_at(url) as utils:
+        jobs = await utils.add_jobs(
+            [
+                {"identifier": "b", "job_key": "z"},
+                {"identifier": "a", "payload": [1], "priority": 0},
+                NewJob(task="c", key="a"),
+                {"identifier": "b", "job_key": "m", "queue_name": "q"},
+            ]
+        )
+        assert [(job.task, job.key) for job in jobs] == [("b", "z"), ("a", None), ("c", "a"), ("b", "m")]
+        assert (jobs[1].payload, jobs[3].queue) == ("[1]", "q")
+
+
+async def test_many_jobs_are_all_or_none(url: str) -> None:
+    async with await utils_at(url) as utils:
+        with pytest.raises(InvalidJob, match="job 2 of the batch: identifier: not given"):
+            await utils.add_jobs([{"identifier": "a"}, {"payload": 1}])
+        with pytest.raises(InvalidJob, match="twice"):
+            await utils.add_jobs([{"identifier": "a", "job_key": "k"}, {"identifier": "b", "job_key": "k"}])
+        assert (await utils._store.counts())[State.QUEUED] == 0
+
+
+async def test_many_keyed_jobs_can_keep_their_times(url: str) -> None:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    async with await utils_at(url) as utils:
+        await utils.add_job("a", run_at=moment, job_key="k")
+        (kept,) = await utils.add_jobs([{"identifier": "a", "job_key": "k"}], job_key_preserve_run_at=True)
+        assert kept.run_at == moment
+        (moved,) = await utils.add_jobs([{"identifier": "a", "job_key": "k"}])
+        assert moved.run_at != moment
+
+
+async def test_administration(url: str) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    async with await utils_at(url) as utils:
+        done, failed, moved, removed = [await utils.add_job(name, job_key=name) for name in "abcd"]
+        (one,) = await utils.complete_jobs([done.id])
+        assert (one.id, one.state) == (done.id, State.COMPLETED)
+        (one,) = await utils.permanently_fail_jobs([failed.id], "by hand")
+        assert (one.state, one.last_error, one.attempts) == (State.FAILED, "by hand", 25)
+        (one,) = await utils.reschedule_jobs([moved.id], run_at=later, priority=5, attempts=3, max_attempts=9)
+        assert (one.run_at, one.priority, one.attempts, one.max_attempts) == (later, 5, 3, 9)
+        (one,) = await utils.reschedule_jobs([moved.id], priority=0, attempts=0)
+        assert (one.run_at, one.priority, one.attempts, one.max_attempts) == (later, 0, 0, 9), "zero stays zero"
+        assert (await utils.remove_job("d")).job_id == removed.id
+        assert (await utils.remove_job("nobody's")).done is Done.MISSING
+
+
+async def test_the_jobs_of_dead_workers_are_taken_back(url: str) -> None:
+    async with await utils_at(url) as utils:
+        job = await utils.add_job("x")
+        request = ClaimRequest(worker="gone", token="00000000-0000-4000-8000-000000000001", limit=1, lease=60)
+        assert len(await utils._store.claim(request)) == 1
+        assert await utils.force_unlock_workers(["somebody else"]) == []
+        (back,) = await utils.force_unlock_workers(["gone"])
+        assert (back.id, back.state, back.attempts) == (job.id, State.QUEUED, 0)
+
+
+async def test_enqueueing_never_installs_the_schema(empty_url: str) -> None:
+    async with await make_worker_utils(connection_string=empty_url) as utils:
+        with pytest.raises(SchemaMissing, match="stowhand migrate"):
+            await utils.add_job("x")
+        with pytest.raises(SchemaMissing, match="stowhand migrate"):
+            await quick_add_job({"connection_string": empty_url}, "x")
+        await utils.migrate()
+        assert (await utils.add_job("x")).id == 1
+
+
+async def test_many_tasks_share_one(url: str) -> None:
+    async with await utils_at(url) as utils:
+        jobs = await asyncio.gather(*(utils.add_job("x", {"n": n}) for n in range(50)))
+    assert len({job.id for job in jobs}) == 50
+
+
+async def test_what_was_released_says_so(sqlite_url: str) -> None:
+    utils = await utils_at(sqlite_url)
+    await utils.release()
+    await utils.release()
+    with pytest.raises(StowhandError, match="released"):
+        await utils.add_job("x")
+
+
+async def test_every_add_job_has_the_same_call(url: str) -> None:
+    jobs: list[Job] = []
+    spec: Any = {"queue_name": "q", "max_attempts": 3}
+
+    async def task(payload: Any, helpers: Any) -> None:
+        jobs.append(await helpers.add_job("other", {"a": 1}, **spec))
+
+    async with await utils_at(url) as utils:
+        jobs.append(await utils.add_job("other", {"a": 1}, **spec))
+        await utils.add_job("task")
+    jobs.append(await quick_add_job({"connection_string": url}, "other", {"a": 1}, **spec))
+    await run_once(connection_string=url, task_list={"task": task})
+    async with await run(connection_string=url, task_list={"task": task}, no_handle_signals=True) as runner:
+        jobs.append(await runner.add_job("other", {"a": 1}, **spec))
+    assert [(job.task, job.payload, job.queue, job.max_attempts) for job in jobs] == [("other", '{"a":1}', "q", 3)] * 4

@@ -1,0 +1,115 @@
+"""Recurring tasks as an App declares them, and as a worker is given them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.cron.crontab import parse_cron_items, parse_crontab
+from stowhand.cron.item import CronDate, CronItem
+from stowhand.errors import ConfigurationError
+from stowhand.job import KeyMode
+from stowhand.service.app import App
+from stowhand.service.crontabs import RecurringWorker
+from stowhand.tasks.task import Task
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+
+AT = datetime(2030, 1, 1, 4, tzinfo=UTC)
+
+
+Rollup = Task[[int], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def app() -> App:
+    return App(store=MemoryStore())
+
+
+@pytest.fixture
+def task(app: App) -> Rollup:
+    @app.task(queue="slow", priority=3, max_attempts=2, key="rollup", key_mode="preserve_run_at")
+    async def rollup(hours: int) -> None: ...
+
+    return rollup
+
+
+def test_an_item_has_what_its_task_says_unless_it_says_otherwise(app: App, task: Rollup) -> None:
+    app.cron("0 4 * * *", task, {"hours": 4}, tz="UTC")
+    app.cron("0 5 * * *", task, {"hours": 1}, identifier="other", queue_name="fast", priority=0, job_key=None)
+    app.cron("0 4 * * *", "elsewhere", backfill_period=timedelta(hours=1))
+    first, other, elsewhere = (item.job(AT, backfilled=False) for item in app.cron_items)
+    assert (first.queue, first.priority, first.max_attempts) == ("slow", 3, 2)
+    assert (first.key, first.key_mode) == ("rollup", KeyMode.PRESERVE_RUN_AT)
+    assert json.loads(first.payload)["hours"] == 4
+    assert (other.queue, other.priority, other.max_attempts, other.key) == ("fast", 0, 2, None)
+    assert (elsewhere.queue, elsewhere.max_attempts) == (None, 25)
+    assert app.cron_items[2].fill == 3600
+
+
+def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
+    with pytest.raises(ConfigurationError, match="unexpected argument 'days'"):
+        app.cron("0 4 * * *", task, {"hours": 1, "days": 4})
+    with pytest.raises(ConfigurationError, match="missing argument"):
+        app.cron("0 4 * * *", task)
+    with pytest.raises(ConfigurationError, match="hour '25'"):
+        app.cron("0 25 * * *", task, {"hours": 1})
+    with pytest.raises(ConfigurationError, match=r"no option 'queue'; did you mean 'queue_name'\?"):
+        app.cron("0 4 * * *", task, queue="x")  # type: ignore[call-arg]
+    app.cron("0 4 * * *", task, {"hours": 1})
+    with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):
+        app.cron("0 5 * * *", task, {"hours": 1})
+    with pytest.raises(ConfigurationError, match="flags, which a recurring job cannot have"):
+        app.cron("0 6 * * *", task.options(flags=["x"]), {"hours": 1}, identifier="flagged")
+    assert len(app.cron_items) == 1, "what was wrong left nothing behind"
+
+
+def test_a_function_may_decide(app: App) -> None:
+    def at_four(date: CronDate) -> bool:
+        return (date.hour, date.minute) == (4, 0)
+
+    app.cron(at_four, "rollup")
+    assert app.cron_items[0].due(AT)
+    assert not app.cron_items[0].due(AT + timedelta(minutes=1))
+
+
+def test_a_worker_takes_items_from_everywhere(app: App, task: Rollup, run: Run, tmp_path: Path) -> None:
+    app.cron("0 1 * * *", task, {"hours": 1})
+    file = tmp_path / "crontab"
+    file.write_text("\ufeff0 2 * * * rollup ?id=in_file\r\n")
+    items = parse_cron_items([CronItem(task="rollup", match="0 3 * * *", identifier="parsed")])
+
+    async def scenario() -> None:
+        async with app:
+            worker = app.worker(crontab="0 4 * * * rollup ?id=text", crontab_file=file, cron_items=items)
+            assert isinstance(worker, RecurringWorker)
+            assert [item.identifier for item in worker._scheduler.items] == ["rollup", "text", "in_file", "parsed"]
+            with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):
+                app.worker(crontab="0 4 * * * rollup")
+            with pytest.raises(ConfigurationError, match="No such file"):
+                app.worker(crontab_file=tmp_path / "missing")
+            with pytest.raises(ConfigurationError, match="a CronItem; give what parse_crontab or parse_cron_items"):
+                app.worker(cron_items=[CronItem(task="x", match="* * * * *")])  # type: ignore[list-item]
+
+    run(scenario())
+
+
+def test_a_worker_with_once_schedules_what_is_due_first(run: Run) -> None:
+    app = App(store=MemoryStore())
+    ran: list[int] = []
+
+    @app.task
+    async def count(number: int) -> None:
+        ran.append(number)
+
+    async def scenario() -> None:
+        async with app:
+            await app.worker(once=True, cron_items=parse_crontab("* * * * * count {number: 7}")).run()
+
+    run(scenario())
+    assert set(ran) == {7}

@@ -1,0 +1,347 @@
+"""``--watch``: the folder of tasks changes while a worker works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.job import Job, NewJob, State
+from stowhand.observe.job_logger import job_logger
+from stowhand.queue_store import QueueStore
+from stowhand.service import reloading
+from stowhand.service.loading import load_tasks
+from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.watch import Watched, snapshot, watching
+from stowhand.tasks.context import JobLogger
+from stowhand.tasks.discovery import load_folder
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.registry import Registry
+from stowhand.testing import MemoryStore
+from stowhand.worker import Worker
+from tests.conftest import Run
+from tests.service.processes import Workers, wait_until_done, with_store
+from tests.tasks.test_dispatch import attempt_of
+
+LOADED = "Loaded the tasks again"
+
+
+class Watching(Workers):
+    """Workers of a folder, which is watched."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        super().__init__(url, folder)
+        self.tasks = folder / "tasks"
+        self.tasks.mkdir()
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", self.url, "--tasks", str(self.tasks), "-w"]
+        with self._log(len(self.processes)).open("wb") as log:
+            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
+        self.processes.append(process)
+        self.wait_for("looking for jobs")
+        return process
+
+    def write(self, name: str, text: str, mode: int = 0o644) -> None:
+        """As an editor does it: a new file in the old one's place."""
+        new = self.tasks / f".{name}.new"
+        new.write_text(text)
+        new.chmod(mode)
+        new.rename(self.tasks / name)
+
+    def add(self, *tasks: str) -> None:
+        async def enqueue(store: QueueStore) -> None:
+            for task in tasks:
+                await store.enqueue(NewJob(task=task))
+
+        with_store(self.url, enqueue)
+
+    def results(self) -> list[str]:
+        """What the tasks have said so far."""
+        return [line.split("SAID ")[1] for line in self.said().splitlines() if "SAID " in line]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """What changes on disk is no matter of the store."""
+    return f"sqlite:///{tmp_path}/queue.db"
+
+
+@pytest.fixture
+def workers(url: str, tmp_path: Path) -> Any:
+    started = Watching(url, tmp_path)
+    yield started
+    started.destroy()
+
+
+def saying(words: str) -> str:
+    return f"async def task(payload, helpers): helpers.logger.info('SAID {words}')\n"
+
+
+def test_new_jobs_get_the_new_code_and_the_worker_goes_on(workers: Watching) -> None:
+    workers.write("hello.py", saying("one"))
+    process = workers.start()
+    workers.add("hello")
+    workers.wait_for("SAID one")
+    workers.write("hello.py", saying("two"))
+    workers.wait_for(LOADED)
+    workers.add("hello")
+    workers.wait_for("SAID two")
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert "watchfiles" not in workers.said(), "its own log lines are nobody's business"
+    assert not list(workers.tasks.rglob("*.pyc"))
+
+
+def test_what_is_added_is_claimed_and_what_is_removed_waits(workers: Watching) -> None:
+    workers.write("stays.py", saying("stays"))
+    workers.write("goes.py", saying("goes"))
+    workers.start()
+    workers.add("added")
+    (workers.tasks / "goes.py").unlink()
+    workers.write("added.sh", "#!/bin/sh\necho SAID added\n", 0o755)
+    workers.wait_for("SAID added")
+    workers.add("goes", "stays")
+    workers.wait_for("SAID stays")
+    assert "SAID goes" not in workers.said()
+    workers.write("goes.py", saying("back"))
+    workers.wait_for("SAID back")
+    wait_until_done(workers.url, 10)
+
+
+def test_a_broken_file_keeps_the_old_tasks_and_says_why(workers: Watching) -> None:
+    workers.write("hello.py", saying("one"))
+    workers.start()
+    workers.write("hello.py", "async def task(payload, helpers:\n")
+    workers.wait_for("cannot be loaded, so the old ones stay")
+    workers.wait_for("hello.py: line 1: SyntaxError")
+    workers.add("hello")
+    workers.wait_for("SAID one")
+    workers.write("hello.py", saying("two"))
+    workers.wait_for(LOADED)
+    workers.add("hello")
+    workers.wait_for("SAID two")
+
+
+def test_a_running_job_ends_with_the_code_it_began_with(workers: Watching, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    workers.write(
+        "hello.py",
+        f"import asyncio, os\nWORDS = 'one'\nasync def task(payload, helpers):\n    helpers.logger.info('SAID began')\n"
+        f"    while not os.path.exists({str(go)!r}): await asyncio.sleep(0.02)\n"
+        "    helpers.logger.info('SAID ' + WORDS)\n",
+    )
+    workers.start()
+    workers.add("hello")
+    workers.wait_for("SAID began")
+    workers.write("hello.py", saying("two"))
+    workers.wait_for(LOADED)
+    go.touch()
+    workers.wait_for("SAID one")
+    counts = wait_until_done(workers.url, 10)
+    assert counts[State.COMPLETED] == 1
+
+
+def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(workers: Watching, tmp_path: Path) -> None:
+    workers.write("hello.py", saying("one"))
+    workers.start()
+    workers.tasks.rename(tmp_path / "old")
+    workers.wait_for("no such folder of tasks")
+    workers.tasks.mkdir()
+    workers.write("hello.py", saying("two"))
+    workers.wait_for(LOADED)
+    for number in ("three", "four"):
+        workers.write("hello.py", saying(number))
+        workers.add("hello")
+        deadline = SystemClock().monotonic() + 20
+        while f"SAID {number}" not in workers.said():
+            assert SystemClock().monotonic() < deadline, workers.said()
+            workers.add("hello")
+            with_store(workers.url, lambda store: asyncio.sleep(0.2))
+
+
+def test_every_process_of_a_supervisor_reloads(workers: Watching) -> None:
+    workers.write("hello.py", saying("one"))
+    process = workers.start("--processes", "2")
+    deadline = SystemClock().monotonic() + 20
+    while workers.said().count("looking for jobs") < 2:
+        assert SystemClock().monotonic() < deadline
+    workers.write("hello.py", saying("two"))
+    while workers.said().count(LOADED) < 2:
+        assert SystemClock().monotonic() < deadline, workers.said()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_the_crontab_is_read_again_too(workers: Watching, tmp_path: Path, processes: str) -> None:
+    workers.write("hello.py", saying("one"))
+    crontab = tmp_path / "crontab"
+    crontab.write_text("0 4 1 1 * hello ?id=first\n")
+    process = workers.start("--processes", processes)
+    workers.wait_for("'first'")
+    crontab.write_text("0 4 1 1 * hello ?id=second\n")
+    workers.wait_for("'second'")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
+
+
+# -- what cannot be watched ------------------------------------------------------------------------
+
+
+def settings(**details: Any) -> WorkerSettings:
+    return WorkerSettings(store=StoreSettings(connection=ResolvedStore("sqlite:///x.db", "test")), **details)
+
+
+def test_an_app_is_not_watched() -> None:
+    with pytest.raises(ConfigurationError, match="--watch reloads a folder of tasks"):
+        reloading.Changes(settings(watch=True, app="tests.service.work:app"))
+    reloading.Changes(settings(app="tests.service.work:app"))
+
+
+def test_without_the_extra_the_error_says_how_to_install_it() -> None:
+    script = (
+        "import sys; sys.modules['watchfiles'] = None\n"
+        "from stowhand.cli import main\nsys.argv = ['stowhand', 'worker', '-w', '--tasks', 'examples/tasks']\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'stowhand[watch]'" in done.stderr
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("1")
+    before = snapshot(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.pyc").write_text("x")
+    (tmp_path / ".swp").write_text("x")
+    assert snapshot(tmp_path) == before
+    dangling, nowhere = tmp_path / "dangling", tmp_path / "nowhere"
+    changes: list[Callable[[], object]] = [
+        lambda: file.chmod(0o755),
+        lambda: os.utime(file, ns=(1, 1)),
+        lambda: (tmp_path / "b").mkdir(),
+        lambda: (tmp_path / "b" / "c.py").write_text("1"),
+        lambda: (tmp_path / "b" / "c.py").unlink(),
+        lambda: (dangling.symlink_to(nowhere), nowhere.write_text("1")),  # type: ignore[func-returns-value]
+    ]
+    for change in changes:
+        change()
+        after = snapshot(tmp_path)
+        assert after != before
+        before = after
+    assert snapshot(tmp_path / "missing") == {}
+    assert list(snapshot(file)) == [""]
+
+
+def test_a_change_between_the_first_load_and_the_first_look_is_seen(tmp_path: Path, run: Run) -> None:
+    watched, seen = Watched(tmp_path), []
+    watched.changed = lambda: seen.append(True)
+    (tmp_path / "a.py").write_text("1")
+
+    async def story() -> None:
+        async with asyncio.timeout(10), watching(watched):
+            while not seen:
+                await SystemClock().sleep(0.01)
+
+    run(story())
+
+
+def test_watching_ends_soon_and_leaves_nothing_behind(tmp_path: Path, run: Run) -> None:
+    async def story() -> float:
+        async with watching(Watched(tmp_path)):
+            await SystemClock().sleep(0.3)
+            since = SystemClock().monotonic()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return SystemClock().monotonic() - since
+
+    assert run(story()) < 0.8
+
+
+# -- replacing -------------------------------------------------------------------------------------
+
+
+def silent(job: Job) -> JobLogger:
+    return job_logger("w", job.task, job.id)
+
+
+def folder_of(root: Path, **files: str) -> Registry:
+    root.mkdir(exist_ok=True)
+    for file in root.iterdir():
+        file.unlink()
+    for name, text in files.items():
+        (root / f"{name}.py").write_text(text)
+    registry = Registry()
+    load_folder(root, registry)
+    return registry
+
+
+def test_a_job_claimed_for_a_task_that_is_gone_still_runs_with_its_old_code(tmp_path: Path) -> None:
+    giving = "def task(payload): return {!r}"
+    root = tmp_path / "tasks"
+    handler = TaskHandler(
+        folder_of(root, a=giving.format("a1"), b=giving.format("b1")),
+        producer=MemoryStore(),
+        logger_factory=silent,
+    )
+
+    def call(task: str) -> object:
+        return asyncio.run(handler.handle(attempt_of(task)))
+
+    try:
+        assert call("a") == "a1"
+        handler.replace(folder_of(root, a=giving.format("a2")))
+        assert (call("a"), call("b")) == ("a2", "b1"), "b was never called before it went"
+        handler.replace(folder_of(root, b=giving.format("b3"), c=giving.format("c3")))
+        assert (call("a"), call("b"), call("c")) == ("a2", "b3", "c3")
+    finally:
+        handler.close()
+
+
+def test_old_modules_do_not_pile_up(tmp_path: Path) -> None:
+    def loaded() -> set[str]:
+        return {name for name in sys.modules if name.startswith("stowhand_tasks_")}
+
+    (tmp_path / "a.py").write_text("def task(): ...")
+    (tmp_path / "b.py").write_text("def task(): ...")
+    before = loaded()
+    given = settings(tasks=str(tmp_path))
+    reloader = make_reloader(given)
+    for number in range(8):
+        (tmp_path / "a.py").write_text(f"def task(): {'1/0' if number else ...}")
+        reloader.reload()
+        (tmp_path / "a.py").write_text("1/0")
+        reloader.reload()
+    assert len(loaded() - before) == 4, "of this load and the one before it; nothing of those that failed"
+
+
+def make_reloader(given: WorkerSettings) -> reloading.Reloader:
+    loaded, store = load_tasks(given), MemoryStore()
+    handler = TaskHandler(loaded.registry, producer=store, logger_factory=silent)
+    return reloading.Reloader(given, loaded, handler, Worker(store, handler), Events())
+
+
+def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "_shared_words.py").write_text("WORDS = 'one'")
+    (tmp_path / "a.py").write_text("import _shared_words\ndef task(payload): return _shared_words.WORDS")
+    reloader = make_reloader(settings(tasks=str(tmp_path)))
+    (tmp_path / "_shared_words.py").write_text("WORDS = 'number two'")
+    reloader.reload()
+    assert asyncio.run(reloader._handler.handle(attempt_of("a"))) == "number two"
+    reloader._handler.close()

@@ -1,0 +1,171 @@
+"""What a claim reads does not depend on how many rows are in its way. Blocks are counted: load does not change them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.databases import Databases, Setup
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+WITHIN = 1.5
+"""Ten times as many rows in the way: a hundred thousand against ten thousand for the main kinds."""
+FEW = 50
+"""Blocks below which a ratio says nothing: an index that grows by a level costs a block for each descent."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Jobs that a worker of the task ``mine`` cannot take."""
+
+    task: str = "mine"
+    due_in: float = -60.0
+    priority: int = 0
+    queues: int = 0
+    held: bool = False
+    apart: float = 0.0
+    """Seconds between the times of two of them; enqueued together, they have the same."""
+
+
+IN_THE_WAY = {
+    "not due, more urgent": Rows(due_in=86_400.0, priority=-10),
+    "of another task": Rows(task="another"),
+    "behind a busy queue": Rows(queues=1, held=True),
+    "of another task, of all times": Rows(task="another", due_in=-200_000.0, apart=1.0),
+    "not due, more urgent, in queues": Rows(due_in=86_400.0, priority=-10, queues=3),
+    "of another task, in queues": Rows(task="another", queues=3),
+    "behind many busy queues": Rows(queues=50, held=True),
+}
+MAIN = ("not due, more urgent", "of another task", "behind a busy queue")
+TASKS = {"one task": ["mine"], "several tasks": ["also mine", "mine", "mine too"], "any task": None}
+
+
+def fill(connection: Connection, rows: Rows, count: int) -> None:
+    connection.execute(
+        """insert into stowhand.live (task, queue, priority, run_at, scout)
+           select %(task)s, case when %(queues)s > 0 then 'busy' || g %% greatest(%(queues)s, 1) end, %(priority)s,
+             now() + (%(due_in)s + g * %(apart)s) * interval '1 second', %(queues)s > 0
+           from generate_series(1, %(count)s) g""",
+        {"count": count} | asdict(rows),
+    )
+    if rows.held:
+        claim = "select from stowhand.claim('other', gen_random_uuid(), 50, 3600.0, null, null, false)"
+        assert connection.execute(claim).rowcount == rows.queues
+
+
+def blocks(connection: Connection, call: str, *values: object) -> int:
+    """Read by one call, which is then undone. The second one counts: the first may read the catalog, and plan."""
+    _explain(connection, call, values)
+    plan = _explain(connection, call, values)
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _explain(connection: Connection, call: str, values: Sequence[object]) -> Any:
+    with connection.transaction(force_rollback=True):
+        row = connection.execute(f"explain (analyze, buffers, format json) {call}".encode(), values).fetchone()
+    assert row is not None
+    return row[0][0]["Plan"]
+
+
+def costs(connection: Connection, tasks: list[str] | None) -> dict[str, int]:
+    connection.execute("vacuum stowhand.live")  # what was undone before is none of this measurement's
+
+    def claim(limit: int) -> int:
+        call = "select from stowhand.claim('w', %s, %s, 30.0, %s::text[], null, false)"
+        return blocks(connection, call, uuid.uuid4(), limit, tasks)
+
+    def next_due() -> int:
+        return blocks(connection, "select stowhand.next_due(%s::text[])", tasks)
+
+    found = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
+    connection.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 120)")
+    found |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
+    connection.execute("delete from stowhand.live where task = 'mine' and queue is null and priority = 0")
+    return found
+
+
+@pytest.fixture
+def site(postgres_server: Databases, postgres_setup: Setup) -> Iterator[Connection]:
+    yield from connect(postgres_server, postgres_setup)
+
+
+@pytest.fixture
+def older_site(older_postgres_server: Databases, postgres_setup: Setup) -> Iterator[Connection]:
+    yield from connect(older_postgres_server, postgres_setup)
+
+
+def connect(server: Databases, setup: Setup) -> Iterator[Connection]:
+    url = server.create_database(server.template(setup))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("alter table stowhand.live set (autovacuum_enabled = off)")
+        yield connection
+    server.drop_database(url)
+
+
+def check(connection: Connection, rows: Rows, count: int) -> None:
+    whose = {name: tasks for name, tasks in TASKS.items() if tasks is not None or rows.task == "mine"}
+    none = costs(connection, ["mine"])
+    fill(connection, rows, count)
+    few = {name: costs(connection, tasks) for name, tasks in whose.items()}
+    fill(connection, replace(rows, held=False, due_in=rows.due_in + count * rows.apart), 9 * count)
+    for name, tasks in whose.items():
+        many = costs(connection, tasks)
+        for what, cost in many.items():
+            assert cost <= WITHIN * max(few[name][what], FEW), f"{name}, {what}: {few[name]} and {many}"
+        most = max(few[name]["a claim of 100"], many["a claim of 100"])
+        assert most < 2 * none["a claim of 100"], f"{name}: {none}, {few[name]} and {many}"
+
+
+@pytest.mark.parametrize("name", IN_THE_WAY)
+def test_ten_times_the_rows_in_the_way_cost_a_claim_nothing(site: Connection, name: str) -> None:
+    check(site, IN_THE_WAY[name], 10_000 if name in MAIN else 3_000)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_they_cost_nothing_on_an_older_server_either(older_site: Connection, name: str) -> None:
+    """Before version 18 no index scan skips by itself."""
+    check(older_site, IN_THE_WAY[name], 3_000)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_what_the_statistics_say_makes_no_difference(site: Connection, name: str) -> None:
+    """Taken while the table was full, while it was empty, while only our task was there; then it shrank, or grew."""
+    rows, tasks = IN_THE_WAY[name], TASKS["one task"]
+    again = replace(rows, held=False)
+    clear = "delete from stowhand.live where state <> 'processing'"
+    found = {}
+    fill(site, rows, 20_000)
+    found["never taken"] = costs(site, tasks)
+    site.execute("analyze stowhand.live")
+    site.execute(f"{clear} and id % 3 > 0".encode())
+    found["full"] = costs(site, tasks)
+    site.execute(clear.encode())
+    site.execute("vacuum (analyze, truncate off) stowhand.live")
+    fill(site, again, 20_000)
+    found["empty"] = costs(site, tasks)
+    site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 20000)")
+    site.execute("analyze stowhand.live")
+    site.execute("delete from stowhand.live where task = 'mine' and queue is null and priority = 0")
+    found["ours"] = costs(site, tasks)
+    usual = found["never taken"]
+    for believed, cost in found.items():
+        for what, count in cost.items():
+            assert count <= WITHIN * max(usual[what], FEW), f"believed {believed}, {what}: {cost}, not {usual}"
+
+
+def test_ten_thousand_queues_cost_a_claim_no_more_blocks_than_ten(site: Connection) -> None:
+    claim = "select from stowhand.claim('w', gen_random_uuid(), 10, 30.0, '{mine}', null, false)"
+    found = []
+    for names in (10, 10_000):
+        site.execute("truncate stowhand.live, stowhand.queues")
+        fill(site, Rows(queues=names), 20_000)
+        site.execute("insert into stowhand.queues (name) select distinct queue from stowhand.live")
+        found.append(blocks(site, claim))
+    few, many = found
+    assert many <= 2 * few, f"{few} blocks with 10 names, {many} with 10,000"

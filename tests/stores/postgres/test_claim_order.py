@@ -1,0 +1,145 @@
+"""Whatever is in the way and whichever way a claim goes: it takes what the order says, and waits for nobody."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.lifecycle import COMPLETED
+from stowhand.store import Claim
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import claim
+
+TASKS = ("a", "b", "c", "d", "e")
+
+
+@dataclass
+class Row:
+    """A waiting job, as the test knows it."""
+
+    id: int
+    task: str
+    queue: str | None
+    place: tuple[int, int, int]
+    due: bool
+    flags: list[str] | None
+
+
+def fill(sql: Sql, random: Random, count: int, queues: int) -> list[Row]:
+    """Few different times, as after bulk enqueues; some not due; mostly of task e. A third have a queue, if any has."""
+    made = []
+    for _ in range(count):
+        task = random.choice(TASKS + ("e",) * 15)
+        queue = f"q{random.randrange(queues)}" if queues and random.random() < 0.3 else None
+        priority, minutes = random.choice((-5, 0, 0, 0, 7)), random.choice((-3, -2, -1, -1, -1, 60))
+        flags = ["heavy"] if random.random() < 0.1 else None
+        ((number,),) = sql(
+            """insert into stowhand.live (task, queue, priority, run_at, flags, scout)
+               values (%s, %s, %s, date_trunc('hour', now()) - interval '1 hour' + %s * interval '1 minute', %s, %s)
+               returning id""",
+            *(task, queue, priority, minutes * (100 if minutes > 0 else 1), flags, queue is not None),
+        )
+        made.append(Row(number, task, queue, (priority, minutes, number), minutes < 0, flags))
+    return made
+
+
+def expected(
+    rows: Sequence[Row], busy: set[str], limit: int, tasks: Sequence[str] | None, forbidden: bool
+) -> list[int]:
+    found: list[int] = []
+    taken = set(busy)
+    for row in sorted(rows, key=lambda row: row.place):
+        if not row.due or (tasks is not None and row.task not in tasks) or (forbidden and row.flags):
+            continue
+        if row.queue in taken:
+            continue
+        if row.queue is not None:
+            taken.add(row.queue)
+        found.append(row.id)
+        if len(found) == limit:
+            break
+    return found
+
+
+@pytest.mark.parametrize("queues", [0, 5, 200])
+@pytest.mark.parametrize("seed", range(2))
+def test_claims_of_any_tasks_take_what_the_order_says(
+    store: PostgresStore, sql: Sql, run: Any, queues: int, seed: int
+) -> None:
+    random = Random(seed)
+    rows = fill(sql, random, 700, queues)
+
+    async def story() -> None:
+        left = {row.id: row for row in rows}
+        held: list[Claim[Any]] = []
+        for _ in range(40):
+            tasks = random.choice([None, ("a",), ("e",), ("a", "b"), ("a", "c", "e"), TASKS])
+            limit, forbidden = random.choice([1, 3, 20, 60]), random.random() < 0.3
+            busy = {each.queue for each in held if each.queue is not None}
+            wanted = expected(list(left.values()), busy, limit, tasks, forbidden)
+            got = await claim(store, limit, tasks=tasks, forbidden_flags=("heavy",) if forbidden else ())
+            assert [each.lease.job_id for each in got] == wanted, (tasks, limit, forbidden)
+            held += got
+            for each in got:
+                del left[each.lease.job_id]
+            if random.random() < 0.5:
+                await store.settle([(each.lease, COMPLETED) for each in held])
+                held = []
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("tasks", "foreign"),
+    [(("mine",), 0), (("mine",), 500), (("also mine", "mine"), 0), (("also mine", "mine"), 500), (None, 0)],
+)
+def test_a_claim_goes_past_what_others_are_claiming(
+    store: PostgresStore, postgres_url: str, sql: Sql, run: Any, tasks: tuple[str, ...] | None, foreign: int
+) -> None:
+    """However much of it: nothing of it is committed yet."""
+    sql("insert into stowhand.live (task) select 'foreign' from generate_series(1, %s)", foreign)
+    ids = [
+        row[0]
+        for row in sql("insert into stowhand.live (task) select 'mine' from generate_series(1, 400) returning id")
+    ]
+
+    async def story() -> None:
+        with psycopg.connect(postgres_url) as other:
+            call = "select id from stowhand.claim('w', %s, 300, 30.0, '{mine}', null, false)"
+            theirs = {row[0] for row in other.execute(call, (str(uuid.uuid4()),)).fetchall()}
+            assert theirs == set(ids[:300])
+            got = await claim(store, 50, tasks=tasks)
+            assert [each.lease.job_id for each in got] == ids[300:350]
+        await store.close()
+
+    run(story())
+
+
+def test_a_queue_goes_on_behind_a_job_that_somebody_has_locked(
+    store: PostgresStore, postgres_url: str, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        first, second = (
+            row[0]
+            for row in sql(
+                "insert into stowhand.live (task, queue, scout) values ('t', 'q', true), ('t', 'q', true) returning id"
+            )
+        )
+        with psycopg.connect(postgres_url) as other:
+            other.execute("select from stowhand.live where id = %s for update", (first,))
+            (got,) = await claim(store, 5)
+            assert got.lease.job_id == second
+        await store.settle([(got.lease, COMPLETED)])
+        (got,) = await claim(store, 5)
+        assert got.lease.job_id == first
+        await store.close()
+
+    run(story())

@@ -1,0 +1,105 @@
+"""Fifty sessions on one key while workers lock its job: every call gives a row, and nothing that was said is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.stores.postgres.conftest import Sql
+
+SESSIONS = 50
+CALLS = 8
+WORKERS = 2
+
+ADD = {
+    "add_job": "select id, key from stowhand.add_job('t', %s::json, %s, job_key := 'k', job_key_mode := %s)",
+    "add_jobs": """select id, key from stowhand.add_jobs(
+        array[('t', %s::json, %s, null, null, 'k', null, null)::stowhand.job_spec], %s = 'preserve_run_at')""",
+}
+CLAIM = "select id, payload from stowhand.claim(%s, %s, 3, 30, null, null, false) where id > 0"
+SETTLE = """select count(*) from stowhand.settle(array[%s::bigint], array[%s::uuid], array[%s], array[0.0], array[%s],
+    array[null::text], array[null::text], array[null::text], true)"""
+
+LOOK = "select found from stowhand.look(array[%s::bigint], array[%s::uuid])"
+
+
+@pytest.mark.parametrize("queue", [None, "q"])
+@pytest.mark.parametrize("call", ["add_job", "add_jobs"])
+def test_fifty_sessions_add_one_key_while_workers_lock_it(
+    postgres_url: str, sql: Sql, call: str, queue: str | None
+) -> None:
+    added = threading.Event()
+    started = threading.Barrier(SESSIONS)
+    worked_off: list[int] = []
+
+    def produce(session: int) -> list[int]:
+        mode = random.Random(session).choice(["replace", "preserve_run_at"])
+        ids = []
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            started.wait(30)
+            for number in range(CALLS):
+                values = (f"[{session * CALLS + number}]", queue, mode)
+                ((job_id, key),) = connection.execute(ADD[call], values).fetchall()
+                assert key == "k"
+                ids.append(job_id)
+        return ids
+
+    def work(number: int) -> None:
+        dice = random.Random(number)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            while True:
+                over = added.is_set()
+                token = str(uuid.uuid4())
+                claimed = connection.execute(CLAIM, (f"w{number}", token)).fetchall()
+                for job_id, payload in claimed:
+                    # Handed back at times, so that one that has lost its key comes again.
+                    state = dice.choice(["completed", "completed", "queued"])
+                    while connection.execute(SETTLE, (job_id, token, state, state == "queued")).fetchone() != (1,):
+                        # A producer has the row; it is never lost.
+                        found = connection.execute(LOOK, (job_id, token)).fetchall()
+                        assert found == [("busy",)]
+                    if state == "completed":
+                        worked_off.extend(elements(payload))
+                if over and not claimed:
+                    return
+
+    with ThreadPoolExecutor(SESSIONS + WORKERS) as threads:
+        workers = [threads.submit(work, number) for number in range(WORKERS)]
+        try:
+            producers = [threads.submit(produce, number) for number in range(SESSIONS)]
+            ids = [job_id for producer in producers for job_id in producer.result(timeout=60)]
+        finally:
+            added.set()
+        for worker in workers:
+            worker.result(timeout=60)
+    assert len(ids) == SESSIONS * CALLS
+    assert None not in ids
+    assert sql("select count(*) from stowhand.live") == [(0,)]
+    assert sorted(worked_off) == list(range(SESSIONS * CALLS)), "each was worked off, and once"
+
+
+def elements(payload: str) -> list[int]:
+    return [int(number) for number in payload.strip("[]").split(",")]
+
+
+def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql: Sql) -> None:
+    started = threading.Barrier(SESSIONS)
+
+    def produce(number: int) -> int:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            started.wait(30)
+            row = connection.execute(
+                "select id from stowhand.add_job('t', job_key := 'k', job_key_mode := 'unsafe_dedupe')"
+            ).fetchone()
+            assert row is not None
+            job_id: int = row[0]
+            return job_id
+
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        ids = set(threads.map(produce, range(SESSIONS)))
+    assert sql("select id, revision from stowhand.live") == [(job_id, SESSIONS - 1) for job_id in ids]

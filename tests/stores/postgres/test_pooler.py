@@ -1,0 +1,218 @@
+"""Everything through a real PgBouncer in transaction mode, with fewer server connections than we open to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.events import Event, Events, Listening, StoreTrouble
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED
+from stowhand.queue_store import Done, JobFilter, Reschedule
+from stowhand.service.app import App
+from stowhand.store import StoreOptions, Verdict
+from stowhand.stores.postgres import PostgresStore
+from tests.conftest import Run
+from tests.stores.postgres.verbs import claim, take
+from tests.support.pgbouncer import KNOWS_PREPARED_STATEMENTS, PgBouncer, Program, find_pgbouncer
+from tests.tasks.test_app import settled
+
+POOLED = [False, True]
+"""Prepared statements off, and on."""
+POLLING = "no wake-ups are heard: polling instead"
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    found = find_pgbouncer()
+    if isinstance(found, str):
+        pytest.skip(f"PgBouncer: {found}")
+    return found
+
+
+@pytest.fixture
+def bouncer(program: Program, postgres_url: str) -> Iterator[PgBouncer]:
+    with PgBouncer(program, postgres_url) as bouncer:
+        yield bouncer
+
+
+@pytest.fixture(params=POOLED, ids=["unprepared", "prepared"])
+def options(request: pytest.FixtureRequest, program: Program) -> dict[str, Any]:
+    if request.param and program.version < KNOWS_PREPARED_STATEMENTS:
+        version = ".".join(map(str, program.version))
+        pytest.skip(f"PgBouncer {version} does not know prepared statements (1.21 does)")
+    return {"prepared_statements": request.param}
+
+
+def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, options: dict[str, Any], run: Run) -> None:
+    async def story() -> None:
+        store = PostgresStore(bouncer.url, StoreOptions(**options))
+        await store.open()
+        heart = store.heart()
+        for turn in range(8):  # more often than psycopg asks before it prepares
+            keyed = await store.enqueue(NewJob(task="k", key="k", payload=f"[{turn}]"))
+            assert keyed.payload == f"[{turn}]"
+            assert (await store.enqueue(NewJob(task="k", key="k", payload="[9]"))).payload == f"[{turn},9]"
+            assert (await store.remove_key("k")).done is Done.DONE
+            ids = await store.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t")])
+            assert (await store.cancel(ids[2])).done is Done.DONE
+            first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
+            assert not heart.beat([first.lease, second.lease], 30.0).lost
+            assert (await store.cancel(ids[0])).done is Done.ASKED
+            assert heart.beat([first.lease], 30.0).canceled == {(first.lease.job_id, first.lease.token)}
+            assert await store.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
+            (reset,) = heart.reset_lease(second.lease)
+            assert reset.state is State.QUEUED
+            assert await store.settle([(second.lease, COMPLETED)]) == [Verdict.LOST]
+            assert [job.priority for job in await store.reschedule_jobs([ids[1]], Reschedule(priority=-1))] == [-1]
+            lease = await take(store)
+            assert heart.release([lease]) == []
+            assert [job.id for job in await store.complete_jobs([ids[1]])] == [ids[1]]
+            heart.maintain()
+            assert len(await store.list(JobFilter(states=tuple(State)))) == 3 * (turn + 1)
+        heart.close()
+        await store.close()
+
+    run(story(), timeout=60)
+
+
+def test_a_schema_is_installed_and_removed_through_the_pooler(
+    program: Program, empty_url: str, options: dict[str, Any], run: Run
+) -> None:
+    async def story(url: str) -> None:
+        stores = [PostgresStore(url, StoreOptions(**options)) for _ in range(4)]
+        statuses = await asyncio.gather(*(store.install() for store in stores))
+        assert {status.installed for status in statuses} == {statuses[0].expected}
+        await stores[0].uninstall()
+        assert (await stores[0].status()).installed is None
+        for store in stores:
+            await store.close()
+
+    with PgBouncer(program, empty_url) as bouncer:
+        run(story(bouncer.url))
+
+
+def test_a_worker_without_a_direct_address_says_so_and_polls(
+    bouncer: PgBouncer, options: dict[str, Any], run: Run
+) -> None:
+    told: list[Event] = []
+
+    async def story() -> None:
+        app = app_on(bouncer.url, **options)
+        async with app:
+            store = await app.open()
+            async with app.run_in_background(events=watched(told), concurrency=3, poll_interval=0.2):
+                for _ in range(3):
+                    jobs = [await app.enqueue(NewJob(task="send", queue="q")) for _ in range(2)]
+                    jobs += [await app.enqueue(NewJob(task="send")) for _ in range(4)]
+                    found = await settled(store, *(job.id for job in jobs))
+                    assert {job.state for job in found} == {State.COMPLETED}
+                assert not store.hears
+
+    run(story(), timeout=60)
+    listening = [event for event in told if isinstance(event, Listening)]
+    assert {event.state for event in listening} == {"connecting", "error"}
+    assert any("--listen-url" in (event.error or "") for event in listening)
+    assert [event.error for event in told if isinstance(event, StoreTrouble)] == [POLLING]
+
+
+def test_a_worker_with_a_direct_address_hears(
+    bouncer: PgBouncer, postgres_url: str, options: dict[str, Any], run: Run
+) -> None:
+    async def story() -> None:
+        store = PostgresStore(bouncer.url, StoreOptions(listen_url=postgres_url, **options))
+        assert await store.wait(5.0) is True  # it has only just begun to listen
+        waiting = asyncio.create_task(store.wait(20.0))
+        await asyncio.sleep(0)
+        assert store.hears
+        await store.enqueue(NewJob(task="t"))
+        assert await asyncio.wait_for(waiting, 5) is True
+        await store.close()
+
+    run(story())
+
+
+def test_nothing_is_left_on_the_connections_of_the_pooler(
+    bouncer: PgBouncer, postgres_url: str, options: dict[str, Any], run: Run
+) -> None:
+    """What we leave behind would be the next client's: settings, locks, a LISTEN, a role, temporary tables."""
+
+    async def story() -> None:
+        app = app_on(bouncer.url, **options)
+        async with app:
+            store = await app.open()
+            async with app.run_in_background(concurrency=3, poll_interval=0.2):
+                jobs = [await app.enqueue(NewJob(task="send", queue="q")) for _ in range(3)]
+                await settled(store, *(job.id for job in jobs))
+
+    run(story(), timeout=60)
+    with psycopg.connect(postgres_url) as connection:
+        locks = connection.execute(
+            "select count(*) from pg_locks l join pg_database d on d.oid = l.database"
+            " where d.datname = current_database() and l.locktype = 'advisory'"
+        ).fetchone()
+        assert locks == (0,)
+    seen = set()
+    for _ in range(9):
+        with psycopg.connect(bouncer.url, autocommit=True, prepare_threshold=None) as connection:
+            row = connection.execute(
+                "select pg_backend_pid(), array(select pg_listening_channels()), current_user = session_user,"
+                " (select count(*) from pg_settings where source = 'session' and setting is distinct from reset_val"
+                "  and name not in ('application_name', 'client_encoding')),"
+                " (select count(*) from pg_class where relnamespace = pg_my_temp_schema())"
+            ).fetchone()
+            assert row is not None
+            seen.add(row[0])
+            assert row[1:] == ([], True, 0, 0)
+    assert len(seen) > 1, "all the server's connections were to be looked at"
+
+
+def test_a_direct_connection_is_not_taken_for_a_pooler(postgres_url: str, run: Run) -> None:
+    async def story() -> None:
+        store = PostgresStore(postgres_url)
+        assert await store.wait(5.0) is True
+        assert store.hears
+        await store.close()
+
+    run(story())
+
+
+def test_where_nothing_is_heard_the_reason_is_told_and_jobs_are_found_by_polling(postgres_url: str, run: Run) -> None:
+    """The same without a PgBouncer, so that it is tried on every machine: an address where nobody answers."""
+    told: list[Event] = []
+
+    async def story() -> None:
+        app = app_on(postgres_url, listen_url="postgresql://127.0.0.1:1/nowhere", prepared_statements=False)
+        async with app:
+            store = await app.open()
+            async with app.run_in_background(events=watched(told), concurrency=2, poll_interval=0.2):
+                for _ in range(3):
+                    job = await app.enqueue(NewJob(task="send"))
+                    assert [found.state for found in await settled(store, job.id)] == [State.COMPLETED]
+                assert not store.hears
+
+    run(story())
+    assert {event.state for event in told if isinstance(event, Listening)} == {"connecting", "error"}
+    assert [event.error for event in told if isinstance(event, StoreTrouble)] == [POLLING]
+
+
+def app_on(url: str, **options: Any) -> App:
+    app = App(url, **options)
+
+    @app.task
+    async def send() -> None:
+        return None
+
+    return app
+
+
+def watched(told: list[Event]) -> Events:
+    """What is said about listening goes into the list."""
+    events = Events()
+    for kind in (Listening, StoreTrouble):
+        events.on(kind, told.append)
+    return events

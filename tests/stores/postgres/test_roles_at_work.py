@@ -1,0 +1,307 @@
+"""The four roles with real logins: what each is for works whole, anything else is refused in words that help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.errors import StoreError
+from stowhand.job import KeyMode, NewJob, State
+from stowhand.lifecycle import COMPLETED
+from stowhand.queue_store import Done, JobFilter, Reschedule, Tick
+from stowhand.service.app import App
+from stowhand.store import StoreOptions, Verdict
+from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.roles import ROLES, role_names
+from tests.conftest import Run
+from tests.docs.pages import DOCS
+from tests.stores.postgres.verbs import ask, claim, take
+from tests.support.databases import Databases
+from tests.support.logins import Logins, exec_all, install, with_roles
+from tests.tasks.test_app import settled
+
+pytestmark = pytest.mark.xdist_group("roles")
+WHEN = datetime(2030, 1, 1, tzinfo=UTC)
+Store = Callable[..., PostgresStore]
+
+
+@pytest.fixture(scope="module")
+def shared_logins(postgres_server: Databases) -> Iterator[Logins]:
+    with with_roles(postgres_server) as logins:
+        yield logins
+
+
+@pytest.fixture
+def logins(shared_logins: Logins) -> Logins:
+    exec_all(shared_logins.owner, "truncate stowhand.live, stowhand.history, stowhand.queues, stowhand.dead_tokens")
+    return shared_logins
+
+
+@pytest.fixture
+def store(logins: Logins) -> Store:
+    def store(role: str, **options: Any) -> PostgresStore:
+        return PostgresStore(logins.url(role), StoreOptions(**options))
+
+    return store
+
+
+def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Store, run: Run) -> None:
+    async def story() -> None:
+        enqueuer = store("enqueuer")
+        await enqueuer.open()
+        plain = [await enqueuer.enqueue(NewJob(task="plain", queue="q")) for _ in range(3)]
+        assert [job.id for job in plain] == sorted(job.id for job in plain)
+        keyed = await enqueuer.enqueue(NewJob(task="keyed", key="k", flags=("f",)))
+        assert (await enqueuer.enqueue(NewJob(task="keyed", key="k"))).id == keyed.id
+        assert len(await enqueuer.enqueue_many([NewJob(task="many"), NewJob(task="many", key="m")])) == 2
+        added = await enqueuer.add_jobs([NewJob(task="a"), NewJob(task="b", key="b")])
+        assert [job.task for job in added] == ["a", "b"]
+        assert (await enqueuer.remove_key("k")).done is Done.DONE
+        async with await psycopg.AsyncConnection.connect(logins.url("enqueuer")) as connection:
+            await as_awaitable(enqueuer.enqueue_in(connection, NewJob(task="rolled back")))
+            await connection.rollback()
+            await as_awaitable(enqueuer.enqueue_in(connection, NewJob(task="committed")))
+        await enqueuer.close()
+
+    run(story())
+    with psycopg.connect(logins.url("enqueuer")) as connection:
+        connection.execute("select stowhand.add_job('sql', json_build_object('a', 1), job_key := 's')")
+        connection.execute("select from stowhand.add_jobs(array[('x', '{}', null, null, null, null, null, null)"
+                           "::stowhand.job_spec])")  # fmt: skip
+    with psycopg.connect(logins.owner) as connection:
+        found = connection.execute("select task from stowhand.live order by id").fetchall()
+    assert [task for (task,) in found] == ["plain"] * 3 + ["many", "many", "a", "b", "committed", "sql", "x"]
+
+
+async def as_awaitable(found: object) -> object:
+    assert isinstance(found, Awaitable)
+    return await found
+
+
+def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
+    logins: Logins, store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> list[bytes]:
+        enqueuer = store("enqueuer")
+        asked: list[bytes] = []
+        rows = enqueuer._home.pool.rows
+
+        async def noted(role: str, statement: bytes, values: Any = ()) -> Any:
+            asked.append(statement)
+            return await rows(role, statement, values)
+
+        monkeypatch.setattr(enqueuer._home.pool, "rows", noted)
+        for _ in range(3):
+            await enqueuer.enqueue(NewJob(task="t"))
+        await enqueuer.close()
+        return asked
+
+    asked = run(story())
+    assert [b"insert into" in statement for statement in asked] == [True, False, False, False]
+
+
+def test_an_app_of_an_enqueuer_enqueues_and_one_of_a_worker_works(logins: Logins, run: Run) -> None:
+    def app(role: str) -> App:
+        app = App(logins.url(role), pool_size=6)
+
+        @app.task
+        async def send(to: str) -> str:
+            return to
+
+        return app
+
+    async def story() -> None:
+        async with app("enqueuer") as producer:
+            job = await producer.enqueue(NewJob(task="send", payload='{"to":"a"}'))
+        async with app("worker") as worker:
+            async with worker.run_in_background(concurrency=2):
+                (found,) = await settled(await worker.open(), job.id)
+            assert found.result == '"a"'
+
+    run(story())
+
+
+def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
+    async def story() -> None:
+        worker = store("worker", history=3600.0)
+        await worker.open()
+        await worker.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")])
+        first, second, third, fourth = await claim(worker, 4)
+        heart = worker.heart()
+        assert not heart.beat([first.lease], 30.0).lost
+        assert await worker.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
+        assert await worker.settle([(first.lease, COMPLETED)], repeat=True) == [Verdict.ALREADY_SETTLED]
+        assert heart.release([second.lease]) == []
+        assert heart.reset_lease(third.lease)
+        assert heart.abandon(fourth.lease.token)
+        assert heart.reset_stalled(0.0) == heart.reset_worker("nobody") == []
+        heart.maintain()
+        assert await worker.next_due(None) == 0.0
+        await worker.wait(0.01)
+        assert worker.hears
+        await worker.register([("every", "spec")])
+        tick = Tick(identifier="every", at=WHEN, job=NewJob(task="t"), spec="spec")
+        assert [entered.mine for entered in await worker.schedule([tick, tick])] == [True, False]
+        assert await worker.ticks("every", WHEN) == [WHEN]
+        assert [item.identifier for item in await worker.known_items()] == ["every"]
+        heart.close()
+        await worker.close()
+
+    run(story())
+
+
+def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
+    async def story() -> None:
+        enqueuer, reader = store("enqueuer"), store("reader")
+        job = await enqueuer.enqueue(NewJob(task="t"))
+        assert (await reader.get(job.id)) == job
+        assert [found.id for found in await reader.list(JobFilter(states=tuple(State)))] == [job.id]
+        assert (await reader.counts())[State.QUEUED] == 1
+        assert isinstance(list(await reader.known_items()), list)
+        for refused in (reader.cancel(job.id), reader.enqueue(NewJob(task="t")), reader.claim(ask())):
+            with pytest.raises(StoreError, match=r"permission denied for function .*`stowhand migrate --roles`"):
+                await refused
+        await enqueuer.close()
+        await reader.close()
+
+    run(story())
+
+
+def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
+    async def story() -> None:
+        worker, admin = store("worker"), store("admin")
+        ids = await admin.enqueue_many([NewJob(task="t")] * 6 + [NewJob(task="t", key="k")])
+        assert (await admin.cancel(ids[0])).done is Done.DONE
+        assert (await admin.retry(ids[0])).done is Done.DONE
+        assert (await admin.remove(ids[0])).done is Done.DONE
+        assert (await admin.remove_key("k")).done is Done.DONE
+        assert [job.id for job in await admin.complete_jobs([ids[1]])] == [ids[1]]
+        assert [job.state for job in await admin.permanently_fail_jobs([ids[2]])] == [State.FAILED]
+        assert [job.priority for job in await admin.reschedule_jobs([ids[3]], Reschedule(priority=-1))] == [-1]
+        (held,) = await claim(worker, worker="gone.1.x")
+        assert [job.id for job in await admin.force_unlock_workers(["gone.1.x"])] == [held.record.id]
+        assert (await admin.counts())[State.QUEUED] == 3
+        with pytest.raises(StoreError, match=r"permission denied for function claim"):
+            await claim(admin)
+        await worker.close()
+        await admin.close()
+
+    run(story())
+
+
+def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: Store, run: Run) -> None:
+    async def story() -> None:
+        worker, enqueuer = store("worker"), store("enqueuer")
+        await worker.enqueue(NewJob(task="t", key="k"))
+        lease = await take(worker)
+        with psycopg.connect(logins.url("enqueuer"), autocommit=True) as connection:
+            found = connection.execute(
+                "select id, token, settled_token from stowhand.enqueue('t', _key := 'k', _mode := 'unsafe_dedupe')"
+            ).fetchall()
+            assert found == [(lease.job_id, None, None)]
+            found = connection.execute(
+                "select token from stowhand.enqueue_each('{t}', '{\"{}\"}', null, null, null, null, '{k}', null, null,"
+                " '{unsafe_dedupe}', null)"
+            ).fetchall()
+            assert found == [(None,)]
+        assert (await enqueuer.enqueue(NewJob(task="t", key="k", key_mode=KeyMode.UNSAFE_DEDUPE))).id == lease.job_id
+        for role in ("reader", "admin", "worker"):
+            with psycopg.connect(logins.url(role), autocommit=True) as connection:
+                for column, table in (("token", "live"), ("settled_token", "history"), ("holder_token", "queues")):
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        connection.execute(f"select {column} from stowhand.{table}".encode())
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute("select * from stowhand.dead_tokens")
+        await worker.close()
+        await enqueuer.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("role", ["enqueuer", "worker", "admin"])
+def test_no_role_says_what_time_it_is(store: Store, run: Run, role: str) -> None:
+    async def story() -> None:
+        pinned = store(role, pinned=lambda: WHEN)
+        with pytest.raises(StoreError, match="Only the owner of schema stowhand may say what time it is"):
+            await pinned.enqueue(NewJob(task="t"))
+        with pytest.raises(StoreError, match="Only the owner"):
+            await pinned.enqueue_many([NewJob(task="t")])
+        await pinned.close()
+
+    run(story())
+
+
+def test_who_has_no_role_is_told_what_is_missing_and_gets_in_through_a_wrapper(
+    logins: Logins, store: Store, run: Run
+) -> None:
+    async def story() -> None:
+        stranger = store("stranger")
+        for refused in (stranger.open, lambda: stranger.enqueue(NewJob(task="t")), stranger.counts, stranger.install):
+            with pytest.raises(StoreError, match=r"permission denied for .*`stowhand migrate --roles`"):
+                await refused()
+        with psycopg.connect(logins.url("stranger")) as connection, pytest.raises(StoreError, match="--roles"):
+            stranger.enqueue_in(connection, NewJob(task="t"))
+        await stranger.close()
+
+    run(story())
+    exec_all(
+        logins.owner,
+        "create or replace function public.confirm(order_id bigint) returns void language sql security definer"
+        " set search_path = pg_catalog as"
+        " $$ select stowhand.add_job('confirm', json_build_object('order', order_id)) $$",
+        "revoke execute on function public.confirm from public",
+        f"grant execute on function public.confirm to {logins.name('stranger')}",
+    )
+    with psycopg.connect(logins.url("stranger"), autocommit=True) as connection:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select stowhand.add_job('confirm')")
+        connection.execute("select public.confirm(7)")
+    with psycopg.connect(logins.owner, autocommit=True) as connection:
+        assert connection.execute("select payload from stowhand.jobs").fetchall() == [({"order": 7},)]
+        connection.execute("drop function public.confirm")
+
+
+def test_a_schema_that_did_not_let_the_roles_in_gives_them_nothing(
+    logins: Logins, postgres_server: Databases, run: Run
+) -> None:
+    """Roles belong to the whole server: another database that has them must not open this one."""
+    url = postgres_server.create_database()
+    try:
+        for _ in range(2):
+            install(url)
+        with psycopg.connect(url) as connection:
+            may = connection.execute(
+                "select bool_or(has_function_privilege(r.rolname, p.oid, 'execute')) from pg_proc p, pg_roles r"
+                " where p.pronamespace = 'stowhand'::regnamespace and r.rolname = any(%s)",
+                (list(role_names("stowhand").values()),),
+            ).fetchone()
+        assert may == (False,)
+    finally:
+        postgres_server.drop_database(url)
+
+
+def test_names_of_roles_fit_whatever_the_schemas_name() -> None:
+    for schema in ("s" * 63, "ß" * 31, "s" * 54, "jobs"):
+        names = list(role_names(schema).values())
+        assert len({name.encode()[:63] for name in names}) == 4
+        assert max(len(name.encode()) for name in names) <= 63
+    assert role_names("jobs")["worker"] == "jobs_worker"
+
+
+def test_the_page_on_roles_grants_and_removes_as_printed(postgres_server: Databases, logins: Logins) -> None:
+    page = (DOCS / "how-to" / "grant-roles.md").read_text()
+    grants, removal = re.findall(r"^```sql\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    with psycopg.connect(logins.owner) as connection:
+        connection.execute("create role web; create role worker; create role ada")
+        connection.execute(grants.encode())
+        connection.execute("set role ada; select from stowhand.jobs; reset role")
+        connection.execute("drop role ada; drop role web; drop role worker")
+        for name in (logins.name(role) for role in ROLES):
+            connection.execute(f"drop role {name}".encode())
+        connection.execute(removal.encode())
+        connection.rollback()  # roles belong to the whole server

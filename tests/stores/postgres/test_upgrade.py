@@ -1,0 +1,191 @@
+"""From the schema of an earlier version to this one's, with jobs in it and workers at work."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from stowhand.database.statements import fill
+from stowhand.errors import SchemaOutdated
+from stowhand.job import Job, State
+from stowhand.lifecycle import COMPLETED
+from stowhand.queue_store import JobFilter
+from stowhand.store import Lease, StoreOptions, Verdict
+from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.home import Home
+from tests.conftest import Run
+from tests.stores.postgres.verbs import claim
+from tests.support import dump
+from tests.support.databases import Databases
+from tests.support.logins import exec_all
+
+SEVEN = Path(__file__).with_name("schema_7.sql")
+TOKEN = str(uuid.uuid4())
+# Each line is one job, or what is done to one; ids are given in order.
+JOBS = f"""
+select stowhand.add_job('t', job_key := 'running', queue_name := 'q');
+select stowhand.add_job('t', queue_name := 'q');
+select stowhand.add_job('t', '{{"n": 1.50}}', queue_name := 'q', job_key := 'waiting', flags := '{{a,b}}');
+select stowhand.claim('old.1.x', '{TOKEN}', 1, 30, null, null, false);
+select stowhand.add_job('done');
+select stowhand.add_job('later');
+select stowhand.add_job('errs');
+select stowhand.add_job('fails');
+select stowhand.add_job('crashed', job_key := 'k');
+select stowhand.claim('old.1.x', '{uuid.uuid4()}', 9, 30, '{{done,errs,fails,crashed}}', null, false);
+select stowhand.settle_completed(array_agg(id), array_agg(token), true) from stowhand.live where task = 'done';
+select stowhand.settle(array_agg(id), array_agg(token), '{{errored,failed}}', '{{60,null}}', '{{f,f}}', '{{oh,no}}',
+  '{{null,null}}', true) from (select * from stowhand.live where task in ('errs', 'fails') order by id) _;
+select stowhand.reset(array_agg(id), array_agg(token), '{{queued}}', '{{null}}', null, true)
+  from stowhand.live where task = 'crashed';
+select stowhand.cancel(5, true);
+select stowhand.abandon('{uuid.uuid4()}', true);
+"""
+
+
+def make_seven(url: str, schema: str = "stowhand") -> None:
+    """The schema as the package had it then, with nothing in it."""
+    fillings = Home(url, StoreOptions(schema=schema)).fillings
+    text = fill(SEVEN.read_text(), fillings | {"pinned_path": "set search_path = pg_catalog, pg_temp"})
+    frame = """
+        create schema {schema};
+        create table {schema}.migrations (
+          id int primary key, ts timestamptz not null default now(), breaking boolean not null default false);
+        insert into {schema}.migrations (id, breaking) select n, true from generate_series(1, 7) n"""
+    with psycopg.connect(url) as connection:
+        connection.execute(fill(frame, fillings).encode())
+        connection.execute(text.encode())
+
+
+@pytest.fixture
+def seven_url(empty_url: str) -> str:
+    make_seven(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        for statement in JOBS.strip().split(";\n"):
+            connection.execute(statement.encode())
+    return empty_url
+
+
+async def upgraded(url: str) -> PostgresStore:
+    store = PostgresStore(url)
+    with pytest.raises(SchemaOutdated):
+        await store.open()
+    status = await store.install()
+    assert status.installed == status.expected
+    await store.open()
+    return store
+
+
+def test_an_upgraded_schema_is_the_same_as_a_fresh_one(
+    seven_url: str, own_url: str, postgres_server: Databases, run: Run
+) -> None:
+    program = dump.find_pg_dump(postgres_server.version)
+    if program is None:
+        pytest.skip("no pg_dump for this server")
+
+    async def upgrade() -> None:
+        store = await upgraded(seven_url)
+        assert await store.plan() == ""
+        await store.close()
+
+    run(upgrade())
+    upgraded_one, fresh_one = (dump.dump(program, url, rights=True) for url in (seven_url, own_url))
+    assert not dump.differences(fresh_one, upgraded_one)
+
+
+def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: str, run: Run) -> None:
+    async def story() -> None:
+        old = PostgresStore(seven_url)
+        before = await everything(old)
+        await old.close()
+        assert {job.state for job in before} == set(State)
+        store = await upgraded(seven_url)
+        assert await everything(store) == before
+        # A worker of before holds on to what it holds, and its queue to it.
+        assert [c.record.task for c in await claim(store, 10, tasks=("t",))] == []
+        heart = store.heart()
+        lease = Lease(1, TOKEN, 1)
+        assert not heart.beat([lease], 30.0).lost
+        assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
+        assert [c.record.id for c in await claim(store, 10, tasks=("t",))] == [2]
+        assert [c.record.resets for c in await claim(store, 10, tasks=("crashed",))] == [1]
+        heart.close()
+        await store.close()
+
+    run(story())
+
+
+async def everything(store: PostgresStore) -> list[Job]:
+    return list(await store.list(JobFilter(states=tuple(State))))
+
+
+def test_eight_upgrades_at_once_all_succeed(seven_url: str, run: Run) -> None:
+    async def story() -> None:
+        stores = [PostgresStore(seven_url) for _ in range(8)]
+        statuses = await asyncio.gather(*(store.install() for store in stores))
+        assert len({(status.installed, status.expected) for status in statuses}) == 1
+        for store in stores:
+            await store.close()
+
+    run(story())
+
+
+def test_the_plan_of_an_upgrade_run_by_hand_is_the_upgrade(seven_url: str, run: Run) -> None:
+    async def story() -> None:
+        store = PostgresStore(seven_url)
+        plan = await store.plan()
+        assert "create schema" not in plan
+        with psycopg.connect(seven_url) as connection:
+            connection.execute(plan.encode())
+        assert (await store.status()).installed == (await store.status()).expected
+        await store.close()
+
+    run(story())
+
+
+@pytest.fixture
+def role(postgres_server: Databases, empty_url: str) -> Iterator[str]:
+    """A login of this test's own, gone afterwards with all that it has in the test's database."""
+    name = f"role_{uuid.uuid4().hex[:8]}"
+    exec_all(empty_url, f"create role {name} login password 'secret'")
+    yield name
+    exec_all(empty_url, f"drop owned by {name}", f"drop role {name}")
+
+
+def test_what_an_administrator_upgrades_stays_the_owners(empty_url: str, role: str, run: Run) -> None:
+    """Functions run with their owner's rights: an administrator's would be everybody's."""
+    grant = f"execute format('grant create on database %I to {role}', current_database());"
+    exec_all(empty_url, f"do $$ begin {grant} end $$")
+    make_seven(make_conninfo(empty_url, user=role, password="secret"))
+
+    async def upgrade() -> None:
+        await (await upgraded(empty_url)).close()
+
+    run(upgrade())
+    with psycopg.connect(empty_url) as connection:
+        owners = connection.execute(
+            "select pg_get_userbyid(proowner) from pg_proc where pronamespace = 'stowhand'::regnamespace"
+            " union select pg_get_userbyid(relowner) from pg_class where relnamespace = 'stowhand'::regnamespace"
+        ).fetchall()
+    assert owners == [(role,)]
+
+
+def test_what_was_granted_on_add_job_is_granted_after_an_upgrade(seven_url: str, role: str, run: Run) -> None:
+    exec_all(seven_url, f"grant execute on all functions in schema stowhand to {role}")
+
+    async def upgrade() -> None:
+        await (await upgraded(seven_url)).close()
+
+    run(upgrade())
+    with psycopg.connect(seven_url) as connection:
+        may = connection.execute(
+            "select p.proname from pg_proc p where p.pronamespace = 'stowhand'::regnamespace"
+            " and has_function_privilege(%s, p.oid, 'execute')", (role,)
+        ).fetchall()  # fmt: skip
+    assert may == [("add_job",)]

@@ -1,0 +1,311 @@
+"""Jobs that a worker leaves alone: by a list, by a function, by one that fails; and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Claimed, Claiming, JobEnded, StoreRecovered, StoreTrouble
+from stowhand.flags import PATIENCE
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.options import WorkerOptions
+from stowhand.service.app import App
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker import Worker
+from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
+
+
+def ordinary(stage: Stage) -> list[Any]:
+    """The claims that were not for suspects."""
+    return [asked for asked in stage.store.called("claim") if not asked.suspects]
+
+
+def flagged(*flags: str) -> list[NewJob]:
+    return [NewJob(task="act", flags=(flag,) if flag else ()) for flag in flags]
+
+
+def worked_off(stage: Stage) -> list[int]:
+    return sorted(event.job_id for event in stage.told(JobEnded))
+
+
+# -- a list ----------------------------------------------------------------------------------------
+
+
+async def test_jobs_with_a_forbidden_flag_wait_untouched_and_the_others_run() -> None:
+    async with at_work(nothing, jobs=flagged("slow", "", "other", "slow"), forbidden_flags=["slow"]) as stage:
+        await stage.clock.advance(1)
+        assert worked_off(stage) == [2, 3]
+        left = await stage.job(1)
+        assert (left.state, left.attempts) == (State.QUEUED, 0)
+
+
+async def test_a_list_leaves_claims_plural() -> None:
+    async with at_work(nothing, concurrency=7, forbidden_flags=("slow",)) as stage:
+        await stage.clock.advance(1)
+        assert ordinary(stage)[0].limit == 7
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["slow", [1], [None], [""], ["x" * 129], ["a\x00"], 5, [str(n) for n in range(10_001)]]
+)
+def test_a_list_that_is_none_is_refused_when_the_options_are_made(nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match="forbidden flags"):
+        WorkerOptions(forbidden_flags=nonsense)
+
+
+def test_no_flags_may_be_written_as_none() -> None:
+    assert WorkerOptions(forbidden_flags=None).forbidden_flags == ()  # type: ignore[arg-type]
+
+
+# -- a function ------------------------------------------------------------------------------------
+
+
+def answering(flags: list[str] | None) -> list[Callable[[], Any]]:
+    """The same answer from a function, an asynchronous one, and one that hands on an awaitable."""
+
+    async def later() -> list[str] | None:
+        await asyncio.sleep(0)
+        return flags
+
+    def hands_on() -> Awaitable[list[str] | None]:
+        return later()
+
+    return [lambda: flags, later, hands_on]
+
+
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("flags", [None, [], ["slow"], ("slow", "other")])
+async def test_a_function_says_what_is_forbidden(kind: int, flags: Any) -> None:
+    async with at_work(nothing, jobs=flagged("slow", "", "other"), forbidden_flags=answering(flags)[kind]) as stage:
+        await stage.clock.advance(1)
+        assert worked_off(stage) == [n for n, flag in ((1, "slow"), (2, ""), (3, "other")) if flag not in (flags or ())]
+
+
+async def test_a_function_is_asked_once_before_each_claim_which_takes_one_job() -> None:
+    asked = 0
+
+    def forbidden() -> list[str]:
+        nonlocal asked
+        asked += 1
+        return []
+
+    async with at_work(nothing, concurrency=5, forbidden_flags=forbidden) as stage:
+        await stage.add(count=40)
+        await stage.clock.advance(1)
+        assert len(worked_off(stage)) == 40
+        assert {request.limit for request in stage.store.called("claim")} == {1}
+        assert asked == len(stage.store.called("claim"))
+
+
+async def test_with_a_function_as_many_jobs_run_at_once_as_may() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 10), clock=clock, concurrency=5, forbidden_flags=lambda: None) as stage:
+        await stage.add(count=12)
+        await clock.advance(5)
+        assert stage.worker.running == 5
+        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 5, "nothing is taken ahead"
+        await clock.advance(30)
+        assert len(worked_off(stage)) == 12
+
+
+async def test_what_a_job_counts_before_it_first_waits_is_seen_by_the_next_answer() -> None:
+    clock, started = FakeClock(), Counter[str]()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        started[attempt.record.flags[0]] += 1
+        await clock.sleep(1)
+
+    def forbidden() -> list[str]:
+        return [flag for flag, count in started.items() if count >= 2]
+
+    async with at_work(act, clock=clock, jobs=flagged(*"aaaabbbb"), concurrency=8, forbidden_flags=forbidden) as stage:
+        await clock.advance(20)
+        assert started == {"a": 2, "b": 2}
+        assert worked_off(stage) == [1, 2, 5, 6]
+
+
+async def test_a_job_whose_flag_is_allowed_again_is_found_at_the_next_poll() -> None:
+    forbidden = ["slow"]
+    async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as stage:
+        await stage.clock.advance(3.9)
+        asked = len(ordinary(stage))
+        assert asked <= 3, "a forbidden job that is due must not keep an idle worker busy"
+        forbidden.clear()
+        await stage.clock.advance(2.1)
+        assert worked_off(stage) == [1]
+
+
+async def test_wake_finds_it_at_once() -> None:
+    forbidden = ["slow"]
+    async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as stage:
+        await stage.clock.advance(0.1)
+        forbidden.clear()
+        stage.worker.wake()
+        await stage.clock.advance()
+        assert worked_off(stage) == [1]
+
+
+async def test_once_ends_although_forbidden_jobs_wait() -> None:
+    async with at_work(nothing, jobs=flagged("slow", ""), once=True, forbidden_flags=lambda: ["slow"]) as stage:
+        assert await stage.ended() < 5
+        assert worked_off(stage) == [2]
+
+
+async def test_several_workers_obey_each_its_own_function() -> None:
+    clock, ran = FakeClock(), list[tuple[str, int]]()
+    store = FaultyStore(clock)
+    forbids: dict[str, Any] = {"first": lambda: ["a"], "second": answering(["b"])[1], "third": ("a", "b")}
+
+    def worker(name: str) -> Worker:
+        async def act(attempt: Attempt[Job]) -> None:
+            ran.append((name, attempt.record.id))
+
+        options = WorkerOptions(name=name, forbidden_flags=forbids[name])
+        return Worker(store, handler_of(act), options, clock=clock)
+
+    workers = [worker(name) for name in forbids]
+    async with asyncio.TaskGroup() as group:
+        for one in workers:
+            group.create_task(one.run())
+        for job in flagged(*"ababab", ""):
+            await store.enqueue(job)
+        await clock.advance(3)
+        for one in workers:
+            one.stop()
+        await clock.advance(1)
+    by = {name: {job_id for who, job_id in ran if who == name} for name in forbids}
+    assert not by["first"] & {1, 3, 5}, "odd ones bear a"
+    assert not by["second"] & {2, 4, 6}, "even ones bear b"
+    assert by["third"] <= {7}
+    assert sorted(job_id for _, job_id in ran) == [1, 2, 3, 4, 5, 6, 7]
+
+
+# -- a function that fails -------------------------------------------------------------------------
+
+
+def failing(how: str) -> Callable[[], Any]:
+    def plain() -> Any:
+        if how == "raises":
+            raise LookupError("no such table")
+        return {"text": "slow", "number": 7, "numbers": [7], "nul": ["a\x00"]}[how]
+
+    async def later() -> Any:
+        return plain()
+
+    return later if how == "numbers" else plain
+
+
+@pytest.mark.parametrize("how", ["raises", "text", "number", "numbers", "nul"])
+async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_more_rarely(how: str) -> None:
+    fails = True
+
+    def forbidden() -> Any:
+        return failing(how)() if fails else None
+
+    async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as stage:
+        await stage.clock.advance(60)
+        assert not stage.store.called("claim")
+        told = stage.told(StoreTrouble)
+        assert {event.doing for event in told} == {"forbidden flags"}
+        assert "no such table" in told[0].error if how == "raises" else "forbidden flags: " in told[0].error
+        pauses = [event.retry_in for event in told]
+        assert pauses == sorted(pauses)
+        assert pauses[-1] == 5.0
+        assert len(told) < 25
+        fails = False
+        await stage.clock.advance(5)
+        assert worked_off(stage) == [1]
+        assert [(event.doing, event.failures) for event in stage.told(StoreRecovered)] == [
+            ("forbidden flags", len(told))
+        ]
+
+
+async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> None:
+    ended = []
+
+    async def forbidden() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as stage:
+        await stage.clock.advance(PATIENCE + 0.05)
+        assert "no answer within 10 s" in stage.told(StoreTrouble)[0].error
+        await stage.clock.advance(PATIENCE * 2)
+        assert len(ended) >= 2
+
+
+async def test_a_worker_stops_while_it_waits_for_an_answer() -> None:
+    async def forbidden() -> None:
+        await asyncio.Event().wait()
+
+    async with at_work(nothing, forbidden_flags=forbidden) as stage:
+        await stage.clock.advance(1)
+        stage.worker.stop()
+        assert await stage.ended() < 6
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+async def test_each_claim_is_told_before_and_after() -> None:
+    async with at_work(nothing, concurrency=3) as stage:
+        await stage.add(count=2)
+        await stage.clock.advance(1)
+        asked = [request.limit for request in stage.store.called("claim")]
+        assert [event.limit for event in stage.told(Claiming)] == asked
+        assert len(stage.told(Claimed)) == len(asked)
+        assert sum(event.jobs for event in stage.told(Claimed)) == 2
+        assert stage.told(Claimed)[-1].jobs == 0
+
+
+async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
+    async with at_work(nothing) as stage:
+        stage.store.down.add("claim")
+        await stage.add()
+        await stage.clock.advance(0.05)
+        assert len(stage.told(Claiming)) == len(stage.told(Claimed)) + 1
+        assert stage.told(StoreTrouble)[0].doing == "claim"
+
+
+async def test_tasks_may_change_while_a_worker_runs() -> None:
+    async with at_work(nothing, tasks=("a",)) as stage:
+        for task in ("a", "b", "c"):
+            await stage.add(task)
+        await stage.clock.advance()
+        assert worked_off(stage) == [1]
+        stage.worker.retask(("c",))
+        await stage.clock.advance()
+        assert worked_off(stage) == [1, 3]
+        await stage.add("a")
+        await stage.clock.advance(30)
+        assert worked_off(stage) == [1, 3]
+
+
+# -- in an application -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [None, ["slow"], ("slow",), answering(["slow"])[0], answering(["slow"])[1]])
+def test_an_app_passes_lists_and_functions_on(flags: Any) -> None:
+    ran = []
+    app = App(store=MemoryStore())
+
+    @app.task
+    async def act(number: int) -> None:
+        ran.append(number)
+
+    async def story() -> None:
+        async with app:
+            await act.options(flags=["slow"]).enqueue(1)
+            await act.enqueue(2)
+            await app.worker(once=True, forbidden_flags=flags).run()
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+    assert ran == ([1, 2] if flags is None else [2])
