@@ -45,6 +45,7 @@ async def work(payload: dict[str, Any]) -> None:
 async def main() -> None:
     heard: list[str] = []
     ended: set[int] = set()
+    listening = asyncio.Event()
     events: Any = WorkerEvents()  # made before the runner, so that it hears the first events too
 
     def listener(name: str) -> Any:
@@ -63,7 +64,9 @@ async def main() -> None:
     for name in EVENTS:
         events.on(name, listener(name))
     events.on("job:complete", complete)
+    events.on("pool:listen:success", lambda event: listening.set())
     runner = await run(events=events, concurrency=2, task_list={"work": work})
+    await listening.wait()
     await runner.add_job("work", {"fails": False})
     await runner.add_job("work", {"fails": True}, max_attempts=1)
     await runner.promise

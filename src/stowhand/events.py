@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -267,7 +268,7 @@ class Events:
         for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
-            except Exception as error:  # noqa: BLE001 - boundary: the core survives its watchers; the hook reports it
+            except (Exception, CancelledError) as error:  # noqa: BLE001 - boundary: the hook reports it
                 self._report(listener, event, error)
 
     def _report(self, listener: Listener, event: Event, error: BaseException) -> None:

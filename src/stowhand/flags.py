@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from stowhand import limits
 from stowhand.clock import Clock
@@ -41,7 +41,7 @@ class ForbiddenFlags:
         if self._ask is None:
             return self._fixed
         try:
-            given = self._ask()
+            given = _uncancelled(self._ask)
             return limits.read_forbidden(await self._within(given) if inspect.isawaitable(given) else given)
         except InvalidJob as error:
             raise FlagsUnknown(str(error)) from error
@@ -59,9 +59,17 @@ class ForbiddenFlags:
             await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 raise FlagsUnknown(f"forbidden flags: no answer within {PATIENCE:g} s")
-            return asking.result()
+            return _uncancelled(asking.result)
         finally:
             timer.cancel()
             waiting.cancel()
             asking.cancel()
             await asyncio.wait((asking, waiting), timeout=LAST_WORDS)
+
+
+def _uncancelled(call: Callable[[], object]) -> object:
+    """A cancellation that comes out of the function is a mistake of its own, and no word to the worker."""
+    try:
+        return call()
+    except asyncio.CancelledError as error:
+        raise FlagsUnknown("forbidden flags: the answer was cancelled") from error

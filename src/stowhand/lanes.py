@@ -24,6 +24,7 @@ from stowhand.outcomes import from_error, from_returned
 
 BREATH = 0.005
 """Seconds of jobs that never wait, after which the loop gets a turn."""
+LONG_AGO = float("-inf")
 
 
 class Lanes:
@@ -48,7 +49,7 @@ class Lanes:
         self._lanes = [Lane() for _ in range(concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._unborn = list(reversed(self._lanes))
-        self._breath = 0.0
+        self._breath = LONG_AGO
         """When jobs that never wait last began to keep the loop to themselves."""
         self._breathing = False
         self._waiting = False
@@ -136,6 +137,7 @@ class Lanes:
                 held = self.ready.popleft()
                 if len(self.ready) == self.low_water:
                     self.starved()
+                    self._breath = LONG_AGO  # the taker's turn comes at once, so that the next jobs are here in time
                 if self._leases.start(held):
                     rest = self._begin(lane, held)
                     if rest is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
@@ -17,6 +18,16 @@ Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
 """Gives the flags that are forbidden just now. Asked often, so it should be quick."""
 OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
 """Seconds until a call is tried again that the store has not answered n times in a row. An outage may last for days."""
+
+
+MOST = 10_000
+LONGEST = 100 * 366 * 86_400.0
+"""Seconds: a hundred years. Infinity means nothing to a store."""
+NAME_LIMIT = 255
+_SECONDS = ("lease", "poll_interval", "beat", "timeout", "sweep_interval", "grace")
+_WHOLE = ("concurrency", "look_ahead")
+_MAY_BE_NONE = ("poll_interval", "beat", "timeout")
+_MAY_BE_ZERO = ("grace", "look_ahead")
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +54,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     forbidden_flags: tuple[str, ...] | Flags = ()
     """Jobs that bear one of these are left alone. A function, asynchronous or not, is asked before every claim, which
     then takes one job; it gives a list, or ``None`` for no flags."""
-    look_ahead: int = 100
-    """Jobs claimed ahead of free slots at most; 0: never."""
+    look_ahead: int = 1000
+    """Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never."""
     once: bool = False
     """End when nothing is due and nothing runs."""
     sweep_interval: float = 5.0
@@ -52,20 +63,21 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name}: {getattr(self, name)!r} given, must be more than 0"
-            for name in ("concurrency", "lease", "poll_interval", "beat", "timeout", "sweep_interval")
-            if getattr(self, name) is not None and not getattr(self, name) > 0
+            f"{name}: {trouble}"
+            for name in (*_SECONDS, *_WHOLE)
+            if (trouble := _trouble(name, getattr(self, name))) is not None
         ]
-        problems += [
-            f"{name}: {getattr(self, name)!r} given, must not be negative"
-            for name in ("grace", "look_ahead")
-            if getattr(self, name) < 0
-        ]
-        if self.beat is not None and self.beat * 3 > self.lease * 1.000001:  # three times 0.1 is more than 0.3
+        # Three times 0.1 is more than 0.3.
+        if not problems and self.beat is not None and self.beat * 3 > self.lease * 1.000001:
             problems.append(f"beat: {self.beat} s given; a lease of {self.lease} s must last at least three beats")
         if not callable(self.forbidden_flags):
             try:
                 msgspec.structs.force_setattr(self, "forbidden_flags", limits.read_forbidden(self.forbidden_flags))
+            except ValueError as error:
+                problems.append(str(error))
+        if self.name is not None:
+            try:
+                limits.check_name("name", self.name, NAME_LIMIT)
             except ValueError as error:
                 problems.append(str(error))
         if problems:
@@ -81,3 +93,16 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.poll_interval is not None:
             return self.poll_interval
         return STRETCHED_POLL if hears else 2.0
+
+
+def _trouble(name: str, value: object) -> str | None:
+    """What is wrong with one of the numbers."""
+    if value is None and name in _MAY_BE_NONE:
+        return None
+    # bool is an int to Python; True as a number of jobs is a mistake.
+    if isinstance(value, bool) or not isinstance(value, int if name in _WHOLE else int | float):
+        return f"a {type(value).__qualname__} given; give a {'whole ' * (name in _WHOLE)}number"
+    if not value > 0 and not (name in _MAY_BE_ZERO and value == 0):
+        return f"{value!r} given, must {'not be negative' if name in _MAY_BE_ZERO else 'be more than 0'}"
+    most, shown = (MOST, str(MOST)) if name in _WHOLE else (LONGEST, "100 years")
+    return f"{reprlib.repr(value)} given, the limit is {shown}" if value > most else None

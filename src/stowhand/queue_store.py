@@ -1,11 +1,11 @@
 """The seams of a store that we own whole, beyond what a worker needs.
 
-    Producer       enqueue one, many, or inside the caller's own transaction
-    Inspector      look at jobs, and act on them one by one: retry, cancel, remove
-    Administrator  complete, fail, reschedule and unlock many at once
-    Timetable      what recurs: which items are known, and the ledger of their ticks
-    Schema         install, check, plan, uninstall
-    QueueStore     all of these, and a worker's Store
+Producer       enqueue one, many, or inside the caller's own transaction
+Inspector      look at jobs, and act on them one by one: retry, cancel, remove
+Administrator  complete, fail, reschedule and unlock many at once
+Timetable      what recurs: which items are known, and the ledger of their ticks
+Schema         install, check, plan, uninstall
+QueueStore     all of these, and a worker's Store
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Resetter:
         self._heart, self._events, self._clock = heart, events, clock
         self._interval, self._slack = interval, slack
         self._last = float("-inf")
-        self._maintained = clock.monotonic()
+        self._maintained = float("-inf")
 
     def tick(self, *, working: bool) -> None:
         """Reset what is stalled, if it is time. Raises StoreUnreachable; the next tick tries again."""

@@ -57,10 +57,10 @@ PRESETS: dict[str, Backoff] = {"natural": natural, "service": SERVICE}
 
 def named(policy: Backoff | str) -> Backoff:
     """A policy given by name or as a function."""
-    if not isinstance(policy, str):
+    if callable(policy):
         return policy
     try:
         return PRESETS[policy]
-    except KeyError:
+    except (KeyError, TypeError):
         known = ", ".join(sorted(PRESETS))
         raise ConfigurationError(f"no backoff named {policy!r}; there are: {known}") from None

@@ -18,7 +18,7 @@ from stowhand.lifecycle import COMPLETED, Settlement
 from stowhand.options import OUTAGE
 from stowhand.store import Store, Verdict
 
-BATCH = 250
+BATCH = 500
 _OK = COMPLETED.ended
 BUSY_PAUSE = 0.25
 

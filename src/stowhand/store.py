@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from stowhand.errors import ConfigurationError
 from stowhand.job import State
 from stowhand.lifecycle import Settlement
 
@@ -156,6 +157,7 @@ class Heart(Protocol):
 
 
 DAY = 86_400.0
+LONGEST_HISTORY = 100 * 366 * DAY
 RESERVED_CONNECTIONS = 4
 """PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats."""
 
@@ -180,3 +182,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """SQLite: FULL, or NORMAL (a power failure may lose the last commits; a crash of the process never does)."""
     pinned: Callable[[], datetime] | None = None
     """Tests only: the store's idea of now."""
+
+    def __post_init__(self) -> None:
+        if self.history is not None and not 0 <= self.history <= LONGEST_HISTORY:
+            raise ConfigurationError(f"history: {self.history!r} s given; give 0 s to 100 years, or None")
+        if self.pool_size < 1:
+            raise ConfigurationError(f"pool_size: {self.pool_size} given, must be more than 0")

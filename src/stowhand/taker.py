@@ -128,12 +128,17 @@ class Taker:
         if self._flags.one_by_one:
             # What was claimed last has run to its first wait: what it counted there is seen by the next answer.
             return 0 if self._lanes.ready else min(self._lanes.free, 1)
-        ahead = min(self._options.look_ahead, int(self._rate * LOOK_AHEAD_SECONDS))
+        ahead = min(self._options.look_ahead, int(self._pace() * LOOK_AHEAD_SECONDS))
         self._lanes.low_water = ahead // 2
         waiting = len(self._lanes.ready)
         if waiting > ahead // 2:
             return 0
         return max(self._lanes.free + ahead - waiting, 0)
+
+    def _pace(self) -> float:
+        """The rate, but not that of a past that is over: what was handed back is not to be taken again at once."""
+        took = self._clock.monotonic() - self._mark
+        return self._rate if took <= 1.0 else min(self._rate, (self._lanes.ended - self._counted) / took)
 
     def _measure(self) -> None:
         """Jobs per second since the last claim that brought some, half old and half new; what runs ahead follows it.

@@ -93,7 +93,7 @@ def test_a_function_cannot_be_run_from_the_store_alone(call: Stowhand, folder: P
     assert call("worker", "--once", "--app", "shop:app").code == 0
     refused = call("cron", "run", "by_function")
     assert refused.code == 2
-    assert "decided by a function; name the application" in refused.err
+    assert "was written in Python, not in a crontab; name the application" in refused.err
     (row,) = [row for row in call("cron", "list", "--json").rows() if row["identifier"] == "by_function"]
     assert row["next_run"] is None
 

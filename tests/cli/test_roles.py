@@ -43,6 +43,19 @@ def test_an_enqueuer_adds_and_a_worker_runs_from_the_command_line(
     assert len(listed.rows()) == 4
 
 
+def test_an_admin_and_nobody_else_administers_from_the_command_line(logins: Logins, call: Stowhand) -> None:
+    job_id = call("add", "administered", "--run-at", "+1h", "-c", logins.url("enqueuer")).out.strip()
+    commands = (["reschedule", job_id, "--priority", 1], ["fail", job_id], ["complete", job_id])
+    for verb, *rest in (*commands, ["unlock", "nobody"]):
+        refused = call("jobs", verb, *rest, "-c", logins.url("reader"))
+        assert (refused.code, refused.out) == (1, "")
+        assert "permission denied" in refused.err
+    for verb, *rest in commands:
+        done = call("jobs", verb, *rest, "-c", logins.url("admin"))
+        assert (done.code, done.err) == (0, "")
+    assert call("jobs", "unlock", "nobody", "-c", logins.url("admin")).err.startswith("Nothing is held")
+
+
 def test_a_login_without_a_role_is_told_the_command(logins: Logins, call: Stowhand) -> None:
     told = call("add", "t", "-c", logins.url("stranger"))
     assert told.code == 1

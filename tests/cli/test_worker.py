@@ -109,7 +109,7 @@ def test_a_file_that_is_no_database_is_one_readable_line(stowhand: Stowhand, fol
 @pytest.mark.parametrize(
     ("change", "way_out"),
     [
-        ("UPDATE stowhand_schema SET version = 0", "stowhand migrate"),
+        ("DELETE FROM stowhand_schema WHERE version > 1", "stowhand migrate"),
         ("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (99, 1, 0)", "upgrade"),
     ],
     ids=["too old", "too new"],

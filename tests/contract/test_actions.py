@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from stowhand.errors import InvalidJob
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED
 from stowhand.queue_store import Answer, Done
@@ -223,3 +225,27 @@ async def test_remove_leaves_other_jobs_alone(bench: Bench, state: State) -> Non
     await bench.store.remove(job.id)
     assert await bench.store.get(job.id) is None
     assert await bench.job(bystander.id) == bystander
+
+
+async def test_a_number_that_no_job_can_have_is_no_jobs_and_what_is_no_number_is_refused(bench: Bench) -> None:
+    job = await bench.add()
+    acts: list[Any] = [bench.store.get, bench.store.retry, bench.store.cancel, bench.store.remove]
+    for act in acts:
+        for nobody in (0, -1, 2**63, -(2**70)):
+            found = await act(nobody)
+            assert found is None or (found.job_id, found.done) == (nobody, Done.MISSING)
+        for wrong in ("1", True, 1.0, None):
+            with pytest.raises(InvalidJob, match="job_id"):
+                await act(wrong)
+    assert await bench.job(job.id) == job
+
+
+async def test_a_key_that_no_job_can_bear_is_no_jobs_and_what_is_no_text_is_refused(bench: Bench) -> None:
+    job = await bench.add(key="k")
+    remove: Any = bench.store.remove_key
+    for nobody in ("", "k\x00", "k\udc80", "x" * 600):
+        assert (await remove(nobody)).done is Done.MISSING
+    for wrong in (None, 1, b"k"):
+        with pytest.raises(InvalidJob, match="key"):
+            await remove(wrong)
+    assert await bench.job(job.id) == job

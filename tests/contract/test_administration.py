@@ -112,6 +112,55 @@ async def test_many_jobs_are_changed_by_one_call(bench: Bench, name: str) -> Non
     assert [job.id for job in await call(bench, name, *ids)] == ids
 
 
+async def test_ids_that_are_no_whole_numbers_are_refused(bench: Bench) -> None:
+    """A lone text above all: each of its letters might be the number of a job."""
+    jobs = [await bench.add(), await bench.add()]
+    wrong: list[Any] = ["12", b"12", 1, None, ["1"], [True], [1.0], [None]]
+    for ids in wrong:
+        with pytest.raises(InvalidJob, match="job_ids"):
+            await bench.store.complete_jobs(ids)
+        with pytest.raises(InvalidJob, match="job_ids"):
+            await bench.store.permanently_fail_jobs(ids)
+        with pytest.raises(InvalidJob, match="job_ids"):
+            await bench.store.reschedule_jobs(ids, POSTPONED)
+    assert [await bench.job(job.id) for job in jobs] == jobs
+
+
+async def test_an_id_that_no_job_can_have_names_none(bench: Bench) -> None:
+    job = await bench.add()
+    ids = [2**63, -(2**70), 0, job.id, 2**63 - 1]
+    assert [one.id for one in await bench.store.permanently_fail_jobs(ids)] == [job.id]
+    assert [one.id for one in await bench.store.reschedule_jobs(ids, ATTEMPTED)] == [job.id]
+    assert [one.id for one in await bench.store.complete_jobs(ids)] == [job.id]
+
+
+async def test_workers_that_are_no_list_of_names_are_refused(bench: Bench) -> None:
+    await bench.add()
+    lease = await bench.take(worker="w")
+    wrong: list[Any] = ["w1", b"w1", None, 1, [1], [None]]
+    for workers in wrong:
+        with pytest.raises(InvalidJob, match="workers"):
+            await bench.store.force_unlock_workers(workers)
+    assert await bench.settle(lease) is Verdict.SETTLED
+
+
+async def test_a_name_that_no_worker_has_unlocks_nothing(bench: Bench) -> None:
+    lease = await bench.start()
+    for name in ("", "w\x00", "w\udc80", '{"w1"}', "W1", "w1 ", "%"):
+        assert list(await bench.store.force_unlock_workers([name])) == []
+    assert await bench.settle(lease) is Verdict.SETTLED
+
+
+async def test_a_reason_that_is_no_text_and_details_of_another_kind_are_refused(bench: Bench) -> None:
+    job = await bench.add()
+    bad: Any = {"attempts": 0}
+    with pytest.raises(InvalidJob, match="reason"):
+        await bench.store.permanently_fail_jobs([job.id], bad)
+    with pytest.raises(InvalidJob, match="Reschedule"):
+        await bench.store.reschedule_jobs([job.id], bad)
+    assert await bench.job(job.id) == job
+
+
 # -- complete_jobs --------------------------------------------------------------------------------------
 
 
@@ -515,6 +564,15 @@ async def test_a_worker_that_is_unlocked_too_often_fails_its_job(
     dead = await bench.job(job.id)
     assert (dead.attempts, dead.resets, dead.finished_at) == (1, fatal, bench.now)
     assert dead.last_error == f"its worker died {times} while running it"
+
+
+async def test_what_a_worker_held_whose_lease_has_ended_is_taken_back_too(bench: Bench) -> None:
+    lease = await bench.start(queue="q")
+    await bench.pass_time(31)
+    (changed,) = await bench.store.force_unlock_workers(["w1"])
+    assert (changed.id, changed.state, changed.resets) == (lease.job_id, Q, 1)
+    assert await bench.settle(lease) is Verdict.LOST
+    assert (await bench.take()).job_id == lease.job_id
 
 
 # -- together -------------------------------------------------------------------------------------------

@@ -89,3 +89,10 @@ async def test_times_are_aware(bench: Bench) -> None:
 
 async def test_a_store_says_where_it_is(bench: Bench) -> None:
     assert bench.store.description
+
+
+@pytest.mark.parametrize("name", ["", "a\x00", "a\udcff"])
+async def test_a_name_that_nothing_can_bear_lists_nothing(bench: Bench, name: str) -> None:
+    await bench.add(queue="q", key="k")
+    for wanted in (JobFilter(task=name), JobFilter(queue=name), JobFilter(key=name)):
+        assert list(await bench.store.list(wanted)) == []

@@ -249,3 +249,13 @@ async def test_no_payload_is_lost_while_the_keys_job_is_claimed_again_and_again(
 async def test_keys_differ_by_case_and_space(bench: Bench) -> None:
     ids = {(await bench.add(key=key)).id for key in ("k", "K", "k ", " k", "ķ", "k\u0327")}
     assert len(ids) == 6
+
+
+@pytest.mark.parametrize("mode", UPDATING)
+async def test_a_suspect_stays_one_when_its_key_comes_again(bench: Bench, mode: KeyMode) -> None:
+    """Else whoever adds a killer again and again takes every worker with it."""
+    job = await bench.make_suspect(key="k")
+    again = await bench.add(key="k", key_mode=mode)
+    assert (again.id, again.resets) == (job.id, 2)
+    assert list(await bench.claim()) == []
+    assert (await bench.take(suspects=True)).job_id == job.id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,23 @@ async def test_an_identifier_is_one_line_of_1_to_256_characters(bench: Bench, id
     assert list(await bench.store.known_items()) == []
     assert list(await bench.everything()) == []
     await bench.store.register([("x" * 256, "s")])
+
+
+@pytest.mark.parametrize("spec", ["\0", "\ud800", 5, None], ids=ascii)
+async def test_a_spec_is_a_text_that_any_store_can_hold(bench: Bench, spec: Any) -> None:
+    with pytest.raises(InvalidJob, match=r"^odd: its spec"):
+        await bench.store.register([("fine", "s"), ("odd", spec)])
+    with pytest.raises(InvalidJob, match=r"^odd: its spec"):
+        await bench.store.schedule([tick(minute(bench)), tick(minute(bench), "odd", spec=spec)])
+    assert list(await bench.store.known_items()) == []
+    assert list(await bench.everything()) == []
+
+
+async def test_what_is_given_as_a_row_that_is_read_once_is_not_lost(bench: Bench) -> None:
+    items = bench.store.register((name, "s") for name in ("a", "b"))  # type: ignore[arg-type]
+    assert [item.identifier for item in await items] == ["a", "b"]
+    entered = bench.store.schedule(tick(minute(bench), name) for name in ("a", "b"))  # type: ignore[arg-type]
+    assert [one.mine for one in await entered] == [True, True]
 
 
 async def test_several_schedulers_that_register_at_once_know_the_same(bench: Bench) -> None:
@@ -193,9 +211,16 @@ async def test_ticks_are_those_of_one_item_from_a_moment_on_in_order(bench: Benc
 
 
 async def test_a_tick_is_a_whole_minute_with_a_time_zone(bench: Bench) -> None:
-    for wrong in (minute(bench) + timedelta(seconds=1), minute(bench).replace(tzinfo=None)):
+    for wrong in (minute(bench) + timedelta(seconds=1), minute(bench).replace(tzinfo=None), "now", None):
+        given = Tick(identifier="report", at=wrong, job=NewJob(task="t"), spec="s")  # type: ignore[arg-type]
         with pytest.raises(InvalidJob, match="whole minute"):
-            await bench.store.schedule([tick(wrong)])
+            await bench.store.schedule([given])
+    for wrong in (minute(bench).replace(tzinfo=None), None):
+        with pytest.raises(InvalidJob, match="moment with a time zone"):
+            await bench.store.ticks("report", wrong)  # type: ignore[arg-type]
+    nothing = Tick(identifier="report", at=minute(bench), job=None, spec="s")  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match="NoneType is no job"):
+        await bench.store.schedule([nothing])
     assert list(await bench.everything()) == []
 
 

@@ -14,7 +14,7 @@ from stowhand import events as all_events
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Scheduler
-from stowhand.errors import StoreUnreachable
+from stowhand.errors import InvalidJob, StoreUnreachable
 from stowhand.events import CronScheduled, Event, Events
 from stowhand.job import Job, State
 from stowhand.queue_store import Entered, JobFilter, KnownItem, Tick
@@ -34,6 +34,8 @@ class Paper(MemoryStore):
         """How far the store's clock is ahead of everybody's own."""
         self.down = False
         self.mute = 0
+        self.refused = ""
+        """A task whose jobs it does not take."""
         self.gate: asyncio.Event | None = None
         self.batches: list[int] = []
         self.asked = 0
@@ -56,6 +58,8 @@ class Paper(MemoryStore):
         self._answer()
         if self.gate is not None:
             await self.gate.wait()
+        if any(tick.job.task == self.refused for tick in ticks):
+            raise InvalidJob(f"no {self.refused} here")
         self.batches.append(len(ticks))
         entered = await super().schedule(ticks)
         if self.mute:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
 from stowhand.cron.crontab import parse_cron_items, parse_crontab
-from stowhand.cron.item import CronDate, CronItem
+from stowhand.cron.item import CronDate, CronItem, CronOptions
 from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble
 from tests.conftest import Run
 from tests.cron.desk import at_desk, cron_of
@@ -365,6 +366,76 @@ def test_an_item_whose_function_raises_harms_no_other_item(run: Run) -> None:
             assert await desk.ticks("right") == await desk.ticks("plain") == ["2030-01-01T04:00"]
             assert len(desk.told(CronTrouble)) == 2, "once for each of its minutes"
             assert "ZeroDivisionError" in desk.told(CronTrouble)[0].error
+
+    run(scenario())
+
+
+def test_an_item_whose_job_the_store_refuses_harms_no_other_item(run: Run) -> None:
+    async def scenario() -> None:
+        async with at_desk("2030-01-01T03:59:30") as desk:
+            desk.store.refused = "b"
+            await desk.start("0 * * * * a\n0 * * * * b\n0 * * * * c")
+            await desk.goes_to("2030-01-01T05:00:01")
+            for task in ("a", "c"):
+                assert await desk.ticks(task) == ["2030-01-01T04:00", "2030-01-01T05:00"]
+            assert await desk.ticks("b") == []
+            assert [trouble.error for trouble in desk.told(CronTrouble)] == [
+                "b: this tick is passed over: no b here"
+            ] * 2
+
+    run(scenario())
+
+
+def test_a_function_that_raises_costs_that_minute_alone_also_among_many(run: Run) -> None:
+    def picky(date: CronDate) -> bool:
+        if date.minute == 1:
+            raise LookupError("no such day in the calendar")
+        return True
+
+    async def scenario() -> None:
+        item = CronItem(task="picky", match=picky, options=CronOptions(backfill_period=3600))
+        items = parse_cron_items([item])
+        async with at_desk("2030-01-01T03:59:30") as desk:
+            await desk.start(items)
+            await desk.stop()
+            await desk.goes_to("2030-01-01T04:02:30")
+            await desk.start(items)
+            assert await desk.ticks() == ["2030-01-01T04:00*", "2030-01-01T04:02*"]
+            desk.store.ahead += timedelta(hours=1)
+            await desk.clock.advance(60)
+            minutes = [int(tick.removesuffix("*")[-2:]) for tick in await desk.ticks()]
+            assert minutes == [0, 2, *range(3, 60), 0, 2, 3]
+            assert len(desk.told(CronTrouble)) == 2, "once for each time that it was asked about many"
+
+    run(scenario())
+
+
+def test_a_function_that_is_asked_about_many_days_does_not_keep_the_loop(run: Run) -> None:
+    turns = 0
+    seen: Counter[int] = Counter()
+
+    def noon(date: CronDate) -> bool:
+        seen[turns] += 1
+        return (date.hour, date.minute) == (12, 0)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        items = parse_cron_items([CronItem(task="noon", match=noon, options=CronOptions(backfill_period=604_800))])
+        async with at_desk("2030-01-01T00:00:30") as desk:
+            await desk.scheduler(items).run_once()
+            desk.store.ahead += timedelta(days=10)
+            seen.clear()
+            other = asyncio.create_task(others())
+            await asyncio.sleep(0)
+            assert await desk.scheduler(items).run_once() == 7
+            other.cancel()
+            assert seen.total() >= 7 * 1440
+            assert max(seen.values()) <= 1441, "a day at a time"
 
     run(scenario())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from mypy import api
 
 from stowhand import App
 from stowhand.retry import named
 from tests.docs.pages import DOCS, ROOT, environment
+from tests.support.databases import Databases
+from tests.support.servers import PostgresServer
 
 TWINS = ROOT / "examples" / "readme"
 QUIET_DAY = {"pool:listen:error", "pool:gracefulShutdown:error", "worker:getJob:error", "worker:fatalError"}
@@ -123,6 +127,15 @@ def test_the_quickstart_of_the_command_line_greets(tmp_path: Path, postgres_url:
     assert "Worker connected and looking for jobs... (task names: 'hello', 'task_1', 'task_2')" in said
     assert "INFO: Hello, Bobby Tables" in said
     assert "Completed task 1 (hello) with success (" in said
+
+
+def test_the_command_line_has_every_option_of_the_readme(tmp_path: Path) -> None:
+    shown = ran(["stowhand", "worker", "--help"], tmp_path, "")
+    there = (
+        "--help --version -c --connection -s --schema --schema-only --once -w --watch --crontab -j --jobs -m"
+        " --max-pool-size --poll-interval --no-prepared-statements"
+    )
+    assert not [option for option in there.split() if not re.search(rf"(?<![\w-]){option}(?![\w-])", shown)]
 
 
 def test_the_quickstart_of_the_library_greets_until_it_is_stopped(tmp_path: Path, postgres_url: str) -> None:
@@ -245,6 +258,23 @@ def test_the_queue_is_uninstalled_by_one_statement(installed: str) -> None:
     with psycopg.connect(installed) as connection:
         left = connection.execute("select 1 from pg_namespace where nspname = 'stowhand'").fetchone()
     assert left is None
+
+
+def test_an_absent_schema_leaves_no_error_in_the_servers_log(
+    tmp_path: Path, postgres_url: str, postgres_server: Databases
+) -> None:
+    if not isinstance(postgres_server, PostgresServer):
+        pytest.skip("somebody else's server keeps its log to itself")
+    before = len(postgres_server.log())
+    shutil.copytree(TWINS / "tasks", tmp_path / "tasks")
+    ran(["stowhand", "worker", "--once"], tmp_path, postgres_url)
+    errors = [line for line in postgres_server.log()[before:].splitlines() if "ERROR" in line]
+    assert errors == []
+
+
+def test_a_strict_checker_has_nothing_to_say_about_the_programs(tmp_path: Path) -> None:
+    said, complaints, code = api.run(["--strict", f"--cache-dir={tmp_path}", *map(str, TWINS.glob("*.py"))])
+    assert (complaints, code) == ("", 0), said
 
 
 def test_every_twin_is_on_the_page_of_graphile_worker() -> None:

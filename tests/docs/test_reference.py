@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import stowhand
-from stowhand import errors, events, limits, queue_store, store, strict_json, text
+from stowhand import errors, events, limits, options, queue_store, store, strict_json, text
 from stowhand.cli.program import root
 from stowhand.job import State
 from stowhand.options import WorkerOptions
@@ -125,6 +125,8 @@ def test_the_page_of_limits_has_the_limits() -> None:
         strict_json.DIGITS_LIMIT,
         strict_json.EXPONENT_LIMIT,
         text.ERROR_LIMIT // 1024,
+        options.MOST,
+        options.NAME_LIMIT,
     ):
         assert re.search(rf"\b{number}\b", page), number
 

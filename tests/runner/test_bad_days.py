@@ -52,7 +52,8 @@ async def test_a_deadlock_while_settling_costs_a_repeat_and_nothing_else(postgre
     assert states == [State.COMPLETED, State.COMPLETED]
 
 
-async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str) -> None:
+async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.worker.LAST_PAUSE", 0.05)  # what it could not record is waited for
     begun, may_end = asyncio.Event(), asyncio.Event()
     told: list[str] = []
     events = WorkerEvents()
@@ -98,3 +99,23 @@ async def test_a_task_knows_the_queue_of_its_job(sqlite_url: str) -> None:
         await utils.add_job("task")
     await run_once(connection_string=sqlite_url, task_list={"task": task}, concurrency=1)
     assert queues == ["q", None]
+
+
+async def test_a_run_that_works_off_what_is_due_stops_when_it_is_asked_to(sqlite_url: str) -> None:
+    ran: list[int] = []
+    events = WorkerEvents()
+    pools: list[Any] = []
+    events.on("pool:create", lambda event: pools.append(event.worker_pool))
+
+    async def task(payload: Any, helpers: Helpers) -> None:
+        ran.append(helpers.job.id)
+        pools[0].graceful_shutdown("enough for today")
+        await asyncio.sleep(0)
+
+    async with await make_worker_utils(connection_string=sqlite_url) as utils:
+        await utils.migrate()
+        await utils.add_jobs([{"identifier": "task", "queue_name": "q"} for _ in range(3)])
+        await run_once(connection_string=sqlite_url, task_list={"task": task}, events=events)
+        states = [job.state if (job := await utils._store.get(one)) else None for one in (1, 2, 3)]
+    assert ran == [1]
+    assert states == [State.COMPLETED, State.QUEUED, State.QUEUED]

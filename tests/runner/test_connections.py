@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job, State
@@ -37,10 +38,14 @@ async def test_a_query_gives_rows_by_column(postgres_url: str) -> None:
         rows.append(await helpers.query("create table mine (id int)"))
         rows.append(await helpers.query("insert into mine values (1), (2) returning id"))
         rows.append(await helpers.query("select '%' as percent"))
+        composed = sql.SQL("select %s as {}").format(sql.Identifier("grüße"))
+        rows.append(await helpers.query(composed, ["€"]))
 
     job = await work(postgres_url, task)
     assert job.state is State.COMPLETED, job.last_error
-    assert rows == [[{"one": 1, "two": "b"}], [{"x": 7}], [], [{"id": 1}, {"id": 2}], [{"percent": "%"}]]
+    assert rows == [
+        [{"one": 1, "two": "b"}], [{"x": 7}], [], [{"id": 1}, {"id": 2}], [{"percent": "%"}], [{"grüße": "€"}],
+    ]  # fmt: skip
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("select count(*) from mine").fetchone() == (2,)
 
@@ -152,6 +157,13 @@ async def test_a_synchronous_task_has_blocking_twins(postgres_url: str) -> None:
 
         with pytest.raises(LookupError):
             helpers.with_pg_client(fail)
+
+        async def later(connection: Any) -> None:
+            await connection.execute("delete from mine")
+
+        never_awaited: Any = later
+        with pytest.raises(TypeError, match="a def task gives a def callback"):
+            helpers.with_pg_client(never_awaited)
         got.append(helpers.query("select count(*) as n from mine"))
 
     job = await work(postgres_url, task)

@@ -108,6 +108,26 @@ async def test_each_event_carries_the_record_the_worker_and_the_error(sqlite_url
     assert [event.error for event in heard.of("worker:stop")] == [None]
 
 
+async def test_a_claim_is_told_as_begun_and_as_empty_only_when_it_was(sqlite_url: str) -> None:
+    await add(sqlite_url, "quick")
+    heard = await drain(sqlite_url, {"quick": quick})
+    assert heard.order("worker:getJob", "job:start")[:2] == ["worker:getJob:start", "job:start"]
+    assert heard.counts["worker:getJob:empty"] == heard.counts["worker:getJob:start"] - 1
+
+
+async def test_no_answer_about_flags_is_no_failed_claim(sqlite_url: str) -> None:
+    asked: list[bool] = []
+
+    def flags() -> list[str]:
+        asked.append(True)
+        return [] if len(asked) > 1 else 1 / 0  # type: ignore[return-value]
+
+    await add(sqlite_url, "quick")
+    heard = await drain(sqlite_url, {"quick": quick}, forbidden_flags=flags)
+    assert heard.counts["job:success"] == 1
+    assert not heard.of("worker:getJob:error")
+
+
 async def test_an_error_with_attempts_left_is_no_failure(sqlite_url: str) -> None:
     await add(sqlite_url, "no")
     assert (await drain(sqlite_url, {"no": no})).order("job:") == ["job:start", "job:error", "job:complete"]
@@ -194,16 +214,36 @@ async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str)
     await ended.wait()
     await runner.wait()
     assert heard.order("job:") == ["job:start"]
+    assert not runner._watch._jobs, "nor is it remembered"
 
 
-@pytest.mark.parametrize("name", ["pool:create", "worker:create", "job:start", "job:success", "job:complete", "stop"])
-async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(sqlite_url: str, name: Any) -> None:
+async def test_a_job_that_was_handed_back_is_not_remembered(sqlite_url: str) -> None:
+    begun = asyncio.Event()
+
+    async def stuck(payload: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    runner = await run(connection_string=sqlite_url, task_list={"stuck": stuck}, no_handle_signals=True, grace=0)
+    heard = Heard(runner.events)
+    await runner.add_job("stuck")
+    await begun.wait()
+    await runner.stop()
+    assert heard.order("job:") == ["job:start"]
+    assert not runner._watch._jobs
+
+
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+@pytest.mark.parametrize("name", ["pool:create", "worker:getJob:start", "job:start", "job:success", "stop"])
+async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(
+    sqlite_url: str, name: Any, error: type[BaseException]
+) -> None:
     await add(sqlite_url, "quick", "quick")
     events = WorkerEvents()
     said: list[str] = []
 
     def broken(event: Any) -> None:
-        raise RuntimeError("a bad listener")
+        raise error("a bad listener")
 
     async def broken_later(event: Any) -> None:
         raise RuntimeError("a bad listener, later")
@@ -220,7 +260,7 @@ async def test_a_listener_that_raises_stops_no_job_and_no_other_listener(sqlite_
     )
     assert heard.counts["job:complete"] == 2
     assert heard.counts[name] >= 1
-    assert f"A listener to {name!r} raised RuntimeError: a bad listener" in said
+    assert f"A listener to {name!r} raised {error.__name__}: a bad listener" in said
     assert f"A listener to {name!r} raised RuntimeError: a bad listener, later" in said
 
 
@@ -249,8 +289,16 @@ async def test_asynchronous_listeners_have_ended_when_the_runner_has(sqlite_url:
         ended.append("stop")
 
     events.on("stop", slow)
-    await run_once(connection_string=sqlite_url, task_list={"quick": quick}, events=events)
-    assert ended == ["stop"]
+    runner = await run(connection_string=sqlite_url, task_list={"quick": quick}, events=events, no_handle_signals=True)
+    close = runner._plan.store.close
+
+    async def closing() -> None:
+        ended.append("closing")
+        await close()
+
+    runner._plan.store.close = closing  # type: ignore[method-assign]
+    await runner.stop()
+    assert ended == ["stop", "closing"], "they may still use it"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
@@ -277,6 +325,7 @@ async def test_one_emitter_serves_several_runs(sqlite_url: str) -> None:
         await add(sqlite_url, "quick")
         await run_once(connection_string=sqlite_url, task_list={"quick": quick}, events=events)
     assert heard.counts["job:complete"] == heard.counts["stop"] == 2
+    assert not events._curious, "a run that has ended is not kept for its sake"
 
 
 async def test_nothing_is_watched_that_nobody_listens_to(sqlite_url: str) -> None:

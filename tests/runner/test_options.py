@@ -148,6 +148,50 @@ def test_all_mistakes_are_told_at_once() -> None:
         assert any(line.startswith(start) for line in said), (start, said)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"connection_string": 5}, "connection_string: a int given; it must be text"),
+        ({"connection_string": b"sqlite:///x.db"}, "connection_string: a bytes given; it must be text"),
+        ({"schema": 5}, "schema: a int given; it must be text"),
+        ({"crontab": 5}, "crontab: a int given; it must be text"),
+        ({"crontab_file": 5}, "crontab_file: a int given; it must be a path"),
+        ({"crontab_file": ""}, "crontab_file: an empty path"),
+        ({"task_list": None, "task_directory": ""}, "task_directory: an empty path"),
+        ({"task_list": None, "task_directory": 5}, "task_directory: a int given; it must be a path"),
+        ({"parsed_cron_items": 5}, "parsed_cron_items: a int given; it must be what parse_crontab or"),
+        ({"no_handle_signals": "no"}, "no_handle_signals: a str given; it must be True or False"),
+        ({"max_pool_size": "10"}, "max_pool_size: a str given; it must be a whole number"),
+        ({"max_pool_size": -1}, "pool_size: -1 given, must be more than 0"),
+        ({"history": "1d"}, "history: a str given; it must be a timedelta or a number of seconds"),
+        ({"history": -1}, "history: -1.0 s given"),
+        ({"history": float("inf")}, "history: inf s given"),
+        ({"poll_interval": True}, "poll_interval: a bool given"),
+        ({"poll_interval": float("nan")}, "poll_interval: nan given, must be more than 0"),
+        ({"poll_interval": 10**400}, "poll_interval: 10000"),
+        ({"lease": "30s"}, "lease: a str given"),
+        ({"lease": float("inf")}, "lease: inf given, the limit is 100 years"),
+        ({"grace": float("nan")}, "grace: nan given, must not be negative"),
+        ({"concurrency": "5"}, "concurrency: a str given; give a whole number"),
+        ({"concurrency": True}, "concurrency: a bool given; give a whole number"),
+        ({"concurrency": 2.5}, "concurrency: a float given; give a whole number"),
+        ({"concurrency": 10**9}, "concurrency: 1000000000 given, the limit is 10000"),
+        ({"backoff": 5}, "no backoff named 5; there are: natural, service"),
+        ({"name": "a\nb"}, "name: the control character U+000A at position 1"),
+        ({"name": ""}, "name: empty"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_its_name_and_nothing_else_is_said(wrong: Any, said: str) -> None:
+    (only,) = mistakes(**{"connection_string": "sqlite:///x.db", "task_list": TASKS, **wrong})
+    assert only.startswith(said)
+
+
+def test_none_means_the_default_where_that_makes_sense() -> None:
+    options: Any = dict.fromkeys(("max_pool_size", "poll_interval", "events", "logger", "crontab", "name", "schema"))
+    plan = make_plan("run", {"connection_string": "postgresql:///x", "task_list": TASKS, **options}, once=False)
+    assert plan.worker.poll_interval is None
+
+
 def test_a_poll_interval_in_milliseconds_is_noticed() -> None:
     assert mistakes(connection_string="sqlite:///x.db", task_list=TASKS, poll_interval=1000) == [
         "poll_interval: 1000 given, in seconds; 1 are as many milliseconds (a timedelta says what it means)"

@@ -54,7 +54,7 @@ async def test_connections_are_left_as_they_were_found(postgres_url: str) -> Non
                 await utils.add_job("x", job_key="k")
                 await utils.add_jobs([{"identifier": "x"}, {"identifier": "y", "job_key": "l"}])
                 await utils._store.enqueue_many([])
-                assert sum((await utils._store.counts()).values()) == 3 if not autocommit else 5
+                assert sum((await utils._store.counts()).values()) == (4 if autocommit else 3)
             async with pool.connection() as connection:
                 assert connection.autocommit is autocommit
                 assert connection.row_factory is dict_row
@@ -63,6 +63,30 @@ async def test_connections_are_left_as_they_were_found(postgres_url: str) -> Non
                 row = await cursor.fetchone()
                 assert row is not None
                 assert row["n"] == 0
+
+
+async def test_a_callback_that_raises_is_rolled_back_even_where_the_pools_connections_commit_by_themselves(
+    postgres_url: str,
+) -> None:
+    counts: list[Any] = []
+
+    async def task(payload: Any, helpers: Helpers) -> None:
+        async def fail(connection: Any) -> None:
+            await connection.execute("insert into mine values (1)")
+            raise LookupError("on purpose")
+
+        await helpers.query("create table mine (id int)")
+        with pytest.raises(LookupError):
+            await helpers.with_pg_client(fail)
+        counts.extend(await helpers.query("select count(*) from mine"))
+
+    async with pool_at(postgres_url, kwargs={"autocommit": True}) as pool:
+        async with await make_worker_utils(pg_pool=pool) as utils:
+            await utils.add_job("task", max_attempts=1)
+        await run_once(pg_pool=pool, task_list={"task": task})
+        async with pool.connection() as connection:
+            assert connection.autocommit
+    assert counts == [{"count": 0}]
 
 
 async def test_no_prepared_statements_means_none_on_borrowed_connections(postgres_url: str) -> None:
@@ -90,8 +114,8 @@ async def test_the_reserved_connections_are_made_as_the_pool_makes_its_own(postg
         await listens.wait()
         job = await runner.add_job("x")
         store_of_runner: Any = runner._plan.store
-        cursor = await store_of_runner.listener.execute("select current_setting('stowhand.mark')")
-        assert await cursor.fetchone() == ("me",)
+        made_with = store_of_runner.listener.info.get_parameters()
+        assert (made_with["dbname"], made_with["options"]) == (kwargs["dbname"], kwargs["options"])
         await runner.stop()
         async with await make_worker_utils(pg_pool=pool) as utils:
             assert await utils._store.get(job.id) is not None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ async def looking_at(url: str) -> AsyncIterator[QueueStore]:
         yield store
     finally:
         await store.close()
+
+
+LATE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def nothing(payload: Any) -> None:
@@ -136,6 +141,8 @@ async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> No
         assert running is not None
         assert running.state is State.PROCESSING, "it has its grace"
     assert not stopping.done()
+    with pytest.raises(StowhandError, match="Runner is already stopped"):
+        await runner.stop()
     may_end.set()
     await stopping
     assert ran == [first.id]
@@ -147,6 +154,19 @@ async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> No
     assert (left.state, left.attempts) == (State.QUEUED, 0)
     with pytest.raises(StowhandError, match="Runner is already stopped"):
         await runner.stop()
+
+
+async def test_a_runner_that_has_ended_enqueues_no_more(url: str) -> None:
+    runner = await run(connection_string=url, no_handle_signals=True, task_list={"x": nothing})
+    events = runner.events
+    added: list[Any] = []
+    events.on(
+        "pool:gracefulShutdown", lambda event: added.append(asyncio.ensure_future(runner.add_job("x", run_at=LATE)))
+    )
+    await runner.stop()
+    assert (await added[0]).id == 1, "as long as it stops"
+    with pytest.raises(StowhandError, match="Runner is already stopped"):
+        await runner.add_job("x")
 
 
 async def test_a_crash_of_the_worker_is_raised_and_reported(sqlite_url: str) -> None:
@@ -221,6 +241,28 @@ async def test_signals_stop_the_runner_and_are_given_back(sqlite_url: str) -> No
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+async def test_several_runners_hear_the_same_signal_and_the_last_one_gives_it_back(sqlite_url: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    runners = [await run(connection_string=sqlite_url, task_list={"x": nothing}) for _ in range(3)]
+    await runners[0].stop()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*[runner.promise for runner in runners])
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+async def test_a_handler_that_somebody_else_has_set_meanwhile_stays(sqlite_url: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    heard: list[int] = []
+    try:
+        async with await run(connection_string=sqlite_url, task_list={"x": nothing}):
+            signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 async def test_without_signal_handlers_nobody_touches_the_signals(sqlite_url: str) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     async with await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"x": nothing}):
@@ -280,6 +322,21 @@ async def test_a_synchronous_task_gets_helpers_that_wait(url: str) -> None:
     await run_once(connection_string=url, task_list={"parent": parent, "child": child})
     assert [(job.key, job.max_attempts) for job in added] == [("k", 3)]
     assert payloads == [[1, 2]]
+
+
+async def test_threads_of_synchronous_tasks_end_with_the_runner(sqlite_url: str) -> None:
+    threads: list[threading.Thread] = []
+
+    def task(payload: Any) -> None:
+        threads.append(threading.current_thread())
+
+    async with await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"task": task}) as runner:
+        complete = asyncio.Event()
+        runner.events.on("job:complete", lambda event: complete.set())
+        await runner.add_job("task")
+        await complete.wait()
+    await asyncio.to_thread(threads[0].join, 10)
+    assert not threads[0].is_alive()
 
 
 async def later() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.errors import InvalidJob, SchemaMissing, StowhandError
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StowhandError
 from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import Done
 from stowhand.runner import WorkerUtils, make_worker_utils, quick_add_job, run, run_once
@@ -81,6 +81,36 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
         with pytest.raises(InvalidJob, match="twice"):
             await utils.add_jobs([{"identifier": "a", "job_key": "k"}, {"identifier": "b", "job_key": "k"}])
         assert (await utils._store.counts())[State.QUEUED] == 0
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        ("abc", "specs: a str; give a list of dicts, or of NewJobs"),
+        (None, "specs: a NoneType;"),
+        ({"identifier": "x"}, "specs: a dict;"),
+        ([{"identifier": "x"}, 5], "job 2 of the batch: a int; give a dict with identifier and payload"),
+        ([["identifier", "x"]], "job 1 of the batch: a list;"),
+    ],
+)
+async def test_what_is_no_list_of_jobs_is_refused(sqlite_url: str, specs: Any, said: str) -> None:
+    async with await utils_at(sqlite_url) as utils:
+        with pytest.raises(InvalidJob, match=said):
+            await utils.add_jobs(specs)
+        assert (await utils._store.counts())[State.QUEUED] == 0
+
+
+@pytest.mark.parametrize("key", [5, "", "a\x00", "\ud800", "x" * 513])
+async def test_what_can_be_no_key_removes_nothing_and_says_so(url: str, key: Any) -> None:
+    async with await utils_at(url) as utils:
+        with pytest.raises(InvalidJob, match=r"^job_key: "):
+            await utils.remove_job(key)
+
+
+@pytest.mark.parametrize("options", [None, "postgresql:///shop", 5])
+async def test_options_of_a_quick_job_come_first(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"quick_add_job: a .* given first; give options"):
+        await quick_add_job(options, "x")
 
 
 async def test_many_keyed_jobs_can_keep_their_times(url: str) -> None:

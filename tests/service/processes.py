@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,9 +27,9 @@ class Workers:
         self.url, self._folder = url, folder
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, *options: str, program: Sequence[str] = ("stowhand.cli",)) -> subprocess.Popen[bytes]:
         """One more ``stowhand worker``; what it says goes to a file."""
-        command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", self.url, "--app", "tests.service.work:app"]
+        command = [sys.executable, "-m", *program, "worker", "-c", self.url, "--app", "tests.service.work:app"]
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         with self._log(len(self.processes)).open("wb") as log:
             process = subprocess.Popen(

@@ -52,14 +52,23 @@ def test_identical_crontabs_make_one_job_per_tick(url: str, workers: Workers, cr
 
 def test_a_live_minute_is_scheduled_once_by_several(url: str, workers: Workers, crontab: Path) -> None:
     crontab.write_text("* * * * * innocent {number: 1}")
+    ahead = crontab.with_name("ahead")
+    _shift(ahead, 3600.0)
     for _ in range(2):
-        workers.start("--crontab", str(crontab))
-    _wait_for(lambda: "Scheduled task" in workers.said(0) + workers.said(1), workers, 75)
-    _wait_for(lambda: "Completed task" in workers.said(0) + workers.said(1), workers, 10)
+        workers.start("--crontab", str(crontab), program=("tests.service.shifted", str(ahead)))
+    for number in range(2):
+        workers.wait_for("Scheduling 1 recurring task", number)
+    minute = _shift(ahead, 3600.0, until_minute=1.5)
+    for process in workers.processes:
+        process.send_signal(signal.SIGHUP)  # looks at the store's clock, and sleeps until the minute that is near now
+    _wait_for(lambda: minute in {job.run_at for job in _jobs(url)}, workers, 20)
+    _wait_for(lambda: all(job.state is State.COMPLETED for job in _jobs(url)), workers, 20)
     jobs = _jobs(url)
     assert [json.loads(job.payload)["_cron"]["backfilled"] for job in jobs] == [False] * len(jobs)
     assert len({job.run_at for job in jobs}) == len(jobs), "never two for one minute"
-    assert jobs[0].created_at - jobs[0].run_at < timedelta(seconds=5), "and on time"
+    (live,) = (job for job in jobs if job.run_at == minute)
+    assert timedelta(0) <= live.created_at - minute < timedelta(seconds=5), "and on time"
+    assert "Scheduled task" in workers.said(0) + workers.said(1)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -185,6 +194,20 @@ def _known_since(url: str, crontab: str, **ago: int) -> None:
         await store.close()
 
     asyncio.run(register())
+
+
+def _shift(ahead: Path, seconds: float, until_minute: float | None = None) -> datetime:
+    """Let the stores' clock be so far ahead, or a little further: just before a whole minute, which is given."""
+    shown = wall_clock() + timedelta(seconds=seconds)
+    minute = shown.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    if until_minute is not None:
+        if (minute - shown).total_seconds() < until_minute:
+            minute += timedelta(minutes=1)
+        seconds += (minute - shown).total_seconds() - until_minute
+    fresh = ahead.with_name("fresh")
+    fresh.write_text(str(seconds))
+    fresh.replace(ahead)  # whoever reads it sees one or the other
+    return minute
 
 
 def _jobs(url: str) -> list[Job]:

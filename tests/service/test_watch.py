@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events
+from stowhand.events import Events, TasksReloaded
 from stowhand.job import Job, NewJob, State
 from stowhand.observe.job_logger import job_logger
 from stowhand.queue_store import QueueStore
-from stowhand.service import reloading
+from stowhand.service import reloading, watch
 from stowhand.service.loading import load_tasks
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
 from stowhand.service.watch import Watched, snapshot, watching
@@ -44,8 +44,8 @@ class Watching(Workers):
         self.tasks = folder / "tasks"
         self.tasks.mkdir()
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", self.url, "--tasks", str(self.tasks), "-w"]
+    def start(self, *options: str, program: Sequence[str] = ("stowhand.cli",)) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", *program, "worker", "-c", self.url, "--tasks", str(self.tasks), "-w"]
         with self._log(len(self.processes)).open("wb") as log:
             process = subprocess.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
@@ -153,48 +153,32 @@ def test_a_running_job_ends_with_the_code_it_began_with(workers: Watching, tmp_p
     assert counts[State.COMPLETED] == 1
 
 
-def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(workers: Watching, tmp_path: Path) -> None:
+def test_every_process_of_a_supervisor_reloads_and_the_crontab_is_read_again(workers: Watching, tmp_path: Path) -> None:
     workers.write("hello.py", saying("one"))
-    workers.start()
-    workers.tasks.rename(tmp_path / "old")
-    workers.wait_for("no such folder of tasks")
-    workers.tasks.mkdir()
-    workers.write("hello.py", saying("two"))
-    workers.wait_for(LOADED)
-    for number in ("three", "four"):
-        workers.write("hello.py", saying(number))
-        workers.add("hello")
-        deadline = SystemClock().monotonic() + 20
-        while f"SAID {number}" not in workers.said():
-            assert SystemClock().monotonic() < deadline, workers.said()
-            workers.add("hello")
-            with_store(workers.url, lambda store: asyncio.sleep(0.2))
-
-
-def test_every_process_of_a_supervisor_reloads(workers: Watching) -> None:
-    workers.write("hello.py", saying("one"))
+    crontab = tmp_path / "crontab"
+    crontab.write_text("0 4 1 1 * hello ?id=first\n")
     process = workers.start("--processes", "2")
+    workers.wait_for("'first'")
     deadline = SystemClock().monotonic() + 20
     while workers.said().count("looking for jobs") < 2:
         assert SystemClock().monotonic() < deadline
     workers.write("hello.py", saying("two"))
+    crontab.write_text("0 4 1 1 * hello ?id=second\n")
     while workers.said().count(LOADED) < 2:
         assert SystemClock().monotonic() < deadline, workers.said()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(15) == 0
-
-
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_the_crontab_is_read_again_too(workers: Watching, tmp_path: Path, processes: str) -> None:
-    workers.write("hello.py", saying("one"))
-    crontab = tmp_path / "crontab"
-    crontab.write_text("0 4 1 1 * hello ?id=first\n")
-    process = workers.start("--processes", processes)
-    workers.wait_for("'first'")
-    crontab.write_text("0 4 1 1 * hello ?id=second\n")
     workers.wait_for("'second'")
     process.send_signal(signal.SIGTERM)
     assert process.wait(15) == 0
+
+
+def test_a_single_process_reads_the_crontab_again_too(workers: Watching, tmp_path: Path) -> None:
+    workers.write("hello.py", saying("one"))
+    crontab = tmp_path / "crontab"
+    crontab.write_text("0 4 1 1 * hello ?id=first\n")
+    workers.start()
+    workers.wait_for("'first'")
+    crontab.write_text("0 4 1 1 * hello ?id=second\n")
+    workers.wait_for("'second'")
 
 
 # -- what cannot be watched ------------------------------------------------------------------------
@@ -249,7 +233,10 @@ def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
     assert list(snapshot(file)) == [""]
 
 
-def test_a_change_between_the_first_load_and_the_first_look_is_seen(tmp_path: Path, run: Run) -> None:
+def test_a_change_between_the_first_load_and_the_first_look_is_seen(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "EVERY", 0.05)
     watched, seen = Watched(tmp_path), []
     watched.changed = lambda: seen.append(True)
     (tmp_path / "a.py").write_text("1")
@@ -273,7 +260,36 @@ def test_watching_ends_soon_and_leaves_nothing_behind(tmp_path: Path, run: Run) 
     assert run(story()) < 0.8
 
 
+def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "EVERY", 0.1)
+    root = tmp_path / "tasks"
+    folder_of(root, hello=giving("one"))
+    given = settings(tasks=str(root), watch=True)
+    changes, reloader = reloading.Changes(given), make_reloader(given)
+    told: list[str | None] = []
+    reloader._events.on(TasksReloaded, lambda event: told.append(event.problem))
+
+    async def story() -> None:
+        async with changes.reloading(reloader.reload), asyncio.timeout(20):
+            root.rename(tmp_path / "old")
+            while not any("no such folder of tasks" in (problem or "") for problem in told):
+                await SystemClock().sleep(0.01)
+            for words in ("two", "three", "four"):  # each is heard of, not only the first
+                folder_of(root, hello=giving(words))
+                while await reloader._handler.handle(attempt_of("hello")) != words:
+                    await SystemClock().sleep(0.01)
+
+    run(story())
+    reloader._handler.close()
+
+
 # -- replacing -------------------------------------------------------------------------------------
+
+
+def giving(words: str) -> str:
+    return f"async def task(payload): return {words!r}"
 
 
 def silent(job: Job) -> JobLogger:

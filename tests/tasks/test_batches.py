@@ -41,6 +41,18 @@ def test_what_failed_is_left_and_the_error_lists_every_message() -> None:
     ]
 
 
+def test_a_retry_or_a_fail_in_a_place_is_no_success_either() -> None:
+    outcome = judge([1, 2, 3], [Retry("not yet", after=60), "fine", Fail("never")])
+    assert isinstance(outcome, Retry)
+    assert outcome.payload == "[1,3]"
+    assert outcome.error.splitlines() == [
+        "2 of 3 elements failed: not yet, never", "element 1: not yet", "element 3: never",
+    ]  # fmt: skip
+    assert judge([1, 2], [Fail("never"), "fine"]) == Fail(
+        "1 of 2 elements failed: never\nelement 1: never", payload="[1]"
+    )
+
+
 def test_a_list_without_exceptions_is_an_ordinary_result() -> None:
     assert judge([1, 2], ["a", None]) == Complete(["a", None])
     assert judge([], []) == Complete([])

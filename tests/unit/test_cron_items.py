@@ -160,8 +160,8 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
 def test_a_mistake_names_the_item_the_field_and_what_would_be_right(given: dict[str, Any], said: str) -> None:
     given = {"task": "t", "match": "* * * * *"} | given
     (first, *_) = problems(CronItem(task="good", match="* * * * *"), CronItem(**given))
-    name = given.get("identifier") or given["task"]
-    assert first.startswith(f"cron item 2 ({name}): {said}")
+    assert first.startswith("cron item 2 (")
+    assert f"): {said}" in first
 
 
 def test_an_async_function_is_refused_because_what_it_returns_is_always_true() -> None:
@@ -171,6 +171,35 @@ def test_an_async_function_is_refused_because_what_it_returns_is_always_true() -
     assert problems(CronItem(task="t", match=match)) == [  # type: ignore[arg-type]
         "cron item 1 (t): match: an async function; give one that answers at once"
     ]
+
+
+def test_an_answer_that_has_to_be_awaited_is_an_error_and_not_a_yes() -> None:
+    async def later(date: CronDate) -> bool:
+        return False
+
+    class Asked:
+        async def __call__(self, date: CronDate) -> bool:
+            return False
+
+    assert problems(CronItem(task="t", match=Asked())) == [  # type: ignore[arg-type]
+        "cron item 1 (t): match: an async function; give one that answers at once"
+    ]
+    hidden = parse(match=lambda date: later(date))
+    with pytest.raises(TypeError, match="answered with a coroutine; give a function that answers True or False"):
+        hidden.due(AT)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "* * * * * t", CronItem(task="t", match="* * * * *")])
+def test_what_is_no_list_of_items_is_refused(wrong: Any) -> None:
+    with pytest.raises(CrontabError, match=f"^cron items: a {type(wrong).__name__}; give a list of CronItem$"):
+        parse_cron_items(wrong)
+
+
+def test_a_name_that_cannot_be_shown_is_told_in_ascii() -> None:
+    (problem, _) = problems(CronItem(task="two\nlines\ud800", match="* * * * *"))
+    assert problem.startswith(r"cron item 1 ('two\nlines\ud800'): task: ")
+    (problem, *_) = problems(CronItem(task="x" * 1000, match="* * * * *"))
+    assert problem.startswith(f"cron item 1 ({'x' * 40}…): task: ")
 
 
 def test_all_mistakes_of_all_items_are_told_at_once() -> None:

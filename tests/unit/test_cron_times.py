@@ -91,14 +91,14 @@ def local_times(five: str, zone: str, day: str, days: int = 1) -> list[str]:
     return [f"{tick.astimezone(ZoneInfo(zone)):%d %H:%M%z}" for tick in ticks]
 
 
-@settings(WALKING, max_examples=4)
+@settings(WALKING, max_examples=3)
 @given(fields(), st.integers(1970, 2200))
 def test_a_whole_year_is_due_as_the_oracle_says_minute_by_minute(five: Five, year: int) -> None:
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     assert list(item_of(five.text).ticks(start, end)) == [at for at in minutes(start, end) if five.match(at)]
 
 
-@settings(WALKING, max_examples=25)
+@settings(WALKING, max_examples=12)
 @given(fields(), MOMENTS)
 def test_the_next_tick_is_the_first_minute_after_that_matches(five: Five, at: datetime) -> None:
     found = item_of(five.text).next_after(at)
@@ -111,7 +111,7 @@ def test_the_next_tick_is_the_first_minute_after_that_matches(five: Five, at: da
     assert not any(five.match(minute) for minute in minutes(floor + MINUTE, looked))
 
 
-@settings(WALKING, max_examples=25)
+@settings(WALKING, max_examples=12)
 @given(fields(), MOMENTS)
 def test_due_ticks_and_next_agree(five: Five, at: datetime) -> None:
     item = item_of(five.text, "Europe/Berlin")
@@ -174,7 +174,7 @@ def agrees(item: ParsedItem, clock: list[tuple[datetime, datetime]], expected: l
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES, ids=str)
-@settings(WALKING, max_examples=6)
+@settings(WALKING, max_examples=3)
 @given(five=fields(hours=st.sampled_from(["*", "0-23"])))
 def test_with_every_hour_each_real_minute_whose_local_time_matches_is_due(
     clocks: Callable[[str, str], list[tuple[datetime, datetime]]], zone: str, day: str, five: Five
@@ -185,7 +185,7 @@ def test_with_every_hour_each_real_minute_whose_local_time_matches_is_due(
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES, ids=str)
-@settings(WALKING, max_examples=6)
+@settings(WALKING, max_examples=3)
 @given(five=fields(hours=st.sampled_from(["0-3", "1,2", "2", "0", "1-22", "*/2", "23", "0-22"])))
 def test_with_certain_hours_each_local_time_is_due_once_when_it_is_first_reached_or_passed(
     clocks: Callable[[str, str], list[tuple[datetime, datetime]]], zone: str, day: str, five: Five

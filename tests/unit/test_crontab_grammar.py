@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -89,6 +90,12 @@ def test_comments_blank_lines_tabs_trailing_spaces_and_a_bom_are_accepted() -> N
 @pytest.mark.parametrize("text", ["", "\n\n", "# only words", "\ufeff"])
 def test_a_crontab_may_be_empty(text: str) -> None:
     assert parse_crontab(text) == ()
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"* * * * * t", ["* * * * * t"]])
+def test_what_is_no_text_is_refused(wrong: Any) -> None:
+    with pytest.raises(CrontabError, match=f"^crontab: a {type(wrong).__name__}; give its text$"):
+        parse_crontab(wrong)
 
 
 @pytest.mark.parametrize("name", ["a", "_", "a:b", "a-b", "a_b", "mail/send", "A1", "a/b:c-d_e9"])

@@ -146,16 +146,17 @@ def test_every_kind_of_event_is_listened_to() -> None:
 
 
 def test_nobody_listens_to_what_the_level_would_drop() -> None:
-    def wanted(level: str) -> tuple[bool, bool, bool]:
+    def wanted(level: str) -> tuple[bool, bool, bool, bool]:
         configure_logging(level, "text", io.StringIO())
         hub = Events()
         LogListener(hub)
-        return hub.wants(JobStarted), hub.wants(WorkerStarted), hub.wants(JobEnded)
+        successes = hub.wants(JobEnded, success=True)
+        return hub.wants(JobStarted), hub.wants(WorkerStarted), hub.wants(JobEnded), successes
 
-    assert wanted("debug") == (True, True, True)
-    assert wanted("info") == (False, True, True)
-    assert wanted("error") == (False, False, True), "failures are errors"
-    assert wanted("off") == (False, False, False)
+    assert wanted("debug") == (True, True, True, True)
+    assert wanted("info") == (False, True, True, True)
+    assert wanted("error") == (False, False, True, False), "failures are errors"
+    assert wanted("off") == (False, False, False, False)
 
 
 def test_a_success_is_not_written_where_only_errors_are() -> None:

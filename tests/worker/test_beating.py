@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
 from stowhand.handler import Attempt
-from stowhand.job import Job, State
+from stowhand.job import Job, NewJob, State
 from stowhand.store import ClaimRequest, Lease, Pulse
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
@@ -291,3 +291,15 @@ async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
         store._rows.live[1].task = "act"
         await clock.advance(60)
         assert (await stage.job(1)).state is State.COMPLETED
+
+
+async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None:
+    """One that a timer starts with ``--once``, say: none of them lives for ten minutes."""
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    old = await store.enqueue(NewJob(task="t"))
+    await store.complete_jobs([old.id])
+    await clock.advance(3 * 86_400)
+    async with at_work(nothing, clock=clock, store=store):
+        await clock.advance(1)
+    assert await store.get(old.id) is None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from stowhand import lane, lanes, settler, worker
+from stowhand import lane, settler, worker
 from stowhand.events import Claimed, Claiming, Event, Events, JobEnded, JobStarted, WorkerStarted, WorkerStopped
 from stowhand.handler import handler
 from stowhand.job import NewJob, State
@@ -29,7 +30,8 @@ async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.Mon
     assert {row.state for row in store.rows()} == {State.COMPLETED}
 
 
-async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(error: type[BaseException]) -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     events = Events()
@@ -37,7 +39,7 @@ async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(
     troubles: list[str] = []
 
     def raises(event: Event) -> None:
-        raise ZeroDivisionError(type(event).__name__)
+        raise error(type(event).__name__)
 
     for kind in KINDS:
         events.on(kind, raises)

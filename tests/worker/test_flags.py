@@ -193,15 +193,17 @@ def failing(how: str) -> Callable[[], Any]:
     def plain() -> Any:
         if how == "raises":
             raise LookupError("no such table")
+        if how.startswith("cancelled"):
+            raise asyncio.CancelledError  # as a task does that somebody else has cancelled
         return {"text": "slow", "number": 7, "numbers": [7], "nul": ["a\x00"]}[how]
 
     async def later() -> Any:
         return plain()
 
-    return later if how == "numbers" else plain
+    return later if how in ("numbers", "cancelled later") else plain
 
 
-@pytest.mark.parametrize("how", ["raises", "text", "number", "numbers", "nul"])
+@pytest.mark.parametrize("how", ["raises", "cancelled", "cancelled later", "text", "number", "numbers", "nul"])
 async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_more_rarely(how: str) -> None:
     fails = True
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand.events import JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
-from stowhand.handler import Attempt
+from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
+from stowhand.handler import Attempt, handler
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Retry
+from stowhand.options import WorkerOptions
 from stowhand.store import StoreOptions
 from stowhand.testing import FakeClock
+from stowhand.worker import Worker
 from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
 
 
@@ -45,7 +47,7 @@ async def test_a_batch_is_bounded() -> None:
         await stage.clock.settle()
         stage.store.gates.pop("settle").set()
         await stage.clock.settle()
-        assert max(len(batch) for batch in batches(stage)) == 250
+        assert max(len(batch) for batch in batches(stage)) == 500
         assert len(stage.told(JobEnded)) == 900
 
 
@@ -162,3 +164,24 @@ async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up()
         {"first": first, "second": nothing}, clock=clock, store=store, jobs=[NewJob(task="first")]
     ) as stage:
         assert [event.task for event in stage.told(JobEnded)] == ["first", "second"]
+
+
+async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:
+    async def act(attempt: Attempt[Job]) -> Retry | None:
+        return Retry("no") if attempt.record.task == "bad" else None
+
+    heard: list[tuple[str, str]] = []
+    clock, events = FakeClock(), Events()
+    events.on(JobEnded, lambda event: heard.append((event.task, event.ended.value)), success=False)
+    store = FaultyStore(clock)
+
+    async def work() -> None:
+        await store.enqueue_many([NewJob(task="good"), NewJob(task="bad", max_attempts=1)])
+        await Worker(store, handler(act), WorkerOptions(once=True), clock=clock, events=events).run()
+
+    await work()
+    assert heard == [("bad", "failed")]
+    wanted: list[JobEnded] = []
+    events.on(JobEnded, wanted.append)
+    await work()
+    assert sorted(event.task for event in wanted) == ["bad", "good"]

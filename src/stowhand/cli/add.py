@@ -47,6 +47,11 @@ def _when(ctx: click.Context, param: click.Parameter, value: str | None) -> When
         raise click.BadParameter(str(error)) from None
 
 
+when_option = click.option(
+    "--run-at", "when", metavar="WHEN", callback=_when, help="2030-01-31T09:00:00Z, or a delay: +5m."
+)
+
+
 def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> KeyMode | None:
     del ctx, param
     try:
@@ -58,7 +63,7 @@ def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.command()
 @click.argument("task")
 @click.argument("payload", metavar="[JSON]", default="{}")
-@click.option("--run-at", "when", metavar="WHEN", callback=_when, help="2030-01-31T09:00:00Z, or a delay: +5m.")
+@when_option
 @click.option("--queue", help="Jobs of one queue run one after another.")
 @click.option("--key", help="At most one job bears a key; see --key-mode.")
 @click.option("--key-mode", metavar="MODE", callback=_key_mode, help=f"{', '.join(KeyMode)}.  [default: replace]")

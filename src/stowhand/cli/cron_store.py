@@ -94,7 +94,7 @@ def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedIt
     item = _parsed(specs[name])
     if item is None:
         raise click.UsageError(
-            f"{name!r} is decided by a function; name the application that has it: --app MODULE:NAME"
+            f"{name!r} was written in Python, not in a crontab; name the application that has it: --app MODULE:NAME"
         )
     return item
 
@@ -105,7 +105,7 @@ def _next_run(item: KnownItem, now: datetime) -> datetime | None:
 
 
 def _parsed(spec: str) -> ParsedItem | None:
-    """``None``: the item is a function's, or was written by another version."""
+    """``None``: no crontab could say it (a function, a task with a space), or another version has written it."""
     try:
         (item,) = parse_crontab(spec)
     except (ConfigurationError, ValueError):

@@ -1,18 +1,22 @@
-"""``stowhand jobs``: look at jobs, and act on them one by one."""
+"""``stowhand jobs``: look at jobs, and act on them, one by one or many at once."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import click
+import msgspec
 
+from stowhand.checking import check_reschedule
+from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
-from stowhand.job import State
-from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.job import Job, State
+from stowhand.queue_store import Answer, Done, JobFilter, QueueStore, Reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.setting_values import one_of
 
@@ -35,7 +39,7 @@ ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=Tru
 
 @click.group(cls=Group, name="jobs")
 def command() -> None:
-    """List, show, retry, cancel and remove jobs."""
+    """Look at jobs, and act on them."""
 
 
 @command.command("list")
@@ -117,6 +121,72 @@ def remove_jobs(job_ids: tuple[int, ...], keys: tuple[str, ...], as_json: bool, 
     return _act(typed, actions + [_by_key(key) for key in keys], as_json=as_json)
 
 
+@command.command("complete")
+@ids_argument
+@json_option
+@store_options
+def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
+    """Complete jobs, waiting or failed, as if they had been worked off. Not while they run."""
+    return _administer(typed, job_ids, lambda store: store.complete_jobs(job_ids), as_json=as_json)
+
+
+@command.command("fail")
+@ids_argument
+@click.option("--reason", metavar="TEXT", help='Their last error.  [default: "Manually marked as failed"]')
+@json_option
+@store_options
+def fail_jobs(job_ids: tuple[int, ...], reason: str | None, as_json: bool, **typed: Any) -> int:
+    """Fail jobs for good: they stay, and are not tried again. Not while they run."""
+    return _administer(typed, job_ids, lambda store: store.permanently_fail_jobs(job_ids, reason), as_json=as_json)
+
+
+@command.command("reschedule")
+@ids_argument
+@when_option
+@click.option("--priority", type=int, metavar="N", help="Smaller runs first.")
+@click.option("--attempts", type=int, metavar="N", help="How often they count as tried; 0 runs failed jobs again.")
+@click.option("--max-attempts", type=int, metavar="N", help="How often they are tried at most.")
+@json_option
+@store_options
+def reschedule_jobs(
+    job_ids: tuple[int, ...],
+    when: When,
+    priority: int | None,
+    attempts: int | None,
+    max_attempts: int | None,
+    as_json: bool,
+    **typed: Any,
+) -> int:
+    """Give jobs, waiting or failed, another time, priority or number of attempts. What is not given stays."""
+    given = Reschedule(run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
+    if given == Reschedule() and when.delay is None:
+        raise click.UsageError("say what to change: --run-at, --priority, --attempts or --max-attempts")
+    check_reschedule(given)
+
+    async def reschedule(store: QueueStore) -> Sequence[Job]:
+        if when.delay is None:
+            return await store.reschedule_jobs(job_ids, given)
+        # From now, by the store's clock, as a delay of `stowhand add` is.
+        run_at = await store.now() + timedelta(seconds=when.delay)
+        return await store.reschedule_jobs(job_ids, msgspec.structs.replace(given, run_at=run_at))
+
+    return _administer(typed, job_ids, reschedule, as_json=as_json)
+
+
+@command.command("unlock")
+@click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
+@json_option
+@store_options
+def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
+    """Take back what workers hold that are gone for good. Should one still live, what it does is not recorded."""
+    taken = with_store(settings_of(typed).store, lambda store: store.force_unlock_workers(workers))
+    for job in taken:
+        _print(_changed(job), as_json=as_json)
+    if not taken:
+        click.echo("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json", err=True)
+    return OK if taken else FAILURE
+
+
 Action = Callable[[QueueStore], Awaitable[Answer]]
 
 
@@ -135,9 +205,47 @@ def _act(typed: dict[str, Any], actions: Sequence[Action], *, as_json: bool) -> 
         code = OK
         for action in actions:
             answer = await action(store)
-            click.echo(answer_json(answer) if as_json else answer_line(answer))
+            _print(answer, as_json=as_json)
             if answer.done in (Done.REFUSED, Done.MISSING):
                 code = FAILURE
         return code
 
     return with_store(settings_of(typed).store, all_of_them)
+
+
+def _administer(
+    typed: dict[str, Any],
+    job_ids: Sequence[int],
+    act: Callable[[QueueStore], Awaitable[Sequence[Job]]],
+    *,
+    as_json: bool,
+) -> int:
+    """Act on all at once, then print an answer for each, in the order given; 1 if any was not changed."""
+
+    async def all_at_once(store: QueueStore) -> int:
+        changed = {job.id: job for job in await act(store)}
+        for job_id in job_ids:
+            job = changed.get(job_id)
+            _print(_changed(job) if job else _skipped(job_id, await store.get(job_id)), as_json=as_json)
+        return OK if changed.keys() >= set(job_ids) else FAILURE
+
+    return with_store(settings_of(typed).store, all_at_once)
+
+
+def _changed(job: Job) -> Answer:
+    return Answer(job.id, Done.DONE, f"it is {job.state}")
+
+
+def _skipped(job_id: int, job: Job | None) -> Answer:
+    """Why it was left alone, as far as can be seen a moment later."""
+    if job is None:
+        return Answer(job_id, Done.MISSING)
+    if job.state is State.PROCESSING:
+        return Answer(job_id, Done.REFUSED, f"it is running, held by {job.worker}")
+    if job.state in (State.COMPLETED, State.CANCELED):
+        return Answer(job_id, Done.REFUSED, f"it is {job.state} already")
+    return Answer(job_id, Done.REFUSED, "it was running; try again")
+
+
+def _print(answer: Answer, *, as_json: bool) -> None:
+    click.echo(answer_json(answer) if as_json else answer_line(answer))

@@ -19,7 +19,7 @@ from stowhand.errors import StowhandError
 COMMANDS = {
     "worker": LazyCommand("stowhand.cli.worker:command", "Run a worker: claim jobs and do them."),
     "add": LazyCommand("stowhand.cli.add:command", "Add a job; prints its id."),
-    "jobs": LazyCommand("stowhand.cli.jobs:command", "List, show, retry, cancel and remove jobs."),
+    "jobs": LazyCommand("stowhand.cli.jobs:command", "Look at jobs, and act on them."),
     "cron": LazyCommand("stowhand.cli.cron:command", "Check a crontab; see and run what recurs."),
     "migrate": LazyCommand("stowhand.cli.migrate:command", "Install or upgrade the store's schema."),
     "doctor": LazyCommand("stowhand.cli.doctor:command", "Check this machine, the settings and the store."),

@@ -21,7 +21,7 @@ LOOK = 60.0
 
 Due = tuple[datetime, ParsedItem]
 OnError = Callable[[ParsedItem, Exception], None]
-"""Told when an item's own function raised: what it has due just now is passed over."""
+"""Told when an item's own function raised: that minute is passed over. Of many minutes at once, the first is told."""
 
 
 class Agenda:
@@ -70,7 +70,7 @@ class Agenda:
     def due(self, now: datetime) -> Iterator[Due]:
         """Ticks up to now that were not looked at, in the order of time."""
         end = this_minute(now) + MINUTE
-        return in_order([(item, self.guarded(item, item.ticks(self.cursor(item), end))) for item in self.items])
+        return in_order([(item, self.ticks(item, self.cursor(item), end)) for item in self.items])
 
     def pause(self, now: datetime) -> float:
         """Seconds until something is due, ``LOOK`` at most."""
@@ -85,12 +85,24 @@ class Agenda:
         except Exception:  # noqa: BLE001 - boundary: an item's own function; told when that minute has come
             return end
 
-    def guarded(self, item: ParsedItem, ticks: Iterator[datetime]) -> Iterator[datetime]:
-        """The same ticks, up to an error of the item's own function, which is told."""
-        try:
-            yield from ticks
-        except Exception as error:  # noqa: BLE001 - boundary: an item's own function must not stop the other items
-            self._on_error(item, error)
+    def ticks(self, item: ParsedItem, start: datetime, end: datetime) -> Iterator[datetime]:
+        """As the item's own; minutes at which its function raises are passed over, and the first of them is told."""
+        if not item.asks:
+            yield from item.ticks(start, end)
+            return
+        told = False
+        at = next_minute(start)
+        while at < end:
+            try:
+                is_due = item.due(at)
+            except Exception as error:  # noqa: BLE001 - boundary: an item's own function must not stop the other items
+                is_due = False
+                if not told:
+                    self._on_error(item, error)
+                told = True
+            if is_due:
+                yield at
+            at += MINUTE
 
 
 def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator[Due]:

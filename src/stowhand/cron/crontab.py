@@ -14,6 +14,8 @@ from stowhand.errors import CrontabError
 
 SHOWN = 1000
 """Problems that one error lists."""
+NAME_SHOWN = 40
+"""Characters of an item's name in a message about it."""
 _LINE = re.compile("\r\n|\r|\n")
 _SHORTHAND = {
     "@yearly": "0 0 1 1 *",
@@ -30,6 +32,8 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
     """The items of a crontab. ``name`` is what errors call it. Raises CrontabError that lists every bad line."""
     problems: list[str] = []
     items = []
+    if not isinstance(text, str):
+        raise CrontabError(f"{name}: a {type(text).__qualname__}; give its text")
     for number, line in enumerate(_LINE.split(text.removeprefix("\ufeff")), start=1):
         line = line.strip()
         if line and not line.startswith("#"):
@@ -40,6 +44,9 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
 def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
     """The same for items written in Python. Raises CrontabError that lists everything wrong with all of them."""
     problems: list[str] = []
+    given: object = items
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise CrontabError(f"cron items: a {type(given).__qualname__}; give a list of CronItem")
     parsed = [_parse_item(item, f"cron item {number}", problems) for number, item in enumerate(items, start=1)]
     return _all_of(parsed, problems)
 
@@ -99,10 +106,15 @@ def _parse_item(item: object, place: str, problems: list[str]) -> ParsedItem | N
         problems.append(f"{place}: a {type(item).__qualname__}; give a CronItem")
         return None
     wrong: list[str] = []
-    place = f"{place} ({item.identifier or item.task!s})"
+    place = f"{place} ({_shown(str(item.identifier or item.task))})"
     found = check_item(item, _read_match(item, wrong), place, IN_PYTHON, wrong)
     problems += [f"{place}: {problem}" for problem in wrong]
     return found
+
+
+def _shown(name: str) -> str:
+    short = name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…"
+    return short if short.isprintable() else ascii(short)
 
 
 def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
@@ -117,7 +129,7 @@ def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
         problems.append(f"match {match[:60]!r}: {len(words)} words; write five fields, as in '0 4 * * *'")
     elif not callable(match):
         problems.append(f"match: a {type(match).__qualname__}; give five fields such as '0 4 * * *', or a function")
-    elif inspect.iscoroutinefunction(match):
+    elif inspect.iscoroutinefunction(match) or inspect.iscoroutinefunction(type(match).__call__):
         problems.append("match: an async function; give one that answers at once")
     else:
         return match

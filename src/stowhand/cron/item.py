@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -107,6 +108,11 @@ class ParsedItem:
     def __repr__(self) -> str:
         return f"<ParsedItem {self.spec}>"
 
+    @property
+    def asks(self) -> bool:
+        """A function decides about every single minute, and may raise whatever it likes."""
+        return not isinstance(self._when, Calendar)
+
     def due(self, at: datetime) -> bool:
         """Is it due in the minute that ``at`` lies in?"""
         minute = to_minute(at)
@@ -118,7 +124,7 @@ class ParsedItem:
         ``None``: none in 40 years; of an item whose ``match`` is a function: none in the next 8 days, ask again then.
         """
         start = max(to_minute(at), FIRST) + 1
-        found = self._next(start, start + (FUNCTION_HORIZON if callable(self._when) else HORIZON))
+        found = self._next(start, start + (FUNCTION_HORIZON if self.asks else HORIZON))
         return None if found is None else to_moment(found)
 
     def ticks(self, start: datetime, end: datetime) -> Iterator[datetime]:
@@ -140,7 +146,7 @@ class ParsedItem:
         if start >= stop:
             return None
         if not isinstance(self._when, Calendar):
-            return next((minute for minute in range(start, stop) if self._when(self._date(minute))), None)
+            return next((minute for minute in range(start, stop) if self._ask(self._when, minute)), None)
         return self._recurring(self._when, start, stop) if self._every_hour else self._once(self._when, start, stop)
 
     def _recurring(self, calendar: Calendar, start: int, stop: int) -> int | None:
@@ -160,6 +166,16 @@ class ParsedItem:
         shown = zone.latest_wall(start - 1)
         wall = calendar.next(shown + 1, zone.latest_wall(stop - 1) + 1)
         return None if wall is None else zone.reach(wall)
+
+    def _ask(self, match: Match, minute: int) -> bool:
+        answer: object = match(self._date(minute))
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise TypeError(
+                f"match answered with a {type(answer).__name__}; give a function that answers True or False at once"
+            )
+        return bool(answer)
 
     def _date(self, minute: int) -> CronDate:
         wall = self._zone.wall(minute)

@@ -134,7 +134,20 @@ class Scheduler:
         until = min(now, self._agenda.cursor(item))
         since = fill_from(item, known, until)
         have = await self._store.ticks(item.identifier, since) if since < until else ()
-        return self._agenda.guarded(item, plan_backfill(item, known, until, have))
+        if not item.asks:
+            return plan_backfill(item, known, until, have)
+        asked = await self._ask(item, since, until)
+        return plan_backfill(item, known, until, have, lambda *_: iter(asked))
+
+    async def _ask(self, item: ParsedItem, since: datetime, until: datetime) -> list[datetime]:
+        """What the item's function says about all those minutes. A day at a time: it must not keep the loop."""
+        found: list[datetime] = []
+        while since < until:
+            end = min(since + timedelta(days=1), until)
+            found += self._agenda.ticks(item, since, end)
+            await self._clock.sleep(0)
+            since = end
+        return found
 
     async def _enter_due(self, now: datetime) -> int:
         made = await self._entering.enter(self._agenda.due(now), now, reached=self._agenda.done_until)

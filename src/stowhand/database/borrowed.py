@@ -43,31 +43,33 @@ class BorrowedPool:
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Line]:
         """Borrow one for our own statements. Raises StoreUnreachable when the pool gives none in time."""
-        connection = await self._get()
-        try:
-            autocommit = connection.autocommit
-            await connection.set_autocommit(True)
-            try:
-                yield Guest(connection, prepared=self.prepared)
-            finally:
-                if not connection.closed and _is_idle(connection):
-                    await connection.set_autocommit(autocommit)
-        finally:
-            # In the middle of something (cancelled, cut)? Then the pool throws it away, which only it can do.
-            await self._pool.putconn(connection)
+        async with self._guest(autocommit=True) as connection:
+            yield Guest(connection, prepared=self.prepared)
 
     @asynccontextmanager
     async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """One for an application's own statements: committed at the end of the block, rolled back when it raises."""
-        connection = await self._get()
-        try:
-            async with connection:  # a connection of a pool is not closed by this
-                yield connection
-        finally:
-            await self._pool.putconn(connection)
+        # Of a pool, it is not closed by the second.
+        async with self._guest(autocommit=False) as connection, connection:
+            yield connection
 
     async def close(self) -> None:
         """It is not ours to close."""
+
+    @asynccontextmanager
+    async def _guest(self, *, autocommit: bool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        connection = await self._get()
+        try:
+            before = connection.autocommit
+            await connection.set_autocommit(autocommit)
+            try:
+                yield connection
+            finally:
+                if not connection.closed and _is_idle(connection):
+                    await connection.set_autocommit(before)
+        finally:
+            # In the middle of something (cancelled, cut)? Then the pool throws it away, which only it can do.
+            await self._pool.putconn(connection)
 
     async def _get(self) -> psycopg.AsyncConnection[Any]:
         try:

@@ -120,7 +120,7 @@ class WorkerEvents:
                 result = listener(payload)
                 if inspect.isawaitable(result):
                     self._follow(name, result)
-            except Exception as error:  # noqa: BLE001 - boundary: listeners are somebody else's code
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - boundary: somebody else's code
                 self._complain(name, error)
 
     async def settled(self) -> None:

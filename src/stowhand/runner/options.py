@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -13,7 +14,7 @@ from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.lifecycle import Backoff, seconds
 from stowhand.observe.log_factory import Logger
-from stowhand.options import Flags, WorkerOptions
+from stowhand.options import LONGEST, Flags, WorkerOptions
 from stowhand.queue_store import QueueStore
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
@@ -80,6 +81,34 @@ _OF_RUNNERS = tuple(RunnerOptions.__annotations__)
 _OF_WORKERS = ("name", "concurrency", "poll_interval", "lease", "grace", "timeout")
 
 
+_TIME = ((int, float, timedelta), "a timedelta or a number of seconds")
+_SWITCH = (bool, "True or False")
+_TEXT = (str, "text")
+_PATH = ((str, PathLike), "a path")
+_KINDS: dict[str, tuple[Any, str]] = {
+    "connection_string": _TEXT,
+    "schema": _TEXT,
+    "listen_url": _TEXT,
+    "crontab": _TEXT,
+    "crontab_file": _PATH,
+    "task_directory": _PATH,
+    "parsed_cron_items": (Iterable, "what parse_crontab or parse_cron_items returns"),
+    "max_pool_size": (int, "a whole number"),
+    "no_prepared_statements": _SWITCH,
+    "no_handle_signals": _SWITCH,
+    "history": _TIME,
+    "poll_interval": _TIME,
+    "lease": _TIME,
+    "grace": _TIME,
+    "timeout": _TIME,
+    "events": (WorkerEvents, "a stowhand.runner.WorkerEvents"),
+    "logger": (Logger, "a stowhand.runner.Logger(log_factory)"),
+}
+WRONG = object()
+"""Stands for a store or a folder that cannot be read, so that it does not count as not given."""
+_SOURCES = ("connection_string", "task_directory")
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What a run needs, all of it checked."""
 
@@ -97,9 +126,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 def find_store(whose: str, given: Mapping[str, Any], known: Iterable[str] = _OF_STORES) -> QueueStore:
     """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
-    problems: list[str] = []
+    given, problems = _sound(given, known)
     store = _store(given, problems)
-    _finish(whose, [*_unknown(given, known), *problems])
+    _finish(whose, problems)
     assert store is not None
     return store
 
@@ -111,12 +140,11 @@ def find_store_for_migrations(given: Mapping[str, Any]) -> QueueStore:
 
 def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     """Raises ConfigurationError with every mistake in ``given``."""
-    problems = _unknown(given, _OF_RUNNERS)
+    given, problems = _sound(given, _OF_RUNNERS)
     registry, passed_over = _tasks(given, problems)
     worker = _worker(given, registry, problems, once=once)
     cron = _cron(given, problems)
-    events, logger = given.get("events"), given.get("logger")
-    problems += _wrong_kinds(events, logger)
+    events = given.get("events")
     store = _store(given, problems, worker=True)
     _finish(whose, problems)
     assert store is not None
@@ -128,7 +156,7 @@ def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
         worker=worker,
         cron=cron,
         signals=not given.get("no_handle_signals", False),
-        logger=logger,
+        logger=given.get("logger"),
         events=events if events is not None else WorkerEvents(),
     )
 
@@ -138,8 +166,19 @@ def _finish(whose: str, problems: Sequence[str]) -> None:
         raise ConfigurationError("\n".join(f"{whose}: {problem}" for problem in problems))
 
 
-def _unknown(given: Mapping[str, Any], known: Iterable[str]) -> list[str]:
-    return [f"no option {name!r}; {suggest(name, known)}" for name in given if name not in known]
+def _sound(given: Mapping[str, Any], known: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """What can be read at all, with ``WRONG`` for what cannot; and what is wrong with that, and with the names."""
+    sound = dict(given)
+    problems = [f"no option {name!r}; {suggest(name, known)}" for name in given if name not in known]
+    for name, (kinds, words) in _KINDS.items():
+        value = given.get(name)
+        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)):
+            problems.append(f"{name}: a {type(value).__name__} given; it must be {words}")
+            sound[name] = WRONG
+        elif value == "" and kinds is _PATH[0]:
+            problems.append(f"{name}: an empty path")
+            sound[name] = WRONG
+    return {name: value for name, value in sound.items() if value is not WRONG or name in _SOURCES}, problems
 
 
 def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems: list[str]) -> str | None:
@@ -153,21 +192,21 @@ def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems:
 def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = False) -> QueueStore | None:
     """In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
     source = _one_of(given, ("pg_pool", "connection_string"), "the database is named", problems)
+    if source is not None and given[source] is WRONG:
+        return None
     try:
+        options = _store_options(given)
         if source == "pg_pool":
-            return open_store("postgresql://", _store_options(given))
+            return open_store("postgresql://", options)
         url = store_url(given["connection_string"]) if source is not None else _from_environment()
-        size = given.get("max_pool_size", StoreOptions().pool_size)
-        if worker and url.startswith("postgresql:") and size <= RESERVED_CONNECTIONS:
+        if worker and url.startswith("postgresql:") and options.pool_size <= RESERVED_CONNECTIONS:
             problems.append(
-                f"max_pool_size: {size} given; a worker keeps {RESERVED_CONNECTIONS} connections for itself, and tasks"
-                f" need at least 1: give {RESERVED_CONNECTIONS + 1} or more"
+                f"max_pool_size: {options.pool_size} given; a worker keeps {RESERVED_CONNECTIONS} connections for"
+                f" itself, and tasks need at least 1: give {RESERVED_CONNECTIONS + 1} or more"
             )
-        return open_store(url, _store_options(given))
+        return open_store(url, options)
     except StowhandError as error:
         problems.append(str(error))
-    except (AttributeError, TypeError) as error:
-        problems.append(f"the store cannot be opened with these options: {error}")
     return None
 
 
@@ -195,6 +234,8 @@ def _tasks(given: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tup
     source = _one_of(given, ("task_list", "task_directory"), "tasks are named", problems)
     try:
         match source:
+            case str() if given[source] is WRONG:
+                pass
             case "task_directory":
                 return registry, load_folder(given["task_directory"], registry).passed_over
             case "task_list":
@@ -208,7 +249,7 @@ def _tasks(given: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tup
 
 def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *, once: bool) -> WorkerOptions | None:
     poll = given.get("poll_interval")
-    if isinstance(poll, int | float) and poll >= MILLISECONDS:
+    if isinstance(poll, int | float) and MILLISECONDS <= poll <= LONGEST:
         problems.append(
             f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
             " it means)"
@@ -219,7 +260,7 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
             values["backoff"] = named(given["backoff"])
         flags = given.get("forbidden_flags") or ()
         return WorkerOptions(tasks=registry.names, once=once, forbidden_flags=flags, **values)
-    except (StowhandError, TypeError) as error:
+    except StowhandError as error:
         problems.append(str(error))
         return None
 
@@ -241,12 +282,3 @@ def _cron(given: Mapping[str, Any], problems: list[str]) -> tuple[ParsedItem, ..
     except StowhandError as error:
         problems.append(str(error))
     return ()
-
-
-def _wrong_kinds(events: object, logger: object) -> list[str]:
-    problems = []
-    if events is not None and not isinstance(events, WorkerEvents):
-        problems.append(f"events: a {type(events).__name__} given; it must be a stowhand.runner.WorkerEvents")
-    if logger is not None and not isinstance(logger, Logger):
-        problems.append(f"logger: a {type(logger).__name__} given; it must be a stowhand.runner.Logger(log_factory)")
-    return problems

@@ -77,7 +77,7 @@ class Runner:
     def __init__(self, plan: Plan) -> None:
         self.events: WorkerEvents = plan.events
         self._plan = plan
-        self._stopped = self._asked = False
+        self._stopped = self._asked = self._ended = False
         options = msgspec.structs.replace(plan.worker, name=plan.worker.name or new_identity())
         assert options.name is not None
         self._loop = asyncio.get_running_loop()
@@ -120,7 +120,9 @@ class Runner:
         await self.wait()
 
     async def add_job(self, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
-        """Enqueue a job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable."""
+        """Enqueue a job, as long as the runner has not ended. Raises InvalidJob, OutcomeUnknown, StoreUnreachable."""
+        if self._ended:
+            raise StowhandError("Runner is already stopped; a WorkerUtils of make_worker_utils enqueues without one")
         job = self._plan.registry.new_job(identifier, payload, read_spec(spec))
         return await self._plan.store.enqueue(limits.check(job))
 
@@ -154,6 +156,7 @@ class Runner:
                 self._plan.store.on_listening = None
                 broke = crash if isinstance(crash, Exception) else None  # a cancellation is no mistake
                 await self._watch.end(broke, asked=self._asked)
+                self._ended = True
 
     def _shut_down(self, message: str, *, silently: bool = False) -> None:
         """Asked to stop, the first time."""

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 from stowhand import limits
-from stowhand.errors import InvalidJob, SchemaError, StowhandError
+from stowhand.checking import read_ids, read_workers
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, StowhandError
 from stowhand.job import Job, KeyMode, NewJob
 from stowhand.queue_store import Answer, QueueStore, Reschedule
 from stowhand.runner.options import WorkerUtilsOptions, find_store
@@ -39,7 +40,10 @@ async def quick_add_job(
         return await utils.add_job(identifier, payload, **spec)
 
 
-async def _open(whose: str, options: Mapping[str, Any]) -> WorkerUtils:
+async def _open(whose: str, options: object) -> WorkerUtils:
+    if not isinstance(options, Mapping):
+        kind = type(options).__qualname__
+        raise ConfigurationError(f"{whose}: a {kind} given first; give options, as in {{'connection_string': …}}")
     store = find_store(whose, options)
     try:
         await store.open()
@@ -70,21 +74,25 @@ class WorkerUtils:
 
         ``job_key_preserve_run_at``: keyed jobs that say nothing of ``job_key_mode`` keep the time they had.
         """
+        if isinstance(specs, str | bytes | Mapping) or not isinstance(specs, Iterable):
+            raise InvalidJob(f"specs: a {type(specs).__qualname__}; give a list of dicts, or of NewJobs")
         mode = KeyMode.PRESERVE_RUN_AT if job_key_preserve_run_at else None
         jobs = [self._numbered(number, spec, mode) for number, spec in enumerate(specs, 1)]
         return await self._store.add_jobs(jobs)
 
     async def remove_job(self, job_key: str) -> Answer:
         """Delete the job that bears the key; a running one loses it, and will not run again."""
+        if job_key is not None:
+            limits.check_name("job_key", job_key, limits.KEY_LIMIT)
         return await self._store.remove_key(job_key)
 
     async def complete_jobs(self, job_ids: Iterable[int]) -> Sequence[Job]:
         """As if they had been worked off. Running ones are left alone; what was changed is returned."""
-        return await self._store.complete_jobs(list(job_ids))
+        return await self._store.complete_jobs(read_ids(job_ids))
 
     async def permanently_fail_jobs(self, job_ids: Iterable[int], reason: str | None = None) -> Sequence[Job]:
         """Failed for good. Running ones are left alone; what was changed is returned."""
-        return await self._store.permanently_fail_jobs(list(job_ids), reason)
+        return await self._store.permanently_fail_jobs(read_ids(job_ids), reason)
 
     async def reschedule_jobs(
         self,
@@ -97,11 +105,11 @@ class WorkerUtils:
     ) -> Sequence[Job]:
         """Give them other details; what is not given stays, 0 is 0. Running ones are left alone."""
         to = Reschedule(run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
-        return await self._store.reschedule_jobs(list(job_ids), to)
+        return await self._store.reschedule_jobs(read_ids(job_ids), to)
 
     async def force_unlock_workers(self, worker_ids: Iterable[str]) -> Sequence[Job]:
         """Take back what these workers hold. Should one still live, nothing it does for them is recorded."""
-        return await self._store.force_unlock_workers(list(worker_ids))
+        return await self._store.force_unlock_workers(read_workers(worker_ids))
 
     async def migrate(self) -> None:
         """Install the schema, or bring it up to date."""
@@ -136,6 +144,8 @@ class WorkerUtils:
             raise InvalidJob(f"job {number} of the batch: {error}") from None
 
     def _of_spec(self, spec: JobSpec, mode: KeyMode | None) -> NewJob:
+        if not isinstance(spec, Mapping):
+            raise InvalidJob(f"a {type(spec).__qualname__}; give a dict with identifier and payload, or a NewJob")
         rest: dict[str, Any] = dict(spec)
         identifier, payload = rest.pop("identifier", None), rest.pop("payload", None)
         if identifier is None:

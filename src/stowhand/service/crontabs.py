@@ -73,8 +73,10 @@ def read_crontab(file: Path) -> tuple[ParsedItem, ...]:
     """Raises ConfigurationError: the file cannot be read, or everything that is wrong in it, line by line."""
     try:
         text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"crontab {file}: it is not UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"crontab {file}: {why}") from None
     return parse_crontab(text, str(file))
 
@@ -84,9 +86,17 @@ def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
     items: list[ParsedItem] = []
     if given.get("crontab") is not None:
         items += parse_crontab(given["crontab"])
-    if given.get("crontab_file") is not None:
-        items += read_crontab(Path(given["crontab_file"]))
-    for item in given.get("cron_items") or ():
+    file: object = given.get("crontab_file")
+    if file is not None:
+        if not isinstance(file, str | Path):
+            raise ConfigurationError(f"crontab_file: a {type(file).__qualname__}; give a path")
+        items += read_crontab(Path(file))
+    parsed: object = given.get("cron_items") or ()
+    if not isinstance(parsed, Iterable):
+        raise ConfigurationError(
+            f"cron_items: a {type(parsed).__qualname__}; give what parse_crontab or parse_cron_items returns"
+        )
+    for item in parsed:
         if not isinstance(item, ParsedItem):
             raise ConfigurationError(
                 f"cron_items: a {type(item).__qualname__}; give what parse_crontab or parse_cron_items returns"

@@ -1,7 +1,8 @@
 """A job whose payload is an array, done element by element: what is left of it after one attempt.
 
 The task returns a list with one place for each element, as ``asyncio.gather(…, return_exceptions=True)`` gives it. An
-exception in a place says that this element failed: the job is tried again with the failed elements alone.
+exception in a place says that this element failed, and so does a ``Retry`` or ``Fail``: the job is tried again with the
+failed elements alone.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from stowhand.errors import NonRetryable
 from stowhand.lifecycle import Fail, Retry
-from stowhand.outcomes import describe
+from stowhand.outcomes import describe, from_returned
 
 SHOWN_FIRST = 3
 """Messages on the first line of the error, which is what lists and logs show."""
 SHOWN = 100
+Failed = BaseException | Retry | Fail
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -38,12 +40,12 @@ async def judge_batch(payload: str | None, returned: list[object], warn: Callabl
             " them failed; the job counts as done"
         )
         return results
-    failed = {number: one for number, one in enumerate(results) if isinstance(one, BaseException)}
+    failed = {number: one for number, one in enumerate(results) if isinstance(one, Failed)}
     if not failed:
         return results
     left = b"[" + b",".join(bytes(elements[number]) for number in failed) + b"]"
     words = _describe(failed, len(elements))
-    if all(isinstance(error, NonRetryable) for error in failed.values()):
+    if all(isinstance(one, NonRetryable | Fail) for one in failed.values()):
         return Fail(words, payload=left.decode())
     return Retry(words, payload=left.decode())
 
@@ -58,15 +60,23 @@ async def _finished(one: object) -> object:
     return await one if inspect.isawaitable(one) else one
 
 
-def _describe(failed: dict[int, BaseException], count: int) -> str:
+def _describe(failed: Mapping[int, Failed], count: int) -> str:
     """All their messages, and where the first of them arose."""
-    told = {number: describe(error).partition("\n")[0] for number, error in itertools.islice(failed.items(), SHOWN)}
+    told = {number: _words(one).partition("\n")[0] for number, one in itertools.islice(failed.items(), SHOWN)}
     title = f"{len(failed)} of {count} elements failed: {_joined(list(told.values()))}"
     lines = [f"element {number + 1}: {words}" for number, words in told.items()]
     if len(failed) > SHOWN:
         lines.append(f"and {len(failed) - SHOWN} more")
-    _, _, trace = describe(next(iter(failed.values()))).partition("\n")
+    _, _, trace = _words(next(iter(failed.values()))).partition("\n")
     return "\n".join([title, *lines, trace]).rstrip()
+
+
+def _words(failed: Failed) -> str:
+    if isinstance(failed, BaseException):
+        return describe(failed)
+    outcome = from_returned(failed)  # its words made safe to store
+    assert isinstance(outcome, Retry | Fail)
+    return outcome.error
 
 
 def _joined(messages: Sequence[str]) -> str:

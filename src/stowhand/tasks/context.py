@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, Unpack, cast
@@ -174,10 +175,11 @@ class Helpers:
         """As ``Context.connection``."""
         return self._context.connection()
 
-    async def query(self, sql: str, values: Values = None) -> list[dict[str, Any]]:
+    async def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:
         """Run one statement through ``with_pg_client``: its rows, each a dict by column.
 
-        Values stand in it as psycopg has them: ``%s`` in order, or ``%(name)s``.
+        ``sql``: text, or what ``psycopg.sql`` composes. Values stand in it as psycopg has them: ``%s`` in order, or
+        ``%(name)s``.
         """
         # Here, because tasks are declared where no driver need be installed.
         from stowhand.database.asking import ask
@@ -206,8 +208,12 @@ class BlockingHelpers:
     def with_pg_client(self, callback: Callable[[Any], T]) -> T:
         """As ``Helpers.with_pg_client``; the callback is synchronous, and so is the connection that it gets."""
         with Blocking(self._helpers.connection(), self._loop) as connection:
-            return callback(connection)
+            result = callback(connection)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError("with_pg_client: a def task gives a def callback; an async one would never run")
+            return result
 
-    def query(self, sql: str, values: Values = None) -> list[dict[str, Any]]:
+    def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:
         """As ``Helpers.query``."""
         return wait_for(self._loop, self._helpers.query(sql, values))

@@ -34,6 +34,7 @@ KILL_AFTER_LOST = 0.5
 """The same when the job's lease is gone, and another worker may have begun."""
 LAST_LINES = 20
 """Lines of stderr in the error of a failed attempt."""
+_ONE_LINE = str.maketrans("\r\n", "  ")
 OURS, THEIRS = "STOWHAND_", "GRAPHILE_WORKER_"
 
 
@@ -53,7 +54,8 @@ class Executable:
             logger.error(line)
 
         talk = Conversation(Lines(logger.info), Lines(complain))
-        given = f'{{"payload":{job.payload}}}\n'.encode()
+        # In JSON a line break stands between values only: as a space it means the same, and the payload is one line.
+        given = f'{{"payload":{job.payload.translate(_ONE_LINE)}}}\n'.encode()
         try:
             self._check()
             code = await run_program(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from stowhand import limits
-from stowhand.checking import check_reschedule, read_reason
+from stowhand.checking import check_reschedule, read_id, read_ids, read_reason, read_workers
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.job import Job, NewJob, State
@@ -114,7 +114,7 @@ class MemoryStore:
 
     async def get(self, job_id: int) -> Job | None:
         with self.transaction() as (rows, _):
-            row = rows.find(job_id)
+            row = rows.find(read_id(job_id))
             return row.job() if row is not None else None
 
     async def list(self, wanted: JobFilter) -> Sequence[Job]:
@@ -145,19 +145,19 @@ class MemoryStore:
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.complete(rows, job_ids, now)
+            return administering.complete(rows, read_ids(job_ids), now)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.fail(rows, job_ids, read_reason(reason), now)
+            return administering.fail(rows, read_ids(job_ids), read_reason(reason), now)
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.reschedule(rows, job_ids, check_reschedule(to), now)
+            return administering.reschedule(rows, read_ids(job_ids), check_reschedule(to), now)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.force_unlock(rows, workers, now)
+            return administering.force_unlock(rows, read_workers(workers), now)
 
     async def now(self) -> datetime:
         return self._now().astimezone(UTC)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand import limits
-from stowhand.checking import check_identifier, check_ticks
+from stowhand.checking import check_since, read_items, read_ticks
 from stowhand.queue_store import LEDGER_DAYS, Entered, KnownItem, Tick
 from stowhand.testing import enqueueing
 from stowhand.testing.rows import Rows
@@ -16,10 +15,8 @@ from stowhand.testing.rows import Rows
 
 def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> list[KnownItem]:
     """What was known of them before, or is from now on."""
-    for identifier, _ in items:
-        check_identifier(identifier)
     answers = []
-    for identifier, spec in items:
+    for identifier, spec in read_items(items):
         new = KnownItem(identifier=identifier, known_since=now, last_tick=None, spec=spec)
         known = rows.known.get(identifier, new)
         rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
@@ -29,9 +26,9 @@ def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> lis
 
 def schedule(rows: Rows, ticks: Sequence[Tick], now: datetime) -> list[Entered]:
     """All of them, or none."""
-    check_ticks(ticks, now)
+    checked = read_ticks(ticks, now)
     with rows.all_or_nothing():
-        return [enter(rows, tick, now) for tick in ticks]
+        return [enter(rows, tick, now) for tick in checked]
 
 
 def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
@@ -40,7 +37,7 @@ def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
     earlier = rows.ledger.get(place)
     if earlier is not None:
         return msgspec.structs.replace(earlier, mine=False)
-    job_id = enqueueing.add(rows, limits.check(tick.job), now).id
+    job_id = enqueueing.add(rows, tick.job, now).id
     entered = rows.ledger[place] = Entered(mine=True, job_id=job_id, spec=tick.spec)
     new = KnownItem(identifier=tick.identifier, known_since=now, last_tick=None, spec=tick.spec)
     known = rows.known.get(tick.identifier, new)
@@ -51,6 +48,7 @@ def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
 
 def ticks(rows: Rows, identifier: str, since: datetime) -> list[datetime]:
     """Those of one item from a moment on."""
+    check_since(since)
     return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
 
 

@@ -249,3 +249,17 @@ def test_the_row_that_comes_back_is_the_views(sql: Sql) -> None:
         " select to_jsonb(a)::text from a"
     )
     assert sql("select to_jsonb(j)::text from stowhand.jobs j where j.flags is not null") == [(same,)]
+
+
+def test_a_session_that_reads_backslashes_in_its_own_way_adds_jobs_all_the_same(postgres_url: str, sql: Sql) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("set standard_conforming_strings = off")
+        connection.execute("set escape_string_warning = on")
+        payload = '["a\\u0041\\"", 12345678901234567890]'
+        connection.execute("select stowhand.add_job('t', %s::json, 'q', job_key := 'k', flags := '{f}')", (payload,))
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute("select stowhand.add_job(E'two\\nlines')")
+        assert raised.value.sqlstate == "GWBID"
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+            connection.execute("""select stowhand.add_job('t', '["a", 1e999]')""")
+    assert sql("select payload::text from stowhand.live") == [(payload,)]

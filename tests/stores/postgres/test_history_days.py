@@ -89,3 +89,34 @@ def test_maintenance_waits_for_nobody(store: PostgresStore, postgres_url: str, s
         await store.close()
 
     run(story(), timeout=5)
+
+
+PAST = """insert into stowhand.history (id, task, payload, priority, run_at, state, attempts, max_attempts, resets,
+    revision, epoch, finished_at, created_at, updated_at, cancel_requested)
+  select n, 't', to_json(repeat('x', %s)), 0, now(), 'completed', 1, 25, 0, 0, 0,
+    timestamptz '2031-05-01 00:00+00' + n * interval '1 second', now(), now(), false
+  from generate_series(1, %s) n"""
+PAGES = "select pg_relation_size('stowhand.history_20310501') / current_setting('block_size')::int"
+
+
+@pytest.mark.parametrize(("wide", "rows", "least_pages", "calls"), [(10, 12_000, 150, 1), (1700, 4400, 1025, 2)])
+def test_a_chosen_time_shorter_than_a_day_is_kept_to_within_the_day(
+    sql: Sql, wide: int, rows: int, least_pages: int, calls: int
+) -> None:
+    """However much a day holds: of a large one it takes some calls, ten minutes apart."""
+    sql("select stowhand.make_days('2031-05-01 12:00+00', 0)")
+    sql(PAST, wide, rows)
+    assert sql(PAGES)[0][0] >= least_pages
+    newest = f"timestamptz '2031-05-01 00:00+00' + {rows} * interval '1 second'"
+    for call in range(calls):
+        assert sql("select count(*) > 100 from stowhand.history") == [(True,)]
+        # The hundred last rows are younger than an hour in every call.
+        sql(f"select stowhand.maintain(3600 + {call} * 600, {newest} + interval '3500 s' + {call} * interval '600 s')")
+    assert sql("select count(*), min(id) from stowhand.history") == [(101, rows - 100)]
+
+
+def test_what_no_day_was_made_for_is_pruned_too(sql: Sql) -> None:
+    sql(PAST, 10, 12_000)
+    assert sql("select count(*) from stowhand.history_default") == [(12_000,)]
+    sql("select stowhand.maintain(3600, '2031-05-02 12:00+00')")
+    assert sql("select count(*) from stowhand.history") == [(0,)]

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.errors import ConfigurationError, SchemaOutdated, SchemaTooNew
+from stowhand.errors import ConfigurationError, SchemaError, SchemaOutdated, SchemaTooNew
 from stowhand.job import NewJob
 from stowhand.store import StoreOptions
 from stowhand.stores.postgres import PostgresStore
@@ -82,6 +82,28 @@ def test_the_newer_migrations_own_word_decides(store: PostgresStore, sql: Sql, r
             run(opened())
     else:
         run(opened())
+
+
+@pytest.mark.parametrize("breaking", ["", ", breaking boolean not null default false"])
+def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run: Any, breaking: str) -> None:
+    """Whoever comes from graphile-worker has one, with a table of migrations in it."""
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(
+            "create schema graphile_worker; create table graphile_worker.migrations"
+            f" (id int primary key, ts timestamptz not null default now(){breaking});"
+            "insert into graphile_worker.migrations (id) select generate_series(1, 11)".encode()
+        )
+        store = PostgresStore(empty_url, StoreOptions(schema="graphile_worker"))
+
+        async def story() -> None:
+            for verb in (store.open, store.install, store.plan, store.status):
+                with pytest.raises(SchemaError, match="holds tables of something else"):
+                    await verb()
+            await store.close()
+
+        run(story())
+        tables = connection.execute("select tablename from pg_tables where schemaname = 'graphile_worker'").fetchall()
+    assert tables == [("migrations",)]
 
 
 def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:

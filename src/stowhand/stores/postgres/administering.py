@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from stowhand.checking import check_reschedule, read_reason
+from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
 from stowhand.errors import StoreUnreachable
@@ -28,21 +28,21 @@ class Administrator:
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if they had been worked off."""
-        return await self._jobs("complete_jobs", plain_array(job_ids), self._home.keep)
+        return await self._jobs("complete_jobs", plain_array(read_ids(job_ids)), self._home.keep)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None) -> Sequence[Job]:
         """For good."""
-        return await self._jobs("permanently_fail_jobs", plain_array(job_ids), read_reason(reason))
+        return await self._jobs("permanently_fail_jobs", plain_array(read_ids(job_ids)), read_reason(reason))
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """The given details."""
         to = check_reschedule(to)
         details = (to.run_at, to.priority, to.attempts, to.max_attempts)
-        return await self._jobs("reschedule_jobs", plain_array(job_ids), *details, self._home.keep)
+        return await self._jobs("reschedule_jobs", plain_array(read_ids(job_ids)), *details, self._home.keep)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Take back what these workers hold."""
-        return await self._jobs("force_unlock_workers", text_array(workers), self._home.keep)
+        return await self._jobs("force_unlock_workers", text_array(read_workers(workers)), self._home.keep)
 
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
         """Again, a few times, after what was definitely not done; but a row that stays locked is somebody's affair."""

@@ -61,11 +61,11 @@ class Claims:
         self._home.patience = min(max(request.lease / 4, 1.0), DEADLINE)
         if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
             return []
-        if self._idle and self._ears.hears and not request.suspects:
-            return await self._poll(request)
-        claims = await self._claim(request)
-        if not request.suspects:
-            self._idle = not claims
+        if request.suspects:
+            return await self._claim(request)
+        claims = await (self._poll if self._idle and self._ears.hears else self._claim)(request)
+        self._idle = not claims
+        self._ears.claimed(len(claims))
         return claims
 
     def heard(self) -> None:
@@ -84,7 +84,6 @@ class Claims:
             wait = None if due is None else max((due - now).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
             return []
-        self._idle = False
         if found[0][0] == _UNFINISHED:
             return await self._claim(request)
         found.sort(key=_ORDER)

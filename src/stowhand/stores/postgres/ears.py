@@ -14,6 +14,7 @@ from stowhand.clock import SystemClock
 from stowhand.database.address import Address
 from stowhand.database.link import Connection, Dialer, hang_up, rows
 from stowhand.errors import StoreError
+from stowhand.stores.postgres.doze import Doze
 from stowhand.stores.postgres.home import Home
 
 PING_DEADLINE = 5.0
@@ -36,7 +37,12 @@ class Ears:
         """Told "connecting", "success", or "error" and why."""
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
+        self.prove_every = PROVE_EVERY
         self._proven_at = float("-inf")
+        self._doze = Doze()
+        self._stir = asyncio.Event()
+        self._heard_some = False
+        """Notifications that came along with the answer to a question."""
         self._pause = _FIRST_PAUSE
         self._not_before = 0.0
 
@@ -44,6 +50,12 @@ class Ears:
     def hears(self) -> bool:
         """The listening connection has answered when it was last asked."""
         return self._connection is not None
+
+    def claimed(self, jobs: int) -> None:
+        """A claim brought so many: who gets many need not be woken."""
+        self._doze.claimed(jobs, self._clock.monotonic())
+        if self._doze.wish is not self._doze.asleep or not jobs:
+            self._stir.set()
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work; False after ``timeout`` seconds. Raises nothing."""
@@ -78,9 +90,7 @@ class Ears:
 
     async def close(self) -> None:
         """Let the connection go."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await hang_up(connection)
+        await self._drop()
 
     async def _ready(self) -> bool:
         """Listening, and proven to be. True: only just now, so what was sent before went unheard."""
@@ -94,7 +104,7 @@ class Ears:
                 self._put_off()
                 return False
             return True
-        if self._clock.monotonic() - self._proven_at < PROVE_EVERY:
+        if self._clock.monotonic() - self._proven_at < self.prove_every:
             return False
         if not await self._is_listening(self._connection):
             self._tell("error", StoreError("the connection listens no more: somebody has told it so"))
@@ -109,12 +119,24 @@ class Ears:
         connection = await self._dialer.dial(self._home.role("listen"))
         try:
             await self._refuse_pooler(connection)
+            connection.add_notify_handler(self._note)
             await rows(connection, self._home.statements["listen"], (), False)
+            if self._doze.wish:
+                await self._fall_asleep(connection)
         except BaseException:
+            self._doze.woke_up()
             await hang_up(connection)
             raise
         self._connection, self._proven_at, self._pause = connection, self._clock.monotonic(), _FIRST_PAUSE
         self._tell("success")
+
+    async def _fall_asleep(self, connection: Connection) -> None:
+        await rows(connection, self._home.statements["fall_asleep"], (), False)
+        self._doze.fell_asleep(self._clock.monotonic())
+
+    async def _wake_up(self, connection: Connection) -> None:
+        await rows(connection, self._home.statements["wake_up"], (), False)
+        self._doze.woke_up()
 
     async def _refuse_pooler(self, connection: Connection) -> None:
         """A LISTEN would stay behind on a connection that serves others next, and be heard by nobody. A pooler hands
@@ -134,22 +156,45 @@ class Ears:
 
     async def _heard(self, connection: Connection, until: float) -> bool:
         """Sleep until the socket has something to read; then read it all."""
-        loop = asyncio.get_running_loop()
         while True:
-            async for _ in connection.notifies(timeout=0):
+            self._stir.clear()
+            if self._doze.wish and not self._doze.asleep:
+                await self._fall_asleep(connection)
+                return True  # look once more: until now nobody had to wake us
+            if self._doze.asleep and not self._doze.wish:
+                await self._wake_up(connection)
+            now = self._clock.monotonic()
+            if self._news(connection):
+                self._proven_at = now
+                self._doze.woken(now)
                 return True
-            left = until - self._clock.monotonic()
-            if left <= 0:
+            if self._doze.look(now):
+                return True
+            if now >= until:
                 return False
-            readable = asyncio.Event()
-            loop.add_reader(connection.fileno(), readable.set)
-            try:
-                async with asyncio.timeout(left):
-                    await readable.wait()
-            except TimeoutError:
-                continue
-            finally:
-                loop.remove_reader(connection.fileno())
+            await self._readable(connection, min(until, self._doze.next_look()) - now)
+
+    def _news(self, connection: Connection) -> bool:
+        """Read what has come: psycopg's own way takes turns of the loop, and somebody waits for the job to start."""
+        connection.pgconn.consume_input()
+        while connection.pgconn.notifies() is not None:
+            self._heard_some = True
+        found, self._heard_some = self._heard_some, False
+        return found
+
+    def _note(self, _: psycopg.Notify) -> None:
+        self._heard_some = True
+
+    async def _readable(self, connection: Connection, seconds: float) -> None:
+        """Until there is something to read, or a claim has changed our mind; no longer than that."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(connection.fileno(), self._stir.set)
+        timer = loop.call_later(seconds, self._stir.set)
+        try:
+            await self._stir.wait()
+        finally:
+            timer.cancel()
+            loop.remove_reader(connection.fileno())
 
     def _tell(self, state: str, error: BaseException | None = None) -> None:
         if self.on_listening is not None:
@@ -161,6 +206,7 @@ class Ears:
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
+        self._doze.woke_up()
         if connection is not None:
             await hang_up(connection)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import psycopg
 
+from stowhand.checking import read_filter, read_id, read_key
 from stowhand.errors import StoreUnreachable
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, JobFilter
@@ -24,11 +25,12 @@ class Inspector:
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
-        found = await self._rows("get", (job_id,))
+        found = await self._rows("get", (read_id(job_id),))
         return read_job(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[Job]:
         """In id order. The live table and the history are asked apart: neither is read for the other's states."""
+        wanted = read_filter(wanted)
         states = wanted.states or LIVE
         found: list[Row] = []
         if any(state in LIVE for state in states):
@@ -49,19 +51,19 @@ class Inspector:
 
     async def retry(self, job_id: int) -> Answer:
         """Due now, attempts and resets 0."""
-        return await self._act("retry", job_id, (job_id, self._home.now()))
+        return await self._act("retry", job_id, (read_id(job_id), self._home.now()))
 
     async def cancel(self, job_id: int) -> Answer:
         """At once, or asked of its worker."""
-        return await self._act("cancel", job_id, (job_id, self._home.keep, self._home.now()))
+        return await self._act("cancel", job_id, (read_id(job_id), self._home.keep, self._home.now()))
 
     async def remove(self, job_id: int) -> Answer:
         """Delete, unless it runs or is completed."""
-        return await self._act("remove", job_id, (job_id,))
+        return await self._act("remove", job_id, (read_id(job_id),))
 
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key; a running one loses it and will not run again."""
-        ((job_id, done, why),) = await self._rows("remove_key", (key,))
+        ((job_id, done, why),) = await self._rows("remove_key", (read_key(key),))
         if done == Done.MISSING:
             return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
         return Answer(job_id, Done(done), why)

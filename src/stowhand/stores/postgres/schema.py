@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from stowhand.database.link import Line, Row, rows
 from stowhand.database.statements import fill, quote_identifier
-from stowhand.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
+from stowhand.errors import SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from stowhand.queue_store import SchemaStatus
 from stowhand.stores.postgres.home import Home
 
@@ -153,6 +153,12 @@ class Installer:
         """Numbers and whether they break; ``None`` when even the table of them is absent."""
         if not await self._says(connection, "has_migrations"):
             return None
+        if not await self._says(connection, "has_live"):
+            # graphile-worker keeps its own table of this name; its numbers must not be taken for ours.
+            raise SchemaError(
+                f"schema {self._home.schema!r} at {self._home.address} holds tables of something else:"
+                " give another name (--schema)"
+            )
         return await self._ask(connection, "migrations")
 
     async def _frame(self, connection: Line, applied: list[Row] | None) -> list[str]:

@@ -52,7 +52,8 @@ from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s
   %s::timestamptz)
 
 -- The commonest job: no key, no flags, short and plain. A function call and a row of 21 columns cost half as much again
--- as this whole insert; what its answer leaves out, the caller knows (rows.new_job).
+-- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
+-- what it sees of sleepers is true but for the moment of its commit (doze.py): only if there is one it notifies.
 -- name: enqueue_plain
 with added as (
   insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, max_resets, scout,
@@ -64,7 +65,11 @@ with added as (
     as v(task, payload, queue, run_at, delay, max_attempts, priority, max_resets, at)
   returning id, run_at, created_at
 )
-select id, run_at, created_at, pg_catalog.pg_notify({channel}, '') from added
+select id, run_at, created_at,
+  case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
+    then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
+    else pg_catalog.pg_notify({channel}, '')::text end
+from added
 
 -- name: enqueue_many
 select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
@@ -75,6 +80,13 @@ select id, task, payload::text, state, queue, priority, run_at, attempts, max_at
   last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
 from {schema}.enqueue_each(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::text[],
   %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
+
+-- A worker that sleeps holds this lock on its listening connection (doze.py).
+-- name: fall_asleep
+select pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended({channel}, 4))
+
+-- name: wake_up
+select pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtextextended({channel}, 4))
 
 -- name: wake
 select pg_catalog.pg_notify({channel}, '')
@@ -173,6 +185,9 @@ select pg_catalog.to_regnamespace({schema_name}) is not null
 
 -- name: has_migrations
 select pg_catalog.to_regclass({migrations_name}) is not null
+
+-- name: has_live
+select pg_catalog.to_regclass({schema_name} || '.live') is not null
 
 -- name: migrations
 select id, breaking from {schema}.migrations order by id

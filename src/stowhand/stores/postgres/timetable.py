@@ -7,11 +7,9 @@ from datetime import UTC, datetime
 
 import psycopg
 
-from stowhand import limits
-from stowhand.checking import check_identifier, check_ticks
+from stowhand.checking import check_since, read_items, read_ticks
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
-from stowhand.job import NewJob
 from stowhand.queue_store import Entered, KnownItem, Tick
 from stowhand.stores.postgres.bulk import moments
 from stowhand.stores.postgres.home import Home
@@ -41,20 +39,20 @@ class Timetable:
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
         """What was known of them before, or is from now on."""
-        names = text_array(check_identifier(identifier) for identifier, _ in items)
-        found = await self._rows("cron_register", names, text_array(spec for _, spec in items), self._home.now())
+        given = read_items(items)
+        names, specs = (text_array(item[place] for item in given) for place in range(2))
+        found = await self._rows("cron_register", names, specs, self._home.now())
         return [_known(row) for row in found]
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
-        check_ticks(ticks, await self.now())
-        jobs = [limits.check(tick.job) for tick in ticks]
+        checked = read_ticks(ticks, await self.now())
         attempt = 0
         with self._home.translated():
             while True:
                 attempt += 1
                 try:
-                    return await self._schedule(ticks, jobs)
+                    return await self._schedule(checked)
                 except psycopg.Error as error:
                     if attempt == _TRIES or not trouble.is_transient(error):
                         raise
@@ -66,9 +64,9 @@ class Timetable:
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""
-        return [row[0] for row in await self._rows("cron_ticks", identifier, since)]
+        return [row[0] for row in await self._rows("cron_ticks", identifier, check_since(since))]
 
-    async def _schedule(self, ticks: Sequence[Tick], jobs: Sequence[NewJob]) -> Sequence[Entered]:
+    async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         names = [tick.identifier for tick in ticks]
         times = [tick.at for tick in ticks]
         async with self._home.pool.connection("cron") as connection, connection.transaction():
@@ -83,7 +81,7 @@ class Timetable:
             mine = [place for place, (is_mine, _, _) in enumerate(entered) if is_mine]
             ids = dict[tuple[str, datetime], int]()
             if mine:
-                new = await self._producer.write(connection, [jobs[place] for place in mine])
+                new = await self._producer.write(connection, [ticks[place].job for place in mine])
                 ids = {(names[place], times[place]): job_id for place, job_id in zip(mine, new, strict=True)}
                 noted = (text_array(names[place] for place in mine), moments([times[place] for place in mine]))
                 await self._producer.run(connection, "cron_note", (*noted, plain_array(new)))

@@ -27,9 +27,8 @@ Pair = tuple[int, str | None]
 """A job and its token, if it is held."""
 
 
-def pages(job_ids: Sequence[int]) -> list[list[int]]:
-    """Each id once, in order, as many at a time as one transaction takes; numbers that no job can have are left out."""
-    ids = sorted(job_id for job_id in set(job_ids) if 0 < job_id < 2**63)
+def pages(ids: Sequence[int]) -> list[Sequence[int]]:
+    """As many at a time as one transaction takes."""
     return [ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE)]
 
 

@@ -6,6 +6,7 @@ import sqlite3
 from heapq import merge
 from itertools import islice
 
+from stowhand.checking import read_filter, read_id, read_key
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, JobFilter
 from stowhand.stores.sqlite import enqueue, leave
@@ -20,12 +21,13 @@ LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 
 def get(connection: sqlite3.Connection, job_id: int) -> Job | None:
     """Live, or in the history."""
-    row = connection.execute(SQL["get"], {"id": job_id}).fetchone()
+    row = connection.execute(SQL["get"], {"id": read_id(job_id)}).fetchone()
     return None if row is None else to_job(row)
 
 
 def find(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
     """In id order."""
+    wanted = read_filter(wanted)
     given = {
         "states": as_json(wanted.states or LISTED),
         "task": wanted.task,
@@ -104,7 +106,7 @@ def remove(connection: sqlite3.Connection, job_id: int) -> Answer:
 
 def remove_key(connection: sqlite3.Connection, key: str) -> Answer:
     """Delete the holder of a key; a running one loses the key and will not run again."""
-    holder = connection.execute(enqueue.SQL["holder"], {"key": key}).fetchone()
+    holder = connection.execute(enqueue.SQL["holder"], {"key": read_key(key)}).fetchone()
     if holder is None:
         return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
     job_id, state = holder[:2]
@@ -115,7 +117,7 @@ def remove_key(connection: sqlite3.Connection, key: str) -> Answer:
 
 
 def _state(connection: sqlite3.Connection, job_id: int) -> State | None:
-    row = connection.execute(SQL["state"], {"id": job_id}).fetchone()
+    row = connection.execute(SQL["state"], {"id": read_id(job_id)}).fetchone()
     return None if row is None else State(row[0])
 
 

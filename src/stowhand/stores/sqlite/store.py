@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from stowhand.checking import check_reschedule, read_reason
+from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
@@ -187,7 +187,7 @@ class SqliteStore(Tables):
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Take back what these workers hold now."""
-        tokens = dict(await self._read(partial(administer.held_by, workers=workers)))
+        tokens = dict(await self._read(partial(administer.held_by, workers=read_workers(workers))))
 
         def take_back(connection: sqlite3.Connection, now: moment.Moment, *, job_ids: Sequence[int]) -> Sequence[Job]:
             pairs = [(job_id, tokens[job_id]) for job_id in job_ids]
@@ -196,7 +196,7 @@ class SqliteStore(Tables):
         return await self._act(list(tokens), take_back)
 
     async def _act(self, job_ids: Sequence[int], act: administer.Action) -> Sequence[Job]:
-        done = [await self._write(partial(act, job_ids=ids)) for ids in administer.pages(job_ids)]
+        done = [await self._write(partial(act, job_ids=ids)) for ids in administer.pages(read_ids(job_ids))]
         self._wake.ring()
         return [job for jobs in done for job in jobs]
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from stowhand.checking import check_identifier, check_ticks
+from stowhand.checking import check_since, read_items, read_ticks
 from stowhand.queue_store import Entered, KnownItem, Tick
 from stowhand.stores.sqlite import enqueue, trouble
 from stowhand.stores.sqlite.moment import Moment, to_datetime, to_micros
-from stowhand.stores.sqlite.rows import check_text
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("timetable")
@@ -19,11 +18,8 @@ SQL = load("timetable")
 
 def register(connection: sqlite3.Connection, now: Moment, items: Sequence[tuple[str, str]]) -> list[KnownItem]:
     """What was known of them before, or is from now on."""
-    for identifier, spec in items:
-        check_identifier(identifier)
-        check_text(f"the spec of {identifier}", spec)
     answers = []
-    for identifier, spec in items:
+    for identifier, spec in read_items(items):
         given = {"identifier": identifier, "spec": spec, "now": now.wall}
         before = connection.execute(SQL["known"], given).fetchone()
         connection.execute(SQL["register"], given)
@@ -33,9 +29,9 @@ def register(connection: sqlite3.Connection, now: Moment, items: Sequence[tuple[
 
 def schedule(connection: sqlite3.Connection, now: Moment, ticks: Sequence[Tick]) -> list[Entered]:
     """All of them, inside the caller's transaction. Raises InvalidJob."""
-    check_ticks(ticks, to_datetime(now.wall))
+    checked = read_ticks(ticks, to_datetime(now.wall))
     with trouble.refusing():
-        return [_enter(connection, now, tick) for tick in ticks]
+        return [_enter(connection, now, tick) for tick in checked]
 
 
 def known_items(connection: sqlite3.Connection) -> list[KnownItem]:
@@ -45,12 +41,11 @@ def known_items(connection: sqlite3.Connection) -> list[KnownItem]:
 
 def ticks(connection: sqlite3.Connection, identifier: str, since: datetime) -> list[datetime]:
     """Those of one item from a moment on."""
-    given = {"identifier": identifier, "since": to_micros(since)}
+    given = {"identifier": identifier, "since": to_micros(check_since(since))}
     return [to_datetime(at) for (at,) in connection.execute(SQL["ticks"], given)]
 
 
 def _enter(connection: sqlite3.Connection, now: Moment, tick: Tick) -> Entered:
-    check_text(f"the spec of {tick.identifier}", tick.spec)
     given: dict[str, Any] = {"identifier": tick.identifier, "tick": to_micros(tick.at), "spec": tick.spec}
     earlier = connection.execute(SQL["entered"], given).fetchone()
     if earlier is not None:

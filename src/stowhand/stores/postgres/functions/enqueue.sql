@@ -1,4 +1,5 @@
 -- Enqueueing. One algorithm, whoever calls: `add_job` for triggers and people, `enqueue` for this package.
+-- Backslashes stand in E'' only: what they mean in '' is a setting of the session (standard_conforming_strings).
 
 create or replace function {schema}.wake() returns void
 language sql as $$
@@ -31,7 +32,7 @@ end $$;
 -- that counts to 300 cost ten times as much. What is short cannot be nested too deep.
 create or replace function {schema}.is_suspicious(_text text) returns boolean
 language sql immutable as $$
-  select _text ~ '\\u|[eE][-+]?[0-9]{3}|[0-9]{20}'
+  select _text ~ E'\\\\u|[eE][-+]?[0-9]{3}|[0-9]{20}'
     or length(_text) > 128 and length(_text) - length(replace(replace(_text, '[', ''), '{', '')) > 64
 $$;
 
@@ -43,11 +44,11 @@ declare
   _text text := _payload::text;
   _bare text;
 begin
-  if position('\u' in _text) > 0 then
+  if position(E'\\u' in _text) > 0 then
     perform _payload::jsonb;
   end if;
   if _text ~ '[eE][-+]?[0-9]{3}|[0-9]{20}' then
-    _bare := regexp_replace(_text, '"(?:[^"\\]|\\.)*"', '""', 'g');
+    _bare := regexp_replace(_text, E'"(?:[^"\\\\]|\\\\.)*"', '""', 'g');
     if _bare ~ '[eE][-+]?0*(?:309|3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})' then
       raise exception 'A number in the payload has an exponent beyond the limit of 308.' using errcode = '54000';
     elsif _bare ~ '(?:^|[^0-9.])[0-9]{150}[0-9]{151}' then
@@ -65,7 +66,7 @@ language plpgsql immutable as $$
 begin
   if length(_name) not between 1 and _limit then
     raise exception '% has 1 to % characters (this one has %).', _what, _limit, length(_name) using errcode = _code;
-  elsif _name ~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]' then
+  elsif _name ~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]' then
     raise exception '% is one line of text (this one has a control character: %).', _what, to_json(left(_name, 200))
       using errcode = _code;
   end if;
@@ -117,7 +118,7 @@ begin
   _mode := coalesce(_mode, 'replace');
   _suspicious := {schema}.is_suspicious(_payload::text);
   -- One look at the commonest kind of job; the checks say which limit it is for the others.
-  if (length(_task) between 1 and 128 and _task !~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]'
+  if (length(_task) between 1 and 128 and _task !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
       and length(_payload::text) < 8192 and not _suspicious
       and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
   then
@@ -216,30 +217,26 @@ begin
 end $$;
 
 -- Any jobs, one by one, in the order (key, place): two calls with the same keys then never wait for each other in a
--- circle. A key that comes twice updates the job of its first time. `place` counts from 1, in the order given.
+-- circle. A key that comes twice updates the job of its first time. `place` counts from 1, in the order given. The
+-- fences (`offset 0`) keep the planner from moving a call out of the sorted list.
 create or replace function {schema}.enqueue_each(
   _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
   _max_attempts int[], _keys text[], _priorities int[], _flags json[], _modes text[], _max_resets int[],
   _now timestamptz default null
 ) returns setof {schema}.live
 language plpgsql {definer} as $$
-declare
-  _jobs {schema}.live[];
-  _job {schema}.live;
-  _one record;
 begin
-  for _one in
-    select j.* from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+  return query
+  select (added.job).* from (
+    select j.place, {schema}.enqueue(
+      j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+      case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
+      j.mode, j.max_resets, _now) as job
+    from (
+      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
                            _modes, _max_resets) with ordinality
-      as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
-    order by j.key collate "C" nulls first, j.place
-  loop
-    _jobs[_one.place] := {schema}.enqueue(
-      _one.task, _one.payload, _one.queue, _one.run_at, _one.delay, _one.max_attempts, _one.key, _one.priority,
-      case when _one.flags is not null then array(select json_array_elements_text(_one.flags)) end,
-      _one.mode, _one.max_resets, _now);
-  end loop;
-  foreach _job in array coalesce(_jobs, '{}') loop
-    return next _job;
-  end loop;
+        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+      order by u.key collate "C" nulls first, u.place offset 0
+    ) j offset 0
+  ) added order by added.place;
 end $$;

@@ -24,16 +24,19 @@ begin
   end loop;
 end $$;
 
--- Days past the retention are dropped whole; what is past it within a day that is kept, in batches.
-create or replace function {schema}.prune_days(_before timestamptz) returns void
+-- Days past the retention are dropped whole. Of a day that it only touches, what is past it is deleted: within a window
+-- of pages that moves on every ten minutes and comes round, so that a day however large costs as little.
+create or replace function {schema}.prune_days(_before timestamptz, _at timestamptz) returns void
 language plpgsql as $$
 declare
+  _window constant bigint := 1024;
   _part record;
   _ends timestamptz;
+  _first bigint;
 begin
   for _part in
-    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = {history_text}::regclass and c.relname ~ '^history_\d{8}$' order by c.relname
+    select c.oid, c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = {history_text}::regclass and c.relname ~ '^history_[0-9]{8}$' order by c.relname
   loop
     _ends := ((to_date(right(_part.relname, 8), 'YYYYMMDD') + 1)::text || ' 00:00+00')::timestamptz;
     exit when _ends - interval '1 day' > _before;
@@ -41,11 +44,12 @@ begin
       if _ends <= _before then
         execute format('drop table %I.%I', {schema_text}, _part.relname);
       else
-        -- Rows are appended in time's order, so the first pages hold the oldest: nothing else is read.
+        _first := floor(extract(epoch from _at) / 600)::bigint
+          % (1 + pg_relation_size(_part.oid) / (_window * current_setting('block_size')::bigint)) * _window;
         execute format(
           'delete from %1$I.%2$I where ctid = any(array(select ctid from %1$I.%2$I
-             where ctid < ''(128,0)''::tid and finished_at < $1 limit 5000 for update skip locked))',
-          {schema_text}, _part.relname) using _before;
+             where ctid >= ''(%3$s,0)''::tid and ctid < ''(%4$s,0)''::tid and finished_at < $1 for update skip locked))',
+          {schema_text}, _part.relname, _first, _first + _window) using _before;
       end if;
     exception when lock_not_available then
       null;
@@ -81,12 +85,12 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return; end if;
   perform {schema}.make_days(_at, 3);
-  perform {schema}.prune_days(_at - coalesce(_retention, 0) * interval '1 second');
+  perform {schema}.prune_days(_at - coalesce(_retention, 0) * interval '1 second', _at);
   begin
     delete from {schema}.history_default h where h.ctid = any(array(
       select d.ctid from {schema}.history_default d
       where d.finished_at < _at - coalesce(_retention, 0) * interval '1 second'
-      order by d.finished_at limit 5000 for update skip locked));
+      order by d.finished_at limit 50000 for update skip locked));
     perform {schema}.prune_queues(1000);
     perform {schema}.prune_ticks(_at);
     delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';

@@ -319,17 +319,17 @@ end $$;
 create or replace function {schema}.hold_queues(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
 language plpgsql as $$
 declare
-  _job record;
+  _names text[];
+  _ids bigint[];
   _left text;
 begin
-  for _job in
-    select j.id, j.queue from {schema}.live j
-    where j.id = any(_heads) and j.id = any(_picked) and j.queue is not null
-  loop
-    update {schema}.queues q
-      set holder_id = _job.id, holder_token = _token, hint_priority = null, hint_run_at = null, hint_id = null
-      where q.name = _job.queue;
-  end loop;
+  select array_agg(j.queue), array_agg(j.id) into _names, _ids from {schema}.live j
+    where j.id = any(_heads) and j.id = any(_picked) and j.queue is not null;
+  -- All at once: one update for each of a hundred heads was half of what their claim cost.
+  update {schema}.queues q
+    set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
+        hint_priority = null, hint_run_at = null, hint_id = null
+    where q.name = any(_names);
   for _left in
     select q.name from {schema}.live j cross join lateral (
       select w.name, w.holder_id, w.absorbed from {schema}.queues w where w.name = j.queue offset 0) q

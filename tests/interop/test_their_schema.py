@@ -1,0 +1,29 @@
+"""A schema that the original has made is named and left alone, whoever asks us to work in it."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from stowhand.errors import SchemaError
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from tests.conftest import Run
+
+pytestmark = pytest.mark.xdist_group("interop")
+COUNT = "select count(*) from pg_class where relnamespace = 'graphile_worker'::regnamespace"
+
+
+def test_it_is_refused_and_unchanged(both: str, run: Run) -> None:
+    with psycopg.connect(both, autocommit=True) as connection:
+        before = connection.execute(COUNT).fetchone()
+        store = PostgresStore(both, StoreOptions(schema="graphile_worker"))
+
+        async def story() -> None:
+            for verb in (store.open, store.install):
+                with pytest.raises(SchemaError, match="holds tables of something else"):
+                    await verb()
+            await store.close()
+
+        run(story())
+        assert connection.execute(COUNT).fetchone() == before

@@ -1,0 +1,47 @@
+"""The items of a process: where they are read from, at the start and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import CronReloaded, Events
+from stowhand.service.loading import LoadedTasks
+from stowhand.service.recurring import Recurring
+from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.tasks.registry import Registry
+from stowhand.testing import MemoryStore
+
+
+def recurring(folder: Path, said: list[CronReloaded], crontab: str | None = None) -> Recurring:
+    store = StoreSettings(connection=ResolvedStore(url="sqlite:///unused.db", source="a test"))
+    settings = WorkerSettings(store=store, tasks=str(folder / "tasks"), crontab=crontab)
+    events = Events()
+    events.on(CronReloaded, said.append)
+    return Recurring(settings, LoadedTasks(Registry()), MemoryStore(), events)
+
+
+def test_the_file_beside_the_tasks_may_come_later_but_then_it_stays(tmp_path: Path) -> None:
+    said: list[CronReloaded] = []
+    one = recurring(tmp_path, said)
+    assert not one.scheduler.items
+    file = tmp_path / "crontab"
+    file.write_text("* * * * * t")
+    one.reload()
+    assert said[-1] == CronReloaded(("t",), None)
+    file.rename(tmp_path / "moved")  # as an editor does for a moment
+    one.reload()
+    assert [item.identifier for item in one.scheduler.items] == ["t"]
+    assert said[-1] == CronReloaded(("t",), f"crontab {file}: No such file or directory")
+    file.write_text("# nothing any more")
+    one.reload()
+    assert not one.scheduler.items
+
+
+def test_a_file_that_was_named_is_there_from_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere: No such file or directory"):
+        recurring(tmp_path, [], crontab=str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigurationError, match="Is a directory"):
+        recurring(tmp_path, [], crontab=str(tmp_path))

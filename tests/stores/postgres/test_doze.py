@@ -1,0 +1,351 @@
+"""Only those who sleep are woken, and nobody sleeps through work."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.handler import Attempt, handler
+from stowhand.job import Job, NewJob
+from stowhand.options import WorkerOptions
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.doze import AGAIN, MANY, SOON, STREAK, WINDOW, Doze
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.producing import plain_values_of
+from stowhand.worker import Worker
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import claim
+
+JOB = NewJob(task="t")
+
+
+def wishes(doze: Doze) -> bool:
+    """To sleep."""
+    return doze.wish
+
+
+def sleeps(store: PostgresStore) -> bool:
+    return store._ears._doze.asleep
+
+
+# -- when --------------------------------------------------------------------------------------------
+
+
+def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
+    assert wishes(Doze())
+
+
+def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
+    doze = Doze()
+    doze.claimed(MANY, 10.0)
+    doze.claimed(0, 10.1)
+    assert not wishes(doze)
+    assert doze.next_look() == 10.1 + SOON
+    assert not doze.look(10.1)
+    assert doze.look(10.1 + SOON)
+    assert doze.next_look() == float("inf"), "a look is looked once"
+
+
+def test_who_gets_no_more_jobs_falls_asleep() -> None:
+    doze = Doze()
+    doze.claimed(MANY, 10.0)
+    doze.claimed(0, 10.0 + WINDOW)
+    assert not wishes(doze)
+    doze.claimed(0, 10.0 + 3 * WINDOW)
+    assert wishes(doze)
+    assert doze.next_look() == float("inf")
+
+
+def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
+    doze = Doze()
+    for second in range(STREAK):
+        assert wishes(doze)
+        doze.claimed(1, float(second))
+    assert not wishes(doze)
+    doze.claimed(0, 100.0)
+    assert wishes(doze)
+
+
+def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
+    doze = Doze()
+    for second in range(100):
+        doze.claimed(1, float(second))
+        doze.claimed(0, second + 0.01)
+        assert wishes(doze)
+
+
+def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> None:
+    doze = Doze()
+    for number in range(MANY):
+        assert wishes(doze)
+        doze.woken(10.0 + number / 1000)
+        doze.claimed(0, 10.0 + number / 1000)
+    assert not wishes(doze)
+    doze.claimed(0, 20.0)
+    assert wishes(doze)
+
+
+def test_who_has_fallen_asleep_looks_again_twice() -> None:
+    doze = Doze()
+    doze.claimed(0, 10.0)
+    doze.fell_asleep(10.0)
+    for seconds in AGAIN:
+        assert doze.next_look() == 10.0 + seconds
+        assert doze.look(10.0 + seconds)
+    assert doze.next_look() == float("inf")
+
+
+# -- whom --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody who hears every notification, and whom nobody has to wake."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute('listen "stowhand:wake"')
+        yield connection
+
+
+def heard(connection: psycopg.Connection[Any]) -> int:
+    """How many came since the last question; a statement's answer comes after them."""
+    connection.execute("select")
+    return len(list(connection.notifies(timeout=0)))
+
+
+@asynccontextmanager
+async def asleep(store: PostgresStore) -> AsyncIterator[asyncio.Task[bool]]:
+    """The store waits, and others can see that."""
+    assert await store.wait(5.0) is True, "it has only just begun to listen"
+    assert sleeps(store)
+    waiting = asyncio.create_task(store.wait(30.0))
+    await asyncio.sleep(0)
+    yield waiting
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+def test_a_job_is_notified_only_if_somebody_sleeps(store: PostgresStore, postgres_url: str, run: Any) -> None:
+    async def story() -> None:
+        with listening(postgres_url) as bystander:
+            await store.enqueue(JOB)
+            assert heard(bystander) == 0
+            async with asleep(store) as waiting:
+                await store.enqueue(JOB)
+                assert await asyncio.wait_for(waiting, 5) is True
+                assert heard(bystander) == 1
+            await store.close()
+
+    run(story())
+
+
+def test_sql_and_many_jobs_at_once_always_notify(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
+    """They may be part of a long transaction: whoever falls asleep before its end could not be seen by them."""
+
+    async def story() -> None:
+        with listening(postgres_url) as bystander:
+            sql("select stowhand.add_job('t')")
+            assert heard(bystander) == 1
+            await store.enqueue_many([JOB, JOB])
+            assert heard(bystander) == 1
+        await store.close()
+
+    run(story())
+
+
+def test_nobody_is_left_who_seems_to_sleep(store: PostgresStore, postgres_url: str, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        with listening(postgres_url) as bystander:
+            async with asleep(store):
+                pass
+            await store.close()
+            while sql("select from pg_stat_activity where application_name like 'stowhand:listen%'"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await store.enqueue(JOB)
+            assert heard(bystander) == 0
+        await store.close()
+
+    run(story())
+
+
+def test_whose_connection_breaks_sleeps_again_on_the_next_one(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        async with asleep(store) as waiting:
+            sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'stowhand:listen%'")
+            assert await asyncio.wait_for(waiting, 5) is True
+            waiting = asyncio.create_task(store.wait(30.0))
+            await store.enqueue(JOB)
+            assert await asyncio.wait_for(waiting, 5) is True
+        await store.close()
+
+    run(story())
+
+
+def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
+    store: PostgresStore, postgres_url: str, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        with listening(postgres_url) as bystander:
+            async with asleep(store) as waiting:
+                store._ears._doze.claimed(MANY, 0.0)
+                sql(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where application_name like %s",
+                    "stowhand:listen%",
+                )
+                assert await asyncio.wait_for(waiting, 5) is True
+                store._ears._doze.claimed(0, 10.0)
+                assert await asyncio.wait_for(store.wait(30.0), 5) is True, "now that it can be seen: one more look"
+                heard(bystander)
+                await store.enqueue(JOB)
+                assert heard(bystander) == 1
+            await store.close()
+
+    run(story())
+
+
+def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        async with asleep(store) as waiting:
+            for _ in range(10 * MANY):
+                sql("select stowhand.add_job('t', run_at := now() + interval '1 day')")
+                assert await asyncio.wait_for(waiting, 5) is True
+                waiting = asyncio.create_task(store.wait(30.0))
+                await asyncio.sleep(0)
+                if not wishes(store._ears._doze):
+                    break
+            else:
+                raise AssertionError("each was a reason to look")
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await store.close()
+
+    run(story(), timeout=30)
+
+
+def test_who_works_is_not_woken_and_is_again_when_the_work_is_done(
+    store: PostgresStore, postgres_url: str, run: Any
+) -> None:
+    async def story() -> None:
+        with listening(postgres_url) as bystander:
+            async with asleep(store) as waiting:
+                await store.enqueue_many(JOB for _ in range(2 * MANY))
+                assert await asyncio.wait_for(waiting, 5) is True
+                waiting = asyncio.create_task(store.wait(30.0))
+                assert len(await claim(store, 2 * MANY)) == 2 * MANY
+                while sleeps(store):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                heard(bystander)
+                await store.enqueue(JOB)
+                assert heard(bystander) == 0
+                assert len(await claim(store, 2)) == 1
+                while not sleeps(store):  # as a worker does: it looks when told to
+                    if not await claim(store, 1):
+                        await asyncio.wait_for(waiting, 5)
+                        waiting = asyncio.create_task(store.wait(30.0))
+                await store.enqueue(JOB)
+                assert heard(bystander) == 1
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            await store.close()
+
+    run(story())
+
+
+# -- what is in between ------------------------------------------------------------------------------
+
+
+def test_a_job_that_commits_while_its_worker_falls_asleep_is_found_by_the_second_look(
+    store: PostgresStore, postgres_url: str, run: Any
+) -> None:
+    """It saw nobody asleep, so it notified nobody; and the worker did not see it yet when it looked."""
+    statement = Home(postgres_url, StoreOptions()).statements["enqueue_plain"]
+
+    async def story() -> None:
+        with psycopg.connect(postgres_url) as slow:
+            slow.execute(statement, plain_values_of(JOB, None))
+            async with asleep(store) as waiting:
+                assert await claim(store) == []
+                slow.commit()
+                assert await asyncio.wait_for(waiting, 5) is True, "neither heard nor looked"
+                assert len(await claim(store)) == 1
+            await store.close()
+
+    run(story(), timeout=30)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_job_waits_for_the_poll_however_they_come(
+    store: PostgresStore, postgres_url: str, run: Any, seed: int
+) -> None:
+    """Two workers that poll once a minute, and jobs in bursts and drips around the moments of falling asleep."""
+    dice = random.Random(seed)
+    done: set[int] = set()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        done.add(attempt.record.id)
+
+    async def produce() -> list[int]:
+        ids = []
+        for _ in range(12):
+            ids += [(await store.enqueue(JOB)).id for _ in range(dice.choice([1, 3, 80]))]
+            await asyncio.sleep(dice.choice([0.0, 0.001, 0.01, 0.06, WINDOW, 2 * WINDOW]))
+        return ids
+
+    async def story() -> None:
+        stores = [PostgresStore(postgres_url) for _ in range(2)]
+        workers = [Worker(one, handler(act), WorkerOptions(poll_interval=60.0)) for one in stores]
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        produced = await asyncio.gather(*(produce() for _ in range(4)))
+        wanted = {job_id for ids in produced for job_id in ids}
+        async with asyncio.timeout(10):
+            while not wanted <= done:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*running)
+        for one in (*stores, store):
+            await one.close()
+
+    run(story(), timeout=60)
+
+
+# -- idle --------------------------------------------------------------------------------------------
+
+
+def test_one_question_serves_an_idle_worker(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        async with asleep(store):
+            assert await claim(store) == []
+            sql("select stowhand.add_job('t', run_at := now() + interval '1 hour')")
+            assert await claim(store) == []
+            await store._claims._link.close()
+            assert await claim(store, suspects=True) == []
+            due = await store.next_due(None)
+            assert store._claims._link._connection is None, "neither had to be asked"
+            assert due is not None
+            assert 3590 < due <= 3600
+            assert await store.next_due(("other",)) is None, "of other tasks nothing was said"
+        await store.close()
+
+    run(story())
+
+
+def test_a_job_in_quarantine_is_asked_for_where_there_is_one(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        async with asleep(store):
+            assert await claim(store) == []
+            sql("select stowhand.add_job('t')")
+            sql("update stowhand.live set resets = 2")
+            assert await claim(store) == []
+            assert len(await claim(store, suspects=True)) == 1
+        await store.close()
+
+    run(story())

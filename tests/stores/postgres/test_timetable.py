@@ -1,0 +1,64 @@
+"""What a timetable does with a busy server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from stowhand.errors import StoreError
+from stowhand.job import NewJob
+from stowhand.queue_store import Tick
+from stowhand.stores.postgres import PostgresStore
+from tests.conftest import Run
+from tests.stores.postgres.conftest import Sql
+
+DEADLOCKS = """
+create sequence public.entries;
+create function public.deadlock() returns trigger language plpgsql as $$
+begin
+  if nextval('public.entries') <= %s then
+    raise exception 'deadlock detected' using errcode = '40P01';
+  end if;
+  return new;
+end $$;
+create trigger deadlock before insert on stowhand.ticks for each row execute function public.deadlock()
+"""
+
+
+@pytest.fixture
+def postgres_url(own_url: str) -> str:
+    return own_url
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_deadlock_costs_a_repeat_and_makes_no_second_job(
+    store: PostgresStore, sql: Sql, run: Run, count: int
+) -> None:
+    sql(DEADLOCKS.replace("%s", str(count)))
+
+    async def story() -> None:
+        minute = (await store.now()).replace(second=0, microsecond=0)
+        ticks = [
+            Tick(identifier="report", at=minute - timedelta(minutes=back), job=NewJob(task="t"), spec="s")
+            for back in (1, 0)
+        ]
+        assert [one.mine for one in await store.schedule(ticks)] == [True, True]
+        await store.close()
+
+    run(story())
+    assert sql("select count(*) from stowhand.jobs") == [(2,)]
+
+
+def test_deadlocks_without_end_are_an_error_and_nothing_is_entered(store: PostgresStore, sql: Sql, run: Run) -> None:
+    sql(DEADLOCKS.replace("%s", "1000"))
+
+    async def story() -> None:
+        minute = (await store.now()).replace(second=0, microsecond=0)
+        with pytest.raises(StoreError, match="deadlock"):
+            await store.schedule([Tick(identifier="report", at=minute, job=NewJob(task="t"), spec="s")])
+        assert list(await store.known_items()) == []
+        await store.close()
+
+    run(story())
+    assert sql("select count(*) from stowhand.jobs") == [(0,)]
