@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from stowhand.clock import Clock
-from stowhand.errors import StoreError
+from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
 from stowhand.leases import Held, Leases, leases_of
 from stowhand.options import OUTAGE, WorkerOptions
@@ -107,6 +107,8 @@ class Keeper:
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
             self._resetter.tick(working=len(self._leases) > 0)
+        except SchemaTooNew:
+            raise  # nothing that this version does there is right any more
         except StoreError as error:
             self._failures += 1
             pause = min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0)

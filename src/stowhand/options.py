@@ -54,7 +54,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     forbidden_flags: tuple[str, ...] | Flags = ()
     """Jobs that bear one of these are left alone. A function, asynchronous or not, is asked before every claim, which
     then takes one job; it gives a list, or ``None`` for no flags."""
-    look_ahead: int = 1000
+    look_ahead: int = 500
     """Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never."""
     once: bool = False
     """End when nothing is due and nothing runs."""

@@ -10,6 +10,7 @@ from stowhand.store import Heart, ResetJob
 
 IDLE_FACTOR = 6
 MAINTAIN_EVERY = 600.0
+CHECK_EVERY = 30.0
 ROUNDS = 20
 """Pages per tick, so that a great many stalled jobs cannot keep a beat from being sent."""
 
@@ -24,7 +25,7 @@ class Resetter:
         self._heart, self._events, self._clock = heart, events, clock
         self._interval, self._slack = interval, slack
         self._last = float("-inf")
-        self._maintained = float("-inf")
+        self._maintained = self._checked = float("-inf")
 
     def tick(self, *, working: bool) -> None:
         """Reset what is stalled, if it is time. Raises StoreUnreachable; the next tick tries again."""
@@ -37,6 +38,9 @@ class Resetter:
             if not found:
                 break
         self._last = now
+        if now - self._checked >= CHECK_EVERY:
+            self._heart.check()
+            self._checked = now
         if now - self._maintained >= MAINTAIN_EVERY:
             self._heart.maintain()
             self._maintained = now

@@ -43,6 +43,8 @@ class Claim(msgspec.Struct, Generic[R], frozen=True):
     """The attempt that this claim began: 1, 2, …"""
     max_attempts: int
     queue: str | None = None
+    resets: int = 0
+    """How often a worker has died under it since an attempt was last recorded."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +150,9 @@ class Heart(Protocol):
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job: the child that ran it died."""
+
+    def check(self) -> None:
+        """Raises SchemaTooNew once somebody has upgraded the store's schema beyond what this version can work with."""
 
     def maintain(self) -> None:
         """Prune the history and whatever else must stay bounded. Cheap when there is nothing to do."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stowhand.clock import Clock
-from stowhand.errors import StoreError
+from stowhand.errors import SchemaError, StoreError
 from stowhand.events import Claimed, Claiming, Events, StoreRecovered, StoreTrouble
 from stowhand.flags import FlagsUnknown, ForbiddenFlags
 from stowhand.keeper import Keeper
@@ -28,6 +28,8 @@ from stowhand.store import Claim, ClaimRequest, Store
 
 PATIENCE = 5.0
 """Seconds that the last claim may take when the worker has been told to stop."""
+SCHEMA_PATIENCE = 6
+"""Claims in a row, over some seconds, that may find no schema."""
 BACKLOG = 1000
 """Ended jobs not yet recorded, above which nothing new is claimed."""
 SUSPECTS_EVERY = 5.0
@@ -58,18 +60,18 @@ class Taker:
         self._stir = asyncio.Event()
         self._stopping = self._rested = False
         self._wakes = 0
-        self._dry = False
-        """The last claim brought nothing, and nothing has woken us since."""
+        self._dry = False  # the last claim brought nothing, and nothing has woken us since
         self._rate = 0.0
         self._counted = 0
         self._worked = 0.0
         self._mark = clock.monotonic()
         self._failures = self._refusals = 0
+        self._fruitful = False
+        """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._task: asyncio.Task[Any] | None = None
         self._suspect: Held | None = None
         """A job in quarantine that runs now."""
-        self._looked = clock.monotonic()
-        """When we last asked for one."""
+        self._looked = clock.monotonic()  # when we last asked for one
 
     async def run(self) -> None:
         """Claim and start until stopped, or, with ``once``, until nothing is due and nothing runs."""
@@ -159,7 +161,7 @@ class Taker:
         """Claim. False when there was nothing, and nobody has woken us meanwhile."""
         seen = self._wakes
         late = self._lanes.can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
-        if late and await self._claim_suspect():
+        if late and self._fruitful and await self._claim_suspect():
             return True
         if await self._claim(limit) or self._wakes != seen:
             return True
@@ -190,8 +192,11 @@ class Taker:
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
             self._failures = 0
+        self._fruitful = bool(claims) and not suspects
         if claims:
             self._measure()
+            if any(claim.resets for claim in claims):
+                self._rate = 0.0  # a worker died in this company: take no more than runs, so that few pay for it again
             held = self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=suspects)
             if suspects:
                 self._suspect = held[0]
@@ -242,6 +247,8 @@ class Taker:
         """The reply is lost: abandon the token, wait, and beat before going on, for the store may have forgotten us."""
         self._keeper.abandon(token)
         self._failures += 1
+        if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
+            raise error  # somebody removed the schema: a worker that starts anew installs one, or says why it cannot
         pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
         beats = self._keeper.beats

@@ -34,6 +34,8 @@ class Paper(MemoryStore):
         """How far the store's clock is ahead of everybody's own."""
         self.down = False
         self.mute = 0
+        self.lost_batch = 0
+        """The reply to this call of ``schedule`` is lost, 1 is the first."""
         self.refused = ""
         """A task whose jobs it does not take."""
         self.gate: asyncio.Event | None = None
@@ -62,8 +64,8 @@ class Paper(MemoryStore):
             raise InvalidJob(f"no {self.refused} here")
         self.batches.append(len(ticks))
         entered = await super().schedule(ticks)
-        if self.mute:
-            self.mute -= 1
+        if self.mute or len(self.batches) == self.lost_batch:
+            self.mute = max(self.mute - 1, 0)
             raise StoreUnreachable("the connection was cut")
         return entered
 

@@ -401,10 +401,10 @@ def test_a_function_that_raises_costs_that_minute_alone_also_among_many(run: Run
             await desk.goes_to("2030-01-01T04:02:30")
             await desk.start(items)
             assert await desk.ticks() == ["2030-01-01T04:00*", "2030-01-01T04:02*"]
-            desk.store.ahead += timedelta(hours=1)
+            desk.store.ahead += timedelta(hours=2)
             await desk.clock.advance(60)
             minutes = [int(tick.removesuffix("*")[-2:]) for tick in await desk.ticks()]
-            assert minutes == [0, 2, *range(3, 60), 0, 2, 3]
+            assert minutes == [0, 2, *range(3, 60), 0, *range(2, 60), 0, 2, 3]
             assert len(desk.told(CronTrouble)) == 2, "once for each time that it was asked about many"
 
     run(scenario())
@@ -452,6 +452,20 @@ def test_a_long_backfill_goes_in_order_and_in_short_transactions(run: Run) -> No
             assert len(ticks) == 2 * 1440
             assert ticks == sorted(ticks), "in the order of time, over all items"
             assert max(desk.store.batches) <= 200
+
+    run(scenario())
+
+
+def test_a_long_catching_up_goes_on_where_it_was_broken_off(run: Run) -> None:
+    async def scenario() -> None:
+        async with at_desk("2030-01-01T00:00:30") as desk:
+            await desk.start("* * * * * a")
+            desk.store.lost_batch = 2
+            desk.store.ahead += timedelta(hours=10)
+            await desk.clock.advance(60)
+            assert len(await desk.jobs()) == 601
+            assert desk.store.batches[:3] == [200, 200, 200]
+            assert sum(desk.store.batches) < 820, "what was done is not offered again, but for the lost batch"
 
     run(scenario())
 

@@ -18,6 +18,7 @@ from stowhand.errors import SchemaMissing, StowhandError
 from stowhand.job import Job, State
 from stowhand.queue_store import QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
+from stowhand.runner.signals import Signals
 from stowhand.stores import open_store
 from stowhand.tasks.context import BlockingHelpers, Helpers
 
@@ -156,8 +157,8 @@ async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> No
         await runner.stop()
 
 
-async def test_a_runner_that_has_ended_enqueues_no_more(url: str) -> None:
-    runner = await run(connection_string=url, no_handle_signals=True, task_list={"x": nothing})
+async def test_a_runner_that_has_ended_enqueues_no_more(sqlite_url: str) -> None:
+    runner = await run(connection_string=sqlite_url, no_handle_signals=True, task_list={"x": nothing})
     events = runner.events
     added: list[Any] = []
     events.on(
@@ -261,6 +262,29 @@ async def test_a_handler_that_somebody_else_has_set_meanwhile_stays(sqlite_url: 
         assert heard == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_loop_that_was_closed_in_the_middle_keeps_no_signal() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    heard: list[str] = []
+
+    async def begin(name: str) -> Signals:
+        signals = Signals(lambda number: heard.append(f"{name} {number}"))
+        signals.install()
+        return signals
+
+    try:
+        with asyncio.Runner() as abandoned:
+            abandoned.run(begin("first"))
+        with asyncio.Runner() as runner:
+            second = runner.run(begin("second"))
+            signal.raise_signal(signal.SIGTERM)
+            second.restore()
+            assert heard == ["second SIGTERM"]
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def test_without_signal_handlers_nobody_touches_the_signals(sqlite_url: str) -> None:

@@ -54,6 +54,34 @@ async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
     assert (left.state, left.attempts) == (State.QUEUED, 0)
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("said", [Snooze(0), Retry("again", after=0)])
+async def test_a_job_that_comes_back_at_once_keeps_no_other_from_running(
+    sqlite_url: str, concurrency: int, said: Any
+) -> None:
+    ran: list[str] = []
+
+    async def again(payload: Any) -> Any:
+        ran.append("again")
+        return said
+
+    async def other(payload: Any) -> None:
+        ran.append("other")
+
+    tasks = {"again": again, "other": other}
+    assert await run_task_list_once(sqlite_url, tasks) == []
+    async with looking_at(sqlite_url) as store:
+        urgent = await store.enqueue(NewJob(task="again", priority=-1))
+        await store.enqueue_many([NewJob(task="other")] * 5)
+        await run_task_list_once(store, tasks, concurrency=concurrency)
+        assert sorted(ran) == ["again", *["other"] * 5]
+        left = await store.get(urgent.id)
+        assert left is not None
+        assert left.attempts == (0 if isinstance(said, Snooze) else 1)
+        await run_task_list_once(store, tasks)
+        assert ran[-1] == "again", "it is as due as it was"
+
+
 async def test_a_url_is_opened_installed_and_closed(url: str) -> None:
     assert await run_task_list_once(url, {"x": lambda payload: None}) == []
     async with looking_at(url) as store:

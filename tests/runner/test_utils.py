@@ -100,11 +100,12 @@ async def test_what_is_no_list_of_jobs_is_refused(sqlite_url: str, specs: Any, s
         assert (await utils._store.counts())[State.QUEUED] == 0
 
 
-@pytest.mark.parametrize("key", [5, "", "a\x00", "\ud800", "x" * 513])
-async def test_what_can_be_no_key_removes_nothing_and_says_so(url: str, key: Any) -> None:
-    async with await utils_at(url) as utils:
-        with pytest.raises(InvalidJob, match=r"^job_key: "):
-            await utils.remove_job(key)
+async def test_what_can_be_no_key_removes_nothing_and_says_so(sqlite_url: str) -> None:
+    nonsense: list[Any] = [5, "", "a\x00", "\ud800", "x" * 513]
+    async with await utils_at(sqlite_url) as utils:
+        for key in nonsense:
+            with pytest.raises(InvalidJob, match=r"^job_key: "):
+                await utils.remove_job(key)
 
 
 @pytest.mark.parametrize("options", [None, "postgresql:///shop", 5])

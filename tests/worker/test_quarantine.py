@@ -159,3 +159,14 @@ async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_worki
         assert (await stage.does("act")).state is State.COMPLETED
         await clock.advance(15)
         assert stage.row(2).state is State.COMPLETED
+
+
+async def test_an_idle_worker_asks_for_suspects_once_for_each_time_it_asks_for_jobs() -> None:
+    async def isolate(attempt: Attempt[Job]) -> object:
+        return None
+
+    async with at_work(nothing, isolate=isolate) as stage:
+        await stage.clock.advance(100)
+        asked = [request.suspects for request in stage.store.called("claim")]
+        assert asked == [False, True] * (len(asked) // 2)
+        assert len(asked) >= 20

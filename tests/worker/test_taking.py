@@ -110,12 +110,12 @@ async def test_a_fast_handler_has_a_quarter_of_a_second_of_work_ahead_at_most() 
         assert 4 < max(limits(stage)) <= 4 + 40 * 0.25, "forty a second: ten of them ahead, no more"
 
 
-async def test_never_more_than_a_thousand_are_ahead() -> None:
+async def test_never_more_than_five_hundred_are_ahead() -> None:
     async with at_work(nothing, concurrency=4) as stage:
         await stage.add(count=3000)
         await stage.clock.advance(1)
         assert len(stage.told(JobEnded)) == 3000
-        assert max(limits(stage)) == 4 + 500, "asked for when half of them are left"
+        assert 500 <= max(limits(stage)) <= 4 + 500, "asked for when half of them are left"
 
 
 async def test_the_next_are_claimed_while_half_of_those_ahead_are_still_there() -> None:
@@ -179,7 +179,7 @@ async def test_a_thousand_unrecorded_jobs_are_enough() -> None:
         await stage.add(count=3000)
         stage.store.down.add("settle")
         await stage.clock.advance(60)
-        assert held(stage) <= 1000 + 1004
+        assert held(stage) <= 1000 + 504
         stage.store.down.clear()
         await stage.clock.advance(10)
         assert len(stage.told(JobEnded)) == 3000

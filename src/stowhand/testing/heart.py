@@ -45,6 +45,9 @@ class MemoryHeart:
         with self._store.transaction() as (rows, now):
             return leasing.reset(rows, [lease], now)
 
+    def check(self) -> None:
+        pass
+
     def maintain(self) -> None:
         with self._store.transaction() as (rows, now):
             oldest = now - timedelta(seconds=rows.kept or 0.0)

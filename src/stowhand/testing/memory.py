@@ -234,7 +234,7 @@ def refuse_roles(roles: bool) -> None:
 def claimed(row: Row) -> Claim[Job]:
     """What a worker gets."""
     lease = Lease(row.id, str(row.token), row.epoch)
-    return Claim(lease, row.job(), row.task, row.attempts, row.max_attempts, row.queue)
+    return Claim(lease, row.job(), row.task, row.attempts, row.max_attempts, row.queue, row.resets)
 
 
 def matches(row: Row, wanted: JobFilter) -> bool:

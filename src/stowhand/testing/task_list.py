@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,12 +16,14 @@ from stowhand.lifecycle import Ended, Outcome, Snooze
 from stowhand.observe.job_logger import job_logger
 from stowhand.options import WorkerOptions
 from stowhand.outcomes import from_error, from_returned
-from stowhand.queue_store import QueueStore
+from stowhand.queue_store import QueueStore, Reschedule
 from stowhand.stores import open_store
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
 from stowhand.worker import Worker
+
+LATER = timedelta(days=1)
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +77,12 @@ async def _run(store: QueueStore, registry: Registry, concurrency: int, options:
     events = Events()
     events.on(JobEnded, once.recorded)
     chosen = WorkerOptions(tasks=registry.names, concurrency=concurrency, once=True, **options)
-    once.worker = Worker(store, once, chosen, events=events)
     try:
-        await once.worker.run()
+        await Worker(store, once, chosen, events=events).run()
     finally:
         handler.close()
+        for job_id, run_at in once.back.items():
+            await store.reschedule_jobs([job_id], Reschedule(run_at=run_at))
     return once.ran
 
 
@@ -91,15 +95,15 @@ class _Once:
         self._said: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
         self._seen: set[int] = set()
         self.ran: list[Ran] = []
-        self.worker: Worker | None = None
+        self.back: dict[int, datetime] = {}
+        """Jobs that came back at once, and when they are really due."""
 
     async def handle(self, attempt: Attempt[Job]) -> object:
-        """As the inner handler; a job that comes back at once ends the run instead, unspent."""
+        """As the inner handler; a job that comes back at once is put off, unspent, until the others have run."""
         job = attempt.record
         if job.id in self._seen:
-            assert self.worker is not None
-            self.worker.stop()
-            return Snooze(0)
+            self.back[job.id] = job.run_at
+            return Snooze(LATER)
         self._seen.add(job.id)
         try:
             outcome = from_returned(await self._inner.handle(attempt))

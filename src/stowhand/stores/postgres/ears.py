@@ -14,14 +14,14 @@ from stowhand.clock import SystemClock
 from stowhand.database.address import Address
 from stowhand.database.link import Connection, Dialer, hang_up, rows
 from stowhand.errors import StoreError
+from stowhand.lifecycle import Backoff
+from stowhand.retry import exponential
 from stowhand.stores.postgres.doze import Doze
 from stowhand.stores.postgres.home import Home
 
 PING_DEADLINE = 5.0
 PROVE_EVERY = 25.0
 """Seconds of silence after which the connection is asked whether it still listens."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-
 _TROUBLE = (psycopg.Error, StoreError, OSError)
 
 
@@ -43,7 +43,8 @@ class Ears:
         self._stir = asyncio.Event()
         self._heard_some = False
         """Notifications that came along with the answer to a question."""
-        self._pause = _FIRST_PAUSE
+        self._pause: Backoff = exponential(base=0.5, cap=30.0, jitter=0.2)
+        self._failures = 0
         self._not_before = 0.0
 
     @property
@@ -127,7 +128,7 @@ class Ears:
             self._doze.woke_up()
             await hang_up(connection)
             raise
-        self._connection, self._proven_at, self._pause = connection, self._clock.monotonic(), _FIRST_PAUSE
+        self._connection, self._proven_at, self._failures = connection, self._clock.monotonic(), 0
         self._tell("success")
 
     async def _fall_asleep(self, connection: Connection) -> None:
@@ -201,8 +202,8 @@ class Ears:
             self.on_listening(state, error)
 
     def _put_off(self) -> None:
-        self._not_before = self._clock.monotonic() + self._pause
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._failures += 1
+        self._not_before = self._clock.monotonic() + self._pause(self._failures)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

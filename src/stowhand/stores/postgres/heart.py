@@ -14,6 +14,7 @@ from stowhand.job import State
 from stowhand.store import Lease, Pulse, ResetJob
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_array
+from stowhand.stores.postgres.schema import newest_known, too_new
 
 PAGE = 1000
 _TRIES = 4
@@ -67,6 +68,12 @@ class PostgresHeart:
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
         return self._reset(lease=lease)
+
+    def check(self) -> None:
+        """Raises SchemaTooNew once a newer, breaking migration has been applied."""
+        ((newest,),) = self._rows("newest_breaking")
+        if newest > newest_known():
+            raise too_new(self._home, newest)
 
     def maintain(self) -> None:
         """Days of the history made ahead and dropped behind; queue rows that no job needs."""

@@ -43,7 +43,7 @@ def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
         started_at=started_at,
         worker=worker,
     )
-    return Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue)
+    return Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets)
 
 
 def read_job(row: Row) -> Job:

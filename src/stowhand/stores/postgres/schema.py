@@ -9,6 +9,7 @@ roles.sql     the four roles, for those who ask for them; what they may do stand
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 
 from stowhand.database.link import Line, Row, rows
@@ -18,6 +19,7 @@ from stowhand.queue_store import SchemaStatus
 from stowhand.stores.postgres.home import Home
 
 _FILE = re.compile(r"(\d{6})_\w+\.sql")
+_HERE = files("stowhand.stores.postgres")
 _BREAKING = "-- breaking"
 _FUNCTIONS = (
     *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "administer", "cron"),
@@ -36,9 +38,22 @@ class Migration:
         """Older versions of this package cannot work with it."""
 
 
+@cache
+def newest_known() -> int:
+    """The number of this version's last migration."""
+    return max(int(match[1]) for file in (_HERE / "migrations").iterdir() if (match := _FILE.fullmatch(file.name)))
+
+
+def too_new(home: Home, installed: int) -> SchemaTooNew:
+    """What to say about a schema that a newer version has made its own."""
+    return SchemaTooNew(
+        f"schema {home.schema!r} is at {installed}, this version knows {newest_known()}: upgrade this program"
+    )
+
+
 def read_migrations(fillings: dict[str, str]) -> list[Migration]:
     """All of them, in order, with the schema's name filled in."""
-    folder = files("stowhand.stores.postgres") / "migrations"
+    folder = _HERE / "migrations"
     found = [(match, file) for file in folder.iterdir() if (match := _FILE.fullmatch(file.name))]
     found.sort(key=lambda pair: pair[0][1])
     return [Migration(int(match[1]), fill(file.read_text("utf-8"), fillings)) for match, file in found]
@@ -46,7 +61,7 @@ def read_migrations(fillings: dict[str, str]) -> list[Migration]:
 
 def read_functions(fillings: dict[str, str]) -> list[str]:
     """The texts of all functions, with the schema's name filled in."""
-    folder = files("stowhand.stores.postgres") / "functions"
+    folder = _HERE / "functions"
     return [fill((folder / f"{name}.sql").read_text("utf-8"), fillings) for name in _FUNCTIONS]
 
 
@@ -57,8 +72,8 @@ class Installer:
         self._home = home
         self._migrations = read_migrations(home.fillings)
         self._functions = read_functions(home.fillings)
-        self._roles = fill((files("stowhand.stores.postgres") / "roles.sql").read_text("utf-8"), home.fillings)
-        self._expected = self._migrations[-1].number
+        self._roles = fill((_HERE / "roles.sql").read_text("utf-8"), home.fillings)
+        self._expected = newest_known()
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
         """Whatever is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide.
@@ -110,9 +125,7 @@ class Installer:
                 "run `stowhand migrate`"
             )
         if status.breaking:
-            raise SchemaTooNew(
-                f"schema {name!r} is at {status.installed}, this version knows {status.expected}: upgrade this program"
-            )
+            raise too_new(self._home, status.installed)
 
     def _judge(self, applied: list[Row] | None) -> SchemaStatus:
         if not applied:

@@ -192,6 +192,9 @@ select pg_catalog.to_regclass({schema_name} || '.live') is not null
 -- name: migrations
 select id, breaking from {schema}.migrations order by id
 
+-- name: newest_breaking
+select coalesce(max(id), 0) from {schema}.migrations where breaking
+
 -- name: create_schema
 create schema {schema}
 

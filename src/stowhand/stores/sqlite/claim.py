@@ -176,4 +176,4 @@ def _serial_levels(connection: sqlite3.Connection, given: dict[str, Any]) -> Ite
 
 def _to_claim(row: tuple[Any, ...], token: str) -> Claim[Job]:
     job = to_job(row)
-    return Claim(Lease(job.id, token, row[22]), job, job.task, job.attempts, job.max_attempts, job.queue)
+    return Claim(Lease(job.id, token, row[22]), job, job.task, job.attempts, job.max_attempts, job.queue, job.resets)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from stowhand.clock import stopwatch
 from stowhand.queue_store import LEDGER_DAYS
 from stowhand.store import DAY, Lease, Pulse, ResetJob
-from stowhand.stores.sqlite import leave
+from stowhand.stores.sqlite import leave, schema
 from stowhand.stores.sqlite.connection import Connection
 from stowhand.stores.sqlite.moment import Moment, micros
 from stowhand.stores.sqlite.rows import as_json
@@ -84,6 +84,10 @@ class SqliteHeart:
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job."""
         return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
+
+    def check(self) -> None:
+        """Raises SchemaTooNew once a newer, breaking migration has been applied."""
+        self._connection.read(lambda connection, _now: schema.check_newer(connection))
 
     def maintain(self) -> None:
         """Prune the history, the abandoned tokens and the ledger of ticks, a little at a time."""

@@ -35,10 +35,21 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: its schema is {found.installed}, this package needs {VERSION}: run `stowhand migrate`"
         )
     if found.breaking:
-        raise SchemaTooNew(
-            f"{path}: its schema is {found.installed}, this package knows {VERSION}, and the change between them is"
-            " breaking: upgrade this package"
-        )
+        raise _too_new(str(path), found)
+
+
+def check_newer(connection: sqlite3.Connection) -> None:
+    """Raise when a newer version has made the file its own meanwhile."""
+    found = status(connection)
+    if found.breaking:
+        raise _too_new("the file", found)
+
+
+def _too_new(what: str, found: SchemaStatus) -> SchemaTooNew:
+    return SchemaTooNew(
+        f"{what}: its schema is {found.installed}, this package knows {VERSION}, and the change between them is"
+        " breaking: upgrade this package"
+    )
 
 
 def status(connection: sqlite3.Connection) -> SchemaStatus:

@@ -1,0 +1,81 @@
+"""A schema that changes under a running worker: taken away, or upgraded beyond what the worker knows."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import psycopg
+import pytest
+
+import stowhand.worker
+from stowhand import App, resetter, taker
+from stowhand.errors import SchemaMissing, SchemaTooNew
+from tests.conftest import Run
+
+
+def apply_a_newer_migration(url: str, *, breaking: bool) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+            file.execute("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (999, ?, 0)", (breaking,))
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute("insert into stowhand.migrations (id, breaking) values (999, %s)", (breaking,))
+
+
+def new_app(url: str) -> App:
+    app = App(url)
+
+    @app.task
+    async def idle() -> None:
+        pass
+
+    return app
+
+
+def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
+    url: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resetter, "CHECK_EVERY", 0.0)
+
+    async def story() -> None:
+        app = new_app(url)
+        await app.open(install=True)
+        worker = app.worker(sweep_interval=0.05)
+        apply_a_newer_migration(url, breaking=True)
+        with pytest.raises(SchemaTooNew, match="999"):
+            await worker.run()
+        await app.close()
+
+    run(story())
+
+
+def test_a_newer_version_that_breaks_nothing_is_no_reason_to_leave(url: str, run: Run) -> None:
+    async def story() -> None:
+        app = new_app(url)
+        await app.open(install=True)
+        apply_a_newer_migration(url, breaking=False)
+        heart = (await app.open()).heart()
+        heart.check()
+        heart.close()
+        await app.close()
+
+    run(story())
+
+
+def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
+    url: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taker, "SCHEMA_PATIENCE", 2)
+    monkeypatch.setattr(stowhand.worker, "LAST_PAUSE", 0.1)
+
+    async def story() -> None:
+        app = new_app(url)
+        store = await app.open(install=True)
+        worker = app.worker(poll_interval=0.05)
+        await store.uninstall()
+        with pytest.raises(SchemaMissing):
+            await worker.run()
+        await app.close()
+
+    run(story())
