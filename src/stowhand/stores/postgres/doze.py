@@ -11,7 +11,7 @@ from __future__ import annotations
 STREAK = 5
 """Claims that brought something, one after the other: there is more than this worker can do."""
 WINDOW = 0.25
-MANY = 50
+MANY = 250
 """Jobs or wake-ups in the last one or two windows. Who gets as many looks again soon, and is not woken for each."""
 SOON = 0.005
 AGAIN = (0.05, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -56,18 +57,34 @@ class Producer:
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
-        ids: list[int] = []
-        keys: set[str] = set()
         try:
             async with self._home.pool.connection("enqueue") as connection, connection.transaction():
-                async for chunk in _chunks(jobs):
-                    _refuse_twice(chunk, keys)
-                    ids.extend(await self.write(connection, chunk))
+                ids = await self._write_all(connection, _chunks(jobs))
                 if ids:
                     await self.run(connection, "wake", ())
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._blamed(error, None) from None
         return ids
+
+    async def _write_all(self, connection: Line, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
+        """Each chunk is gathered while the server writes the one before."""
+        ids: list[int] = []
+        keys: set[str] = set()
+        writing: asyncio.Task[list[int]] | None = None
+        try:
+            async for chunk in chunks:
+                _refuse_twice(chunk, keys)
+                if writing is not None:
+                    ids.extend(await writing)
+                writing = asyncio.create_task(self.write(connection, chunk))
+                await asyncio.sleep(0)  # it is sent now, not when the next chunk is complete
+            if writing is not None:
+                ids.extend(await writing)
+            return ids
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All or none, by one statement; the jobs themselves, in the order given."""
