@@ -20,7 +20,7 @@ def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_inn
     url: str, workers: Workers
 ) -> None:
     async def enqueue(store: QueueStore) -> int:
-        innocent = [NewJob(task="innocent", payload=f'{{"number": {n}, "pause": 0.002}}') for n in range(INNOCENT)]
+        innocent = [NewJob(task="innocent", payload=f'{{"number": {n}, "pause": 0.02}}') for n in range(INNOCENT)]
         ids = await store.enqueue_many([*innocent[:100], NewJob(task="killer"), *innocent[100:]])
         return ids[100]
 
