@@ -8,15 +8,12 @@ import psycopg
 
 from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.clock import SystemClock
-from stowhand.database import trouble
+from stowhand.database.repeating import repeated
 from stowhand.errors import StoreUnreachable
 from stowhand.job import Job
 from stowhand.queue_store import Reschedule
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import plain_array, read_job, text_array
-
-_TRIES = 4
-_PAUSE = 0.05
 
 
 class Administrator:
@@ -45,22 +42,16 @@ class Administrator:
         return await self._jobs("force_unlock_workers", text_array(read_workers(workers)), self._home.keep)
 
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
-        """Again, a few times, after what was definitely not done; but a row that stays locked is somebody's affair."""
-        attempt = 0
         with self._home.translated():
-            while True:
-                attempt += 1
-                try:
-                    found = await self._home.pool.rows(
-                        "inspect", self._home.statements[name], (*values, self._home.now())
-                    )
-                    return [read_job(row) for row in found]
-                except psycopg.errors.LockNotAvailable:
-                    raise StoreUnreachable(
-                        f"{self._home.address}: somebody's open transaction holds one of the jobs; nothing was "
-                        "changed, try again when it has ended"
-                    ) from None
-                except psycopg.Error as error:
-                    if attempt == _TRIES or not trouble.is_transient(error):
-                        raise
-                    await self._clock.sleep(_PAUSE * attempt)
+            return await repeated(lambda: self._ask(name, values), self._clock)
+
+    async def _ask(self, name: str, values: tuple[object, ...]) -> Sequence[Job]:
+        """A row that stays locked is somebody's affair: it is not asked for again."""
+        try:
+            found = await self._home.pool.rows("inspect", self._home.statements[name], (*values, self._home.now()))
+        except psycopg.errors.LockNotAvailable:
+            raise StoreUnreachable(
+                f"{self._home.address}: somebody's open transaction holds one of the jobs; nothing was "
+                "changed, try again when it has ended"
+            ) from None
+        return [read_job(row) for row in found]

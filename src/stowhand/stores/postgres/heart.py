@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psycopg
-
 from stowhand import lifecycle
-from stowhand.clock import sleep_blocking
-from stowhand.database import trouble
 from stowhand.database.blocking import BlockingLink, Row
+from stowhand.database.repeating import repeated_blocking
 from stowhand.job import State
 from stowhand.store import Lease, Pulse, ResetJob
 from stowhand.stores.postgres.home import Home
@@ -17,8 +14,6 @@ from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_
 from stowhand.stores.postgres.schema import newest_known, too_new
 
 PAGE = 1000
-_TRIES = 4
-_PAUSE = 0.05
 
 
 class PostgresHeart:
@@ -116,12 +111,6 @@ class PostgresHeart:
 
     def _rows(self, name: str, *values: object) -> list[Row]:
         """Again, a few times, after what was definitely not done."""
+        statement = self._home.statements[name]
         with self._home.translated():
-            for attempt in range(1, _TRIES):
-                try:
-                    return self._link.rows(self._home.statements[name], values, self._home.patience)
-                except psycopg.Error as error:
-                    if not trouble.is_transient(error):
-                        raise
-                    sleep_blocking(_PAUSE * attempt)
-            return self._link.rows(self._home.statements[name], values, self._home.patience)
+            return repeated_blocking(lambda: self._link.rows(statement, values, self._home.patience))

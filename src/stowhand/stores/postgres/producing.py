@@ -13,6 +13,7 @@ import psycopg
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
 from stowhand.database.link import Line, Row, rows
+from stowhand.database.repeating import repeated
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.job import Job, KeyMode, NewJob
@@ -22,8 +23,6 @@ from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import new_job, read_job
 
 CHUNK = 1000
-_TRIES = 4
-_PAUSE = 0.05
 
 
 class Producer:
@@ -40,20 +39,14 @@ class Producer:
         plain = self._inserts and is_plain(job)
         statement = self._home.statements["enqueue_plain" if plain else "enqueue"]
         values = (plain_values_of if plain else values_of)(job, self._home.now())
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                (row,) = await self._home.pool.rows("enqueue", statement, values)
-                return new_job(job, row) if plain else read_job(row)
-            except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
-                if attempt < _TRIES and trouble.is_transient(error):
-                    await self._clock.sleep(_PAUSE * attempt)
-                    continue
-                if plain and trouble.is_forbidden(error):
-                    self._inserts = False
-                    return await self.enqueue(job)
-                raise self._blamed(error, job) from None
+        try:
+            (row,) = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+            if plain and trouble.is_forbidden(error):
+                self._inserts = False
+                return await self.enqueue(job)
+            raise self._blamed(error, job) from None
+        return new_job(job, row) if plain else read_job(row)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
@@ -89,18 +82,12 @@ class Producer:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All or none, by one statement; the jobs themselves, in the order given."""
         _refuse_twice(jobs, set())
-        values = Bulk(jobs).values_of_each(self._home.now())
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                found = await self._home.pool.rows("enqueue", self._home.statements["enqueue_each"], values)
-                return [read_job(row) for row in found]
-            except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
-                if attempt < _TRIES and trouble.is_transient(error):
-                    await self._clock.sleep(_PAUSE * attempt)
-                    continue
-                raise self._blamed(error, None) from None
+        statement, values = self._home.statements["enqueue_each"], Bulk(jobs).values_of_each(self._home.now())
+        try:
+            found = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+            raise self._blamed(error, None) from None
+        return [read_job(row) for row in found]
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """In the caller's transaction, on the caller's connection; never committed here."""

@@ -11,6 +11,7 @@ from stowhand import limits, strict_json
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
 from stowhand.database.link import Connection, Link, Row, rows
+from stowhand.database.repeating import repeated
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
@@ -23,9 +24,6 @@ from stowhand.text import clean
 Entry = tuple[Lease, Settlement]
 Pair = tuple[int, str]
 T = TypeVar("T")
-
-_TRIES = 4
-_PAUSE = 0.05
 
 # A row is mostly locked by a statement of ours (a cancel, a key that moves on): gone in a moment. What takes longer is
 # an application's transaction, and the caller's affair.
@@ -149,16 +147,12 @@ class Settlements:
 
     async def _persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         """Again, a few times, after what was definitely not done (a deadlock, a server shutting down)."""
-        for attempt in range(1, _TRIES):
-            try:
-                async with self._link.connection() as connection:
-                    return await action(connection)
-            except psycopg.Error as error:
-                if not trouble.is_transient(error):
-                    raise
-                await self._clock.sleep(_PAUSE * attempt)
-        async with self._link.connection() as connection:
-            return await action(connection)
+
+        async def act() -> T:
+            async with self._link.connection() as connection:
+                return await action(connection)
+
+        return await repeated(act, self._clock)
 
 
 def _all_completed(batch: Sequence[Entry]) -> list[Lease] | None:

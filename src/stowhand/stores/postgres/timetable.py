@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import psycopg
-
 from stowhand.checking import check_since, read_items, read_ticks
 from stowhand.clock import SystemClock
-from stowhand.database import trouble
+from stowhand.database.repeating import repeated
 from stowhand.queue_store import Entered, KnownItem, Tick
 from stowhand.stores.postgres.bulk import moments
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.producing import Producer
 from stowhand.stores.postgres.rows import Row, plain_array, text_array
-
-_TRIES = 4
-_PAUSE = 0.05
 
 
 class Timetable:
@@ -47,16 +42,8 @@ class Timetable:
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
         checked = read_ticks(ticks, await self.now())
-        attempt = 0
         with self._home.translated():
-            while True:
-                attempt += 1
-                try:
-                    return await self._schedule(checked)
-                except psycopg.Error as error:
-                    if attempt == _TRIES or not trouble.is_transient(error):
-                        raise
-                    await self._clock.sleep(_PAUSE * attempt)
+            return await repeated(lambda: self._schedule(checked), self._clock)
 
     async def known_items(self) -> Sequence[KnownItem]:
         """All of them, by identifier."""
