@@ -16,6 +16,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stowhand.budget import Budget
+    from stowhand.conditions import Where, sql
     from stowhand.errors import (
         ConfigurationError,
         InvalidJob,
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
         StowhandError,
     )
     from stowhand.events import Events
-    from stowhand.handler import Attempt, Handler, Policy
+    from stowhand.execution_log import ExecutionLogEntry
+    from stowhand.handler import Attempt, Claimable, Handler, Policy
     from stowhand.job import Job, KeyMode, NewJob, State
     from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
     from stowhand.options import WorkerOptions
-    from stowhand.resetter import Resetter
+    from stowhand.resetter import Resetter, ResetterOptions
     from stowhand.service.app import App
+    from stowhand.service.run_all import run_all
     from stowhand.store import Lease, Store, StoreOptions
     from stowhand.stores import open_store
     from stowhand.tasks.context import Context
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "budget": ("Budget",),
+    "conditions": ("Where", "sql"),
     "errors": (
         "ConfigurationError",
         "InvalidJob",
@@ -50,12 +56,14 @@ _ROOMS = {
         "StowhandError",
     ),
     "events": ("Events",),
-    "handler": ("Attempt", "Handler", "Policy"),
+    "execution_log": ("ExecutionLogEntry",),
+    "handler": ("Attempt", "Claimable", "Handler", "Policy"),
     "job": ("Job", "KeyMode", "NewJob", "State"),
     "lifecycle": ("Cancel", "Complete", "Fail", "Outcome", "Retry", "Snooze"),
     "options": ("WorkerOptions",),
-    "resetter": ("Resetter",),
+    "resetter": ("Resetter", "ResetterOptions"),
     "service.app": ("App",),
+    "service.run_all": ("run_all",),
     "store": ("Lease", "Store", "StoreOptions"),
     "stores": ("open_store",),
     "tasks.context": ("Context",),
@@ -66,11 +74,14 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "App",
     "Attempt",
+    "Budget",
     "Cancel",
+    "Claimable",
     "Complete",
     "ConfigurationError",
     "Context",
     "Events",
+    "ExecutionLogEntry",
     "Fail",
     "Handler",
     "InvalidJob",
@@ -84,6 +95,7 @@ __all__ = [
     "Poison",
     "Policy",
     "Resetter",
+    "ResetterOptions",
     "Retry",
     "Snooze",
     "State",
@@ -91,10 +103,13 @@ __all__ = [
     "StoreOptions",
     "StoreUnreachable",
     "StowhandError",
+    "Where",
     "Worker",
     "WorkerOptions",
     "__version__",
     "open_store",
+    "run_all",
+    "sql",
 ]
 
 

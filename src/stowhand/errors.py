@@ -10,6 +10,9 @@ StowhandError
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
+│   ├── LeaseLost             a write of an attempt that no longer holds its record: nothing was changed
+│   ├── LogRefused            no such entry, or the log of an attempt that is over
+│   ├── TableUnsuitable       a user's table, or view, cannot be served as it is; says the DDL that mends it
 │   └── SchemaError           the store's schema does not suit this version            (exit code 4)
 │       ├── SchemaMissing     nothing is installed
 │       ├── SchemaOutdated    an older schema: run ``stowhand migrate``
@@ -62,6 +65,18 @@ class OutcomeUnknown(StoreError):
 
     Repeat it with the same ``key``: with a key a repeat yields one job.
     """
+
+
+class LeaseLost(StoreError):
+    """The attempt does not hold its record any more: somebody else has it, or it is gone. Nothing was changed."""
+
+
+class LogRefused(StoreError):
+    """There is no such entry in the execution log, or the attempt that it belongs to is over. Nothing was changed."""
+
+
+class TableUnsuitable(StoreError):
+    """A user's table or view cannot be served as it is. The message names each trouble and the DDL that mends it."""
 
 
 class SchemaError(StoreError):

@@ -5,17 +5,16 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from stowhand.lifecycle import Ended
-from stowhand.store import Lease, ResetJob
+from stowhand.store import JobId, Lease, ResetJob
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened. Subclasses are the closed list; no other module adds one."""
+    """Something that happened. Subclasses are the closed list; only ``cron_events.py`` adds those of the scheduler."""
 
 
 class WorkerStarted(Event, frozen=True):
@@ -67,7 +66,7 @@ class JobStarted(Event, frozen=True):
     """A handler begins."""
 
     worker: str
-    job_id: int
+    job_id: JobId
     task: str
     attempt: int
 
@@ -76,7 +75,7 @@ class JobEnded(Event, frozen=True):
     """A handler ended; the store has recorded it."""
 
     worker: str
-    job_id: int
+    job_id: JobId
     task: str
     attempt: int
     max_attempts: int
@@ -89,7 +88,7 @@ class JobLost(Event, frozen=True):
     """The lease was gone: whatever the handler did or will do, nothing was written for it."""
 
     worker: str
-    job_id: int
+    job_id: JobId
     task: str
     why: str
 
@@ -98,15 +97,56 @@ class JobUnknown(Event, frozen=True):
     """A settlement was repeated after a cut connection, and the store has no trace of it either way."""
 
     worker: str
-    job_id: int
+    job_id: JobId
     task: str
+
+
+class JobSaid(Event, frozen=True):
+    """A handler wrote a line through ``ctx.logger``."""
+
+    worker: str
+    job_id: JobId | None
+    """``None``: said by ``pre_claim``, which has no job."""
+    task: str
+    level: str
+    """debug, info, warning, error."""
+    message: str
+    facts: dict[str, Any]
+
+
+class HookFailed(Event, frozen=True):
+    """``pre_claim`` or ``post_handle`` raised. Nothing depends on it but the next claim, which waits an interval."""
+
+    worker: str
+    hook: str
+    job_id: JobId | None
+    error: str
+
+
+class HookRan(Event, frozen=True):
+    """``pre_handle``, ``handle`` or ``post_handle`` has ended, well or not."""
+
+    worker: str
+    task: str
+    hook: str
+    seconds: float
+    failed: bool
+
+
+class StoreCalled(Event, frozen=True):
+    """A call to a table's store has ended. ``store``: its name."""
+
+    store: str
+    operation: str
+    seconds: float
+    failed: bool
 
 
 class JobsReturned(Event, frozen=True):
     """Claimed but not started (or stopped before the end): handed back unspent."""
 
     worker: str
-    job_ids: tuple[int, ...]
+    job_ids: tuple[JobId, ...]
     why: str
 
 
@@ -114,12 +154,14 @@ class JobsReset(Event, frozen=True):
     """Taken back from workers that are gone."""
 
     jobs: tuple[ResetJob, ...]
+    by: str = ""
+    """The worker, or the resetter, that did it."""
 
 
 class ResultDropped(Event, frozen=True):
     """The job completed; its result could not be kept."""
 
-    job_id: int
+    job_id: JobId
     task: str
     why: str
 
@@ -155,7 +197,7 @@ class LoopBlocked(Event, frozen=True):
 
     worker: str
     task: str | None
-    job_id: int | None
+    job_id: JobId | None
     seconds: float
     stack: str
     beating: bool
@@ -166,7 +208,7 @@ class ThreadAbandoned(Event, frozen=True):
     """A synchronous handler outlived its timeout. The thread goes on; its result will be ignored."""
 
     worker: str
-    job_id: int
+    job_id: JobId
     task: str
 
 
@@ -185,54 +227,6 @@ class TasksReloaded(Event, frozen=True):
 
     worker: str
     tasks: tuple[str, ...]
-    problem: str | None
-
-
-class CronStarted(Event, frozen=True):
-    """The scheduler knows its items and has made up for what was missed."""
-
-    items: tuple[str, ...]
-    backfilled: int
-
-
-class CronScheduled(Event, frozen=True):
-    """A tick of an item has become a job."""
-
-    identifier: str
-    task: str
-    job_id: int
-    at: datetime
-    backfilled: bool
-    late: float
-    """Seconds between the tick and its job, by the store's clock."""
-
-
-class CronConflict(Event, frozen=True):
-    """Another scheduler has scheduled this tick, from an item that is not ours, under the same identifier."""
-
-    identifier: str
-    at: datetime
-    ours: str
-    theirs: str
-
-
-class CronClockMoved(Event, frozen=True):
-    """The store's clock is not where it should be. Back (negative): nothing is repeated. Forward: all is caught up."""
-
-    seconds: float
-
-
-class CronTrouble(Event, frozen=True):
-    """Scheduling failed; it begins anew, backfill included, after ``retry_in`` seconds."""
-
-    error: str
-    retry_in: float
-
-
-class CronReloaded(Event, frozen=True):
-    """The crontab was read again. ``problem``: why the old items stay."""
-
-    items: tuple[str, ...]
     problem: str | None
 
 

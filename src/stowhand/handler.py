@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
+from stowhand.attempt_logger import AttemptLogger
+from stowhand.conditions import Condition
+from stowhand.errors import ConfigurationError
 from stowhand.job import NewJob
-from stowhand.lifecycle import Backoff
+from stowhand.lifecycle import Backoff, Outcome, Settlement
 from stowhand.retry import natural
-from stowhand.store import Claim, Lease
+from stowhand.store import Claim, Lease, Verdict
 
 R = TypeVar("R")
+Conditions = bool | Condition | tuple[Condition, ...] | list[Condition]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,15 +29,44 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = natural
 
 
+class Transaction(Protocol):
+    """An open transaction that holds an attempt's record locked: its end is written there, and nowhere else."""
+
+    async def settle(self, settlement: Settlement) -> Verdict:
+        """Write how the attempt ended, and commit.
+
+        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise.
+        Raises nothing but StoreError; then it is not known.
+        """
+
+    async def rollback(self) -> None:
+        """Undo everything. The record is as it was when it was claimed: to be handed back, or lost."""
+
+
 class Attempt(Generic[R]):
-    """One run of a handler: the record, its lease, and how the outside reaches in.
+    """One run of a handler: the record, its lease, and how the outside reaches in. Handlers know it as ``ctx``.
 
     ``then`` collects jobs to enqueue together with the settlement of this attempt.
     """
 
-    __slots__ = ("_canceled", "cancel_reason", "claim", "detached", "lost", "started", "then")
+    __slots__ = (
+        "_canceled",
+        "_connection",
+        "_logger",
+        "_store",
+        "cancel_reason",
+        "claim",
+        "decided",
+        "detached",
+        "lost",
+        "started",
+        "then",
+        "transaction",
+    )
 
-    def __init__(self, claim: Claim[R], started: float) -> None:
+    def __init__(
+        self, claim: Claim[R], started: float, logger: Callable[[Claim[Any]], AttemptLogger] | None = None
+    ) -> None:
         self.claim = claim
         self.started = started
         """By the worker's monotonic clock."""
@@ -43,6 +77,13 @@ class Attempt(Generic[R]):
         self.detached = False
         """Something that cannot be stopped (a thread) still runs for this attempt."""
         self.then: list[NewJob] = []
+        self.decided: Outcome | None = None
+        """What the store was told on the handler's behalf (``requeue``): it stands if the handler returns."""
+        self.transaction: Transaction | None = None
+        """Where the attempt's end is to be written, if it has a transaction of its own."""
+        self._logger = logger
+        self._store: Any = None
+        self._connection: Any = None
         self._canceled: asyncio.Event | None = None
 
     @property
@@ -54,6 +95,32 @@ class Attempt(Generic[R]):
     def record(self) -> R:
         """What the store handed over."""
         return self.claim.record
+
+    @property
+    def logger(self) -> AttemptLogger:
+        """A logger whose lines bear the task's name and the record's id."""
+        return self._logger(self.claim) if self._logger is not None else AttemptLogger.mute()
+
+    @property
+    def store(self) -> Any:
+        """The store as this attempt sees it: guarded by its lease, and inside its transaction where it has one.
+
+        What it can do is the store's matter; a table's is ``stowhand.stores.table.AttemptStore``.
+        """
+        if self._store is None:
+            raise ConfigurationError("this store has nothing to give to a running handler")
+        return self._store
+
+    @property
+    def connection(self) -> Any:
+        """The connection of the attempt's own transaction (psycopg's)."""
+        if self._connection is None:
+            raise ConfigurationError("this attempt has no transaction of its own (TableOptions: transactional=True)")
+        return self._connection
+
+    def furnish(self, store: Any, connection: Any = None) -> None:
+        """Said by the store, before the handler runs: what ``store`` and ``connection`` are."""
+        self._store, self._connection = store, connection
 
     @property
     def canceled(self) -> bool:
@@ -77,6 +144,38 @@ class Attempt(Generic[R]):
             self._canceled.set()
 
 
+@runtime_checkable
+class Attendant(Protocol):
+    """A store that stands by while a handler runs. Optional: a worker asks whether its store is one."""
+
+    async def admit(self) -> None:
+        """Called once before a worker's first claim. Raises what makes the store unfit to be worked on."""
+
+    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Furnish the attempt; give what is to enclose its hooks and its handler, if anything.
+
+        What encloses it may set ``attempt.transaction``, and leave it open: the worker settles there. It may raise
+        LeaseLost on entering: nothing is run then, and nothing recorded.
+        """
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """The ``ctx`` of ``pre_claim``."""
+
+    worker: str
+    free: int
+    """Slots in which nothing runs."""
+    running: int
+    logger: AttemptLogger
+
+
+class Claimable(msgspec.Struct, frozen=True):
+    """An answer of ``pre_claim`` in full: claim, with these conditions, up to ``limit`` records."""
+
+    conditions: tuple[Any, ...] = ()
+    limit: int = 1
+
+
 class Handler(Protocol):
     """What a worker runs for each record it claims.
 
@@ -84,25 +183,40 @@ class Handler(Protocol):
     what it raises is a ``Retry``, or a ``Fail`` when ``NonRetryable`` is in its chain of causes.
 
     A handler may also have:
-        ``policy(claim) -> Policy``     timeout and backoff for this record
-        ``encode(result) -> str``       a result as JSON text; raises ValueError when it cannot be kept
+        ``async pre_claim(ctx)``              before each claim: False (not now), True, conditions, or ``Claimable``;
+                                              one record is claimed at a time then, unless ``Claimable`` says more
+        ``async pre_handle(ctx, record)``     before ``handle``
+        ``async post_handle(ctx, record)``    after every ``pre_handle``, when the record has been marked
+        ``policy(claim) -> Policy``           timeout and backoff for this record
+        ``encode(result) -> str``             a result as JSON text; raises ValueError when it cannot be kept
+        ``retryable(error) -> bool``          False: what it raised fails the record at once
     """
 
-    async def handle(self, attempt: Attempt[Any]) -> object:
+    async def handle(self, ctx: Attempt[Any], record: Any) -> object:
         """Do the work."""
 
 
+Function = Callable[[Attempt[Any], Any], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
 
 
 class _Function:
-    def __init__(self, function: Callable[[Attempt[Any]], Awaitable[object]]) -> None:
-        self._function = function
-
-    async def handle(self, attempt: Attempt[Any]) -> object:
-        return await self._function(attempt)
+    def __init__(self, function: Function) -> None:
+        self.handle = function
 
 
-def handler(function: Callable[[Attempt[Any]], Awaitable[object]]) -> Handler:
-    """A handler from one async function."""
-    return _Function(function)
+def handler(function: Function) -> Handler:
+    """A handler from one async function of (ctx, record)."""
+    return cast("Handler", _Function(function))
+
+
+def handler_of(given: Handler | Function) -> Handler:
+    """A handler is itself; an async callable of (ctx, record) is one. Raises ConfigurationError for anything else."""
+    if not isinstance(given, type):
+        if hasattr(given, "handle"):
+            return given
+        if callable(given):
+            return handler(given)
+    raise ConfigurationError(
+        f"handler: {given!r} given; give an async function of (ctx, record), or an object with an async handle"
+    )

@@ -23,8 +23,8 @@ from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
 from stowhand.leases import Held, Leases, leases_of
 from stowhand.options import OUTAGE, WorkerOptions
-from stowhand.resetter import Resetter
 from stowhand.store import Heart, Lease
+from stowhand.sweep import Sweep
 
 AHEAD_AT_MOST = 1.0
 """Seconds a job may be held without having been started."""
@@ -51,7 +51,9 @@ class Keeper:
         self._heart, self._leases, self._options = heart, leases, options
         self._events, self._clock, self._worker = events, clock, worker
         self._tell_lost, self._tell_canceled = tell_lost, tell_canceled
-        self._resetter = Resetter(heart, events, clock, interval=options.sweep_interval, slack=options.every_beat)
+        self._sweep = Sweep(
+            heart, events, clock, name=worker, interval=options.sweep_interval, slack=options.every_beat
+        )
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._dead_tokens: list[str] = []
@@ -106,7 +108,7 @@ class Keeper:
             stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
-            self._resetter.tick(working=len(self._leases) > 0)
+            self._sweep.tick(working=len(self._leases) > 0)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -150,7 +152,7 @@ class Keeper:
     def _run_errands(self) -> None:
         """Each is forgotten only after the store has taken it; each is harmless when repeated."""
         while self._crashed:
-            self._resetter.tell(self._heart.reset_lease(self._crashed[0]))
+            self._sweep.tell(self._heart.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
         for token in tuple(self._dead_tokens):

@@ -15,16 +15,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from typing import Any
 
+from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock
-from stowhand.handler import Attempt, Handler
+from stowhand.errors import LeaseLost
+from stowhand.handler import Attempt
 from stowhand.lane import ChildCrashed, Ending, Isolate, Lane, Stop
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import Cancel, Outcome, Retry
 from stowhand.outcomes import from_error, from_returned
+from stowhand.store import Claim
 
 BREATH = 0.005
 """Seconds of jobs that never wait, after which the loop gets a turn."""
 LONG_AGO = float("-inf")
+Handle = Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]]
 
 
 class Lanes:
@@ -32,16 +36,18 @@ class Lanes:
 
     def __init__(
         self,
-        handler: Handler,
+        handle: Handle,
         leases: Leases,
         ending: Ending,
         clock: Clock,
         concurrency: int,
         timeout_of: Callable[[Any], float | None],
         isolate: Isolate | None,
+        logger_of: Callable[[Claim[Any]], AttemptLogger],
     ) -> None:
-        self._handle = handler.handle
+        self._handle = handle
         self._isolate = isolate
+        self._logger_of = logger_of
         self.can_isolate = isolate is not None
         """Suspects run in a child here; elsewhere, alone."""
         self._timeout_of = timeout_of
@@ -164,7 +170,7 @@ class Lanes:
 
     def _begin(self, lane: Lane, held: Held) -> Coroutine[Any, Any, None] | None:
         """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
-        attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic())
+        attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic(), self._logger_of)
         held.attempt = attempt
         lane.held, lane.stop, lane.waited = held, None, False
         self.running += 1
@@ -173,7 +179,10 @@ class Lanes:
         outcome: Outcome | None
         self.driving = held
         try:
-            coroutine = context.run(self._isolate if held.suspect and self._isolate else self._handle, attempt)
+            if held.suspect and self._isolate is not None:
+                coroutine = context.run(self._isolate, attempt)
+            else:
+                coroutine = context.run(self._handle, attempt, held.claim.record)
             waits_for = context.run(coroutine.send, None)
         except StopIteration as end:
             outcome = from_returned(end.value)
@@ -237,6 +246,9 @@ class Lanes:
         match lane.stop:
             case None if isinstance(error, ChildCrashed):
                 lane.stop = Stop.CRASHED
+                return None
+            case None if isinstance(error, LeaseLost):
+                lane.stop = Stop.LOST
                 return None
             case None:
                 return from_error(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 
 import msgspec
 
@@ -11,6 +12,7 @@ from stowhand import limits
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff
 from stowhand.retry import exponential, natural
+from stowhand.store import Terms
 
 LOOK_AHEAD_SECONDS = 0.25
 STRETCHED_POLL = 10.0
@@ -24,14 +26,22 @@ MOST = 10_000
 LONGEST = 100 * 366 * 86_400.0
 """Seconds: a hundred years. Infinity means nothing to a store."""
 NAME_LIMIT = 255
-_SECONDS = ("lease", "poll_interval", "beat", "timeout", "sweep_interval", "grace")
-_WHOLE = ("concurrency", "look_ahead")
-_MAY_BE_NONE = ("poll_interval", "beat", "timeout")
+_SECONDS = (
+    "lease",
+    "poll_interval",
+    "heartbeat_interval",
+    "job_timeout",
+    "sweep_interval",
+    "grace",
+    "max_active_time",
+)
+_WHOLE = ("concurrency", "look_ahead", "max_jobs")
+_MAY_BE_NONE = ("poll_interval", "heartbeat_interval", "job_timeout", "max_active_time", "max_jobs")
 _MAY_BE_ZERO = ("grace", "look_ahead")
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds everywhere."""
+    """Seconds everywhere; a ``timedelta`` is taken too."""
 
     name: str | None = None
     """The worker's identity; host, pid and a random boot id unless a supervisor chose one."""
@@ -43,11 +53,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How often to look without having been woken. ``None``: 2 s, stretched to 10 s while wake-ups are heard."""
     lease: float = 30.0
     """How long the store keeps a job for a worker that has gone silent."""
-    beat: float | None = None
+    heartbeat_interval: float | None = None
     """How often leases are renewed; ``None``: a third of the lease."""
     grace: float = 25.0
     """How long running jobs may take to end after the first ``stop()``."""
-    timeout: float | None = None
+    job_timeout: float | None = None
     """How long one attempt may take, where the handler's policy does not say."""
     backoff: Backoff = natural
     """How long to wait after a failure, where the handler's policy does not say."""
@@ -58,18 +68,24 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never."""
     once: bool = False
     """End when nothing is due and nothing runs."""
+    max_jobs: int | None = None
+    """Start so many jobs, and end when the last of them has."""
+    max_active_time: float | None = None
+    """Take nothing new after this time, and end when nothing runs any more."""
     sweep_interval: float = 5.0
     """How often to look for dead workers' jobs while working; six times rarer when idle."""
 
     def __post_init__(self) -> None:
+        for name in _SECONDS:
+            if isinstance(given := getattr(self, name), timedelta):
+                msgspec.structs.force_setattr(self, name, given.total_seconds())
         problems = [
             f"{name}: {trouble}"
             for name in (*_SECONDS, *_WHOLE)
             if (trouble := _trouble(name, getattr(self, name))) is not None
         ]
-        # Three times 0.1 is more than 0.3.
-        if not problems and self.beat is not None and self.beat * 3 > self.lease * 1.000001:
-            problems.append(f"beat: {self.beat} s given; a lease of {self.lease} s must last at least three beats")
+        if not problems and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
+            problems.append(trouble)
         if not callable(self.forbidden_flags):
             try:
                 msgspec.structs.force_setattr(self, "forbidden_flags", limits.read_forbidden(self.forbidden_flags))
@@ -86,13 +102,32 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def every_beat(self) -> float:
         """Seconds between two renewals of one lease."""
-        return self.beat if self.beat is not None else self.lease / 3
+        return self.heartbeat_interval if self.heartbeat_interval is not None else self.lease / 3
+
+    def under(self, terms: Terms | None) -> WorkerOptions:
+        """As they are on a store that lays down terms of its own. Raises ConfigurationError."""
+        if terms is None:
+            return self
+        beat = self.heartbeat_interval if self.heartbeat_interval is not None else terms.heartbeat_interval
+        if beat is not None and (trouble := too_rare(beat, terms.lease, "stalled_max_age")) is not None:
+            raise ConfigurationError(trouble)
+        return msgspec.structs.replace(self, lease=terms.lease, heartbeat_interval=beat)
 
     def poll(self, *, hears: bool) -> float:
         """Seconds between two looks of an idle worker."""
         if self.poll_interval is not None:
             return self.poll_interval
         return STRETCHED_POLL if hears else 2.0
+
+
+def too_rare(beat: float, lease: float, name: str) -> str | None:
+    """What is wrong with beating so rarely: one beat may be lost, and one be late, before a job is given away."""
+    if beat * 3 <= lease * 1.000001:  # three times 0.1 is more than 0.3
+        return None
+    return (
+        f"heartbeat_interval: {beat:g} s given; {name} ({lease:g} s) must last at least three beats: "
+        f"3 x {beat:g} s = {3 * beat:g} s"
+    )
 
 
 def _trouble(name: str, value: object) -> str | None:

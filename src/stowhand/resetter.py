@@ -1,51 +1,128 @@
-"""Finds jobs whose worker died and gives them back. In every worker, or alone; never a job, never a leader."""
+"""A resetter of its own: finds jobs whose worker died and gives them back, beside workers or without any.
+
+Every worker does this too. One of its own is for a process that outlives its workers, or for a table that other
+programs work on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from datetime import timedelta
+from typing import Any
 
-from stowhand.clock import Clock
-from stowhand.events import Events, JobsReset
-from stowhand.store import Heart, ResetJob
+import msgspec
 
-IDLE_FACTOR = 6
+from stowhand import limits
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
+from stowhand.events import Events, JobsReset, StoreRecovered, StoreTrouble
+from stowhand.handler import Attendant
+from stowhand.options import LONGEST, NAME_LIMIT
+from stowhand.store import Heart, Store
+from stowhand.sweep import ROUNDS
+
+STOP_PATIENCE = 5.0
+"""Seconds that a call on its way may take when the resetter is to stop."""
 MAINTAIN_EVERY = 600.0
-CHECK_EVERY = 30.0
-ROUNDS = 20
-"""Pages per tick, so that a great many stalled jobs cannot keep a beat from being sent."""
+
+
+class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds, or a ``timedelta``."""
+
+    name: str = "resetter"
+    """In logs and metrics."""
+    interval: float = 30.0
+    """Between two looks."""
+    slack: float = 0.0
+    """How long after its lease has ended a job is still left alone."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name in ("interval", "slack"):
+            value: object = getattr(self, name)
+            if isinstance(value, timedelta):
+                msgspec.structs.force_setattr(self, name, value.total_seconds())
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                problems.append(f"{name}: a {type(value).__qualname__} given; give seconds or a timedelta")
+        if not problems:
+            if not 0 < self.interval <= LONGEST:
+                problems.append(f"interval: {self.interval!r} s given, must be more than 0 and at most 100 years")
+            if not 0 <= self.slack <= LONGEST:
+                problems.append(f"slack: {self.slack!r} s given, must not be negative, and at most 100 years")
+        try:
+            limits.check_name("name", self.name, NAME_LIMIT)
+        except ValueError as error:
+            problems.append(str(error))
+        if problems:
+            raise ConfigurationError("; ".join(problems))
 
 
 class Resetter:
-    """``tick`` when you like; it does its work when its time has come. Blocking: for a thread that may block.
+    """``run()`` looks at once and then every interval, until ``stop()``. A look that fails is told and tried again."""
 
-    ``slack`` seconds are granted beyond a lease's end: one beat.
-    """
+    serves = True
+    """``run_all`` stops it when the routines that it serves have ended."""
 
-    def __init__(self, heart: Heart, events: Events, clock: Clock, *, interval: float, slack: float) -> None:
-        self._heart, self._events, self._clock = heart, events, clock
-        self._interval, self._slack = interval, slack
-        self._last = float("-inf")
-        self._maintained = self._checked = float("-inf")
+    def __init__(
+        self,
+        store: Store[Any],
+        options: ResetterOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self.options = options or ResetterOptions()
+        self.events = events or Events()
+        self._store, self._clock = store, clock or SystemClock()
+        self._stopping = asyncio.Event()
+        self._failures = 0
+        self._maintained = float("-inf")
 
-    def tick(self, *, working: bool) -> None:
-        """Reset what is stalled, if it is time. Raises StoreUnreachable; the next tick tries again."""
-        now = self._clock.monotonic()
-        if now - self._last < self._interval * (1 if working else IDLE_FACTOR):
+    async def run(self) -> None:
+        """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
+        if isinstance(self._store, Attendant):
+            await self._store.admit()
+        heart = self._store.heart()
+        try:
+            while not self._stopping.is_set():
+                await self._look(heart)
+                await self._rest()
+        finally:
+            await asyncio.to_thread(heart.close)
+
+    def stop(self, *, now: bool = False) -> None:
+        """End soon. Harmless when repeated. On the resetter's own loop."""
+        self._stopping.set()
+
+    async def _look(self, heart: Heart) -> None:
+        try:
+            for _ in range(ROUNDS):
+                found = await asyncio.to_thread(heart.reset_stalled, self.options.slack)
+                if found:
+                    self.events.emit(JobsReset(tuple(found), self.options.name))
+                if not found or self._stopping.is_set():
+                    break
+            if self._clock.monotonic() - self._maintained >= MAINTAIN_EVERY:
+                await asyncio.to_thread(heart.check)
+                await asyncio.to_thread(heart.maintain)
+                self._maintained = self._clock.monotonic()
+        except SchemaTooNew:
+            raise  # nothing that this version does there is right any more
+        except StoreError as error:
+            self._failures += 1
+            self.events.emit(StoreTrouble(self.options.name, "reset", str(error), self.options.interval))
             return
-        for _ in range(ROUNDS):
-            found = self._heart.reset_stalled(self._slack)
-            self.tell(found)
-            if not found:
-                break
-        self._last = now
-        if now - self._checked >= CHECK_EVERY:
-            self._heart.check()
-            self._checked = now
-        if now - self._maintained >= MAINTAIN_EVERY:
-            self._heart.maintain()
-            self._maintained = now
+        if self._failures:
+            self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
+            self._failures = 0
 
-    def tell(self, found: Sequence[ResetJob]) -> None:
-        """Say what was taken back."""
-        if found:
-            self._events.emit(JobsReset(tuple(found)))
+    async def _rest(self) -> None:
+        over = asyncio.Event()
+        timer = self._clock.call_later(self.options.interval, over.set)
+        waiting = [asyncio.ensure_future(one.wait()) for one in (over, self._stopping)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            for one in waiting:
+                one.cancel()

@@ -7,12 +7,13 @@ a job is settled at once; under load the batches grow by themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
+from stowhand.handler import Attempt, Transaction
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import COMPLETED, Settlement
 from stowhand.options import OUTAGE
@@ -26,10 +27,13 @@ BUSY_PAUSE = 0.25
 class Ended:
     """An ended attempt on its way to the store."""
 
-    __slots__ = ("held", "repeat", "settlement")
+    __slots__ = ("held", "marked", "repeat", "settlement")
 
-    def __init__(self, held: Held, settlement: Settlement) -> None:
-        self.held, self.settlement = held, settlement
+    def __init__(
+        self, held: Held, settlement: Settlement, marked: Callable[[Attempt[Any]], None] | None = None
+    ) -> None:
+        self.held, self.settlement, self.marked = held, settlement, marked
+        """``marked``: told when the store has answered, whatever it has."""
         self.repeat = False
         """An earlier call that carried it had no reply."""
 
@@ -50,6 +54,8 @@ class Settler:
         """Told when something may have become claimable."""
         self.quiet: Callable[[], None] = lambda: None
         """Told when the pile is gone; what is busy may still come back."""
+        self.soon: Callable[[Coroutine[Any, Any, None]], None]
+        """Do this in a task of its own."""
         self._pile: list[Ended] = []
         self._flying = 0
         self._busy = 0
@@ -59,9 +65,29 @@ class Settler:
 
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""
+        if ended.held.attempt is not None and ended.held.attempt.transaction is not None:
+            self._apart(ended, ended.held.attempt.transaction)
+            return
         if not self._pile:
             self._arrived.set()
         self._pile.append(ended)
+
+    def _apart(self, ended: Ended, transaction: Transaction) -> None:
+        """Its end is written in its own transaction, and nowhere else; in a task, since others need not wait for it."""
+
+        async def settled() -> None:
+            try:
+                verdict = await transaction.settle(ended.settlement)
+            except StoreError as error:
+                self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
+                verdict = Verdict.UNKNOWN
+            finally:
+                self._busy -= 1
+            self._answer([ended], [verdict])
+            self.quiet()
+
+        self._busy += 1
+        self.soon(settled())
 
     @property
     def backlog(self) -> int:
@@ -113,6 +139,8 @@ class Settler:
                 busy.append(ended)
                 continue
             gone.append(ended.held)
+            if ended.marked is not None and ended.held.attempt is not None:
+                ended.marked(ended.held.attempt)
             if verdict is Verdict.SETTLED or verdict is Verdict.ALREADY_SETTLED:
                 self.settled += 1
                 freed = freed or _frees(ended)

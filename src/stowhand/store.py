@@ -12,21 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.job import State
-from stowhand.lifecycle import Settlement
+from stowhand.lifecycle import Backoff, Settlement
 
 R = TypeVar("R")
+JobId = Any
+"""``int`` in the stores that we own; in a user's table, by its key, ``int`` or ``str`` (a uuid as text)."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """The proof of a claim."""
 
-    job_id: int
+    job_id: JobId
     token: str
     """A uuid4 made by the worker *before* the claim call; one per call."""
     epoch: int
@@ -60,6 +62,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
     """Only jobs reset twice or more, instead of only the others."""
+    conditions: tuple[Any, ...] = ()
+    """All of them must hold: ``Where``, ``Sql``, or what the store's driver composes. Stores that take none refuse."""
 
 
 class Verdict(StrEnum):
@@ -79,21 +83,34 @@ class Verdict(StrEnum):
 class Pulse(msgspec.Struct, frozen=True):
     """The answer to a heartbeat: pairs (job id, token), never ids alone. What is in none of them was renewed."""
 
-    lost: frozenset[tuple[int, str]] = frozenset()
-    canceled: frozenset[tuple[int, str]] = frozenset()
+    lost: frozenset[tuple[JobId, str]] = frozenset()
+    canceled: frozenset[tuple[JobId, str]] = frozenset()
     """Renewed, and asked to cancel."""
-    busy: frozenset[tuple[int, str]] = frozenset()
+    busy: frozenset[tuple[JobId, str]] = frozenset()
     """Ours, but locked by somebody's open transaction: alive, not renewed."""
 
 
 class ResetJob(msgspec.Struct, frozen=True):
     """A job taken from a worker that is gone."""
 
-    job_id: int
+    job_id: JobId
     task: str
     state: State
     """What it became: ``queued``, ``failed`` or ``canceled``."""
     worker: str | None = None
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store lays down for whoever works on it, because it stands in the store's own options."""
+
+    lease: float
+    """Seconds until the store may give a job away; the worker's ``lease`` does not count."""
+    heartbeat_interval: float | None = None
+    """Where the worker does not say."""
+    backoff: Backoff | None = None
+    """Where the handler's policy does not say."""
+    polls: bool = False
+    """No wake-ups are to be expected: it is polled, and that is no trouble."""
 
 
 class Store(Protocol[R]):
@@ -185,6 +202,12 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """PostgreSQL: a direct connection for LISTEN when the other one goes through a transaction pooler."""
     synchronous: str = "FULL"
     """SQLite: FULL, or NORMAL (a power failure may lose the last commits; a crash of the process never does)."""
+    token: str | None = None
+    """HTTP: the worker token that ``stowhand tokens make`` showed."""
+    ca_file: str | None = None
+    """HTTP: certificates to trust instead of the public ones."""
+    insecure: bool = False
+    """HTTP: send the token over http:// to another machine, readable to whoever listens."""
     pinned: Callable[[], datetime] | None = None
     """Tests only: the store's idea of now."""
 
@@ -193,3 +216,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"history: {self.history!r} s given; give 0 s to 100 years, or None")
         if self.pool_size < 1:
             raise ConfigurationError(f"pool_size: {self.pool_size} given, must be more than 0")
+
+    def __repr__(self) -> str:
+        # Errors and debuggers print options; a token is a secret, and a URL may hold a password.
+        said = {name: getattr(self, name) for name in self.__struct_fields__}
+        secret = {name: "***" for name in ("token", "listen_url") if said[name] is not None}
+        return f"StoreOptions({', '.join(f'{name}={value!r}' for name, value in (said | secret).items())})"

@@ -18,11 +18,13 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.errors import SchemaError, StoreError
 from stowhand.events import Claimed, Claiming, Events, StoreRecovered, StoreTrouble
-from stowhand.flags import FlagsUnknown, ForbiddenFlags
+from stowhand.gate import Gate, Leave, Shut
+from stowhand.hooks import Hooks
 from stowhand.keeper import Keeper
 from stowhand.lanes import Lanes
 from stowhand.leases import Held, Leases, Phase
-from stowhand.options import LOOK_AHEAD_SECONDS, OUTAGE, WorkerOptions
+from stowhand.options import OUTAGE, WorkerOptions
+from stowhand.pace import Pace
 from stowhand.settler import Settler
 from stowhand.store import Claim, ClaimRequest, Store
 
@@ -32,6 +34,8 @@ SCHEMA_PATIENCE = 6
 """Claims in a row, over some seconds, that may find no schema."""
 BACKLOG = 1000
 """Ended jobs not yet recorded, above which nothing new is claimed."""
+LAST_LOOKS = 0.5
+"""Seconds between two looks whether all has ended, where nobody says so."""
 SUSPECTS_EVERY = 5.0
 """Seconds after which suspects are asked for although there is other work; where they run apart they need not wait."""
 
@@ -46,6 +50,8 @@ class Taker:
         leases: Leases,
         settler: Settler,
         keeper: Keeper,
+        hooks: Hooks,
+        gate: Gate,
         options: WorkerOptions,
         events: Events,
         clock: Clock,
@@ -53,19 +59,16 @@ class Taker:
     ) -> None:
         self._store, self._lanes, self._leases = store, lanes, leases
         self._settler, self._keeper, self._options = settler, keeper, options
+        self._hooks, self._gate = hooks, gate
         self._events, self._clock, self._worker = events, clock, worker
         self.tasks = options.tasks
         """Claim only these; may be changed at any time."""
-        self._flags = ForbiddenFlags(options.forbidden_flags, clock)
+        self._pace = Pace(lanes, hooks, options, clock, one_by_one=gate.one_by_one)
         self._stir = asyncio.Event()
-        self._stopping = self._rested = False
+        self._stopping = self._risen = False
         self._wakes = 0
         self._dry = False  # the last claim brought nothing, and nothing has woken us since
-        self._rate = 0.0
-        self._counted = 0
-        self._worked = 0.0
-        self._mark = clock.monotonic()
-        self._failures = self._refusals = 0
+        self._failures = 0
         self._fruitful = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._task: asyncio.Task[Any] | None = None
@@ -76,9 +79,16 @@ class Taker:
     async def run(self) -> None:
         """Claim and start until stopped, or, with ``once``, until nothing is due and nothing runs."""
         self._task = asyncio.current_task()
+        if self._options.max_active_time is not None:
+            self._clock.call_later(self._options.max_active_time, self._end_activity)
         while not self._stopping:
             self._stir.clear()
-            limit = 0 if self._dry else self._limit()
+            if self._pace.is_spent:
+                if self.is_idle:
+                    return
+                await self._rest(LAST_LOOKS)
+                continue
+            limit = 0 if self._dry or self._is_full else self._pace.limit()
             if limit:
                 if await self._look(limit):
                     continue
@@ -92,6 +102,10 @@ class Taker:
         self._stopping = True
         self._stir.set()
         self._clock.call_later(PATIENCE, self._end)
+
+    def _end_activity(self) -> None:
+        self._pace.over = True
+        self._stir.set()
 
     def _end(self) -> None:
         if self._task is not None:
@@ -107,6 +121,7 @@ class Taker:
         """A slot fell free, or everything is settled. Not a reason to ask a store again that had nothing."""
         if self._options.once and self._dry and self.is_idle:
             self._dry = False  # look once more before leaving
+        self._risen = self._risen or self._pace.is_spent
         self._stir.set()
 
     def suspect_ended(self) -> None:
@@ -118,67 +133,42 @@ class Taker:
     def is_idle(self) -> bool:
         """Nothing runs, waits for a slot, or is on its way to the store."""
         lanes = self._lanes
-        return not (lanes.running or lanes.ready or self._settler.backlog or self._keeper.owes)
-
-    # -- how many --------------------------------------------------------------------------------
-
-    def _limit(self) -> int:
-        if self._quarantined and not self._lanes.can_isolate:
-            return 0  # it runs alone
-        if self._settler.backlog > BACKLOG:
-            return 0
-        if self._flags.one_by_one:
-            # What was claimed last has run to its first wait: what it counted there is seen by the next answer.
-            return 0 if self._lanes.ready else min(self._lanes.free, 1)
-        ahead = min(self._options.look_ahead, int(self._pace() * LOOK_AHEAD_SECONDS))
-        self._lanes.low_water = ahead // 2
-        waiting = len(self._lanes.ready)
-        if waiting > ahead // 2:
-            return 0
-        return max(self._lanes.free + ahead - waiting, 0)
-
-    def _pace(self) -> float:
-        """The rate, but not that of a past that is over: what was handed back is not to be taken again at once."""
-        took = self._clock.monotonic() - self._mark
-        return self._rate if took <= 1.0 else min(self._rate, (self._lanes.ended - self._counted) / took)
-
-    def _measure(self) -> None:
-        """Jobs per second since the last claim that brought some, half old and half new; what runs ahead follows it.
-
-        Of two ways to count, the slower: by the clock (handlers may share one processor), and by how long handlers
-        took (many slow ones that end at one moment are no sign of haste).
-        """
-        now, ended, worked = self._clock.monotonic(), self._lanes.ended, self._lanes.worked
-        done, took = ended - self._counted, max(now - self._mark, 0.001)
-        if done or took > 1.0:
-            each = max((worked - self._worked) / self._options.concurrency, 0.000001)
-            self._rate = (self._rate + min(done / took, done / each)) / 2
-            self._mark, self._counted, self._worked = now, ended, worked
+        return not (lanes.running or lanes.ready or self._settler.backlog or self._keeper.owes or self._hooks.pending)
 
     # -- claim -----------------------------------------------------------------------------------
 
     async def _look(self, limit: int) -> bool:
         """Claim. False when there was nothing, and nobody has woken us meanwhile."""
         seen = self._wakes
+        leave = await self._gate.ask(free=self._pace.free, running=self._lanes.running, limit=limit)
+        if isinstance(leave, Shut):
+            return await self._turned_away(leave) or self._wakes != seen
         late = self._lanes.can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
-        if late and self._fruitful and await self._claim_suspect():
+        if late and self._fruitful and await self._claim_suspect(leave):
             return True
-        if await self._claim(limit) or self._wakes != seen:
+        if await self._claim(leave) or self._wakes != seen:
             return True
-        return await self._claim_suspect() > 0 or self._wakes != seen
+        return await self._claim_suspect(leave) > 0 or self._wakes != seen
 
-    async def _claim(self, limit: int, *, suspects: bool = False) -> int:
-        flags = await self._forbidden()
-        if flags is None or self._stopping:
+    async def _turned_away(self, shut: Shut) -> bool:
+        """Nothing may be claimed now. True: ask again at once, the pause is over."""
+        if shut.pause is None:
+            return False
+        await self._rest(shut.pause)
+        return True
+
+    async def _claim(self, leave: Leave, *, suspects: bool = False) -> int:
+        if self._stopping:
             return 0
         request = ClaimRequest(
             worker=self._worker,
             token=str(uuid.uuid4()),
-            limit=limit,
+            limit=1 if suspects else leave.limit,
             lease=self._options.lease,
             tasks=self.tasks,
-            forbidden_flags=flags,
+            forbidden_flags=leave.flags,
             suspects=suspects,
+            conditions=leave.conditions,
         )
         sent = self._clock.monotonic()
         try:
@@ -194,9 +184,9 @@ class Taker:
             self._failures = 0
         self._fruitful = bool(claims) and not suspects
         if claims:
-            self._measure()
+            self._pace.measure()
             if any(claim.resets for claim in claims):
-                self._rate = 0.0  # a worker died in this company: take no more than runs, so that few pay for it again
+                self._pace.forget()  # a worker died in this company: few are to pay for it again
             held = self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=suspects)
             if suspects:
                 self._suspect = held[0]
@@ -214,28 +204,17 @@ class Taker:
             self._events.emit(Claimed(self._worker, len(claims), self._clock.monotonic() - sent))
         return claims
 
-    async def _forbidden(self) -> tuple[str, ...] | None:
-        """The flags to leave alone; ``None`` when that is not known, after a pause that grows."""
-        try:
-            flags = await self._flags.now()
-        except FlagsUnknown as error:
-            self._refusals += 1
-            pause = OUTAGE(self._refusals)
-            self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
-            await self._rest(pause)
-            self._wakes += 1  # nobody was asked: ask
-            return None
-        if self._refusals:
-            self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
-            self._refusals = 0
-        return flags
-
-    async def _claim_suspect(self) -> int:
+    async def _claim_suspect(self, leave: Leave) -> int:
         """A job that workers died under runs apart: in a child where there is one, else when nothing else runs."""
-        if self._quarantined or not self._lanes.free or not (self._lanes.can_isolate or self.is_idle):
+        if self._quarantined or not self._pace.free or not (self._lanes.can_isolate or self.is_idle):
             return 0
         self._looked = self._clock.monotonic()
-        return await self._claim(1, suspects=True)
+        return await self._claim(leave, suspects=True)
+
+    @property
+    def _is_full(self) -> bool:
+        """A job in quarantine runs alone here, or too much waits to be recorded."""
+        return (self._quarantined and not self._lanes.can_isolate) or self._settler.backlog > BACKLOG
 
     @property
     def _quarantined(self) -> bool:
@@ -266,18 +245,18 @@ class Taker:
             await self._stir.wait()
             return
         timer = self._clock.call_later(await self._nap(), self.wake)
-        await self._until(lambda: not self._dry)
+        await self._until(lambda: not self._dry or self._pace.is_spent)
         timer.cancel()
 
     async def _rest(self, seconds: float) -> None:
         """Sleep, unless stopped."""
-        self._rested = False
+        self._risen = False
         timer = self._clock.call_later(seconds, self._rise)
-        await self._until(lambda: self._rested)
+        await self._until(lambda: self._risen)
         timer.cancel()
 
     def _rise(self) -> None:
-        self._rested = True
+        self._risen = True
         self._stir.set()
 
     async def _until(self, over: Callable[[], bool]) -> None:

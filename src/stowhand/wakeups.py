@@ -23,9 +23,11 @@ class Wakeups:
         clock: Clock,
         worker: str,
         wake: Callable[[], None],
+        polls: bool = False,
     ) -> None:
         self._store, self._options, self._events = store, options, events
         self._clock, self._worker, self._wake = clock, worker, wake
+        self._polls = polls
         self._failures = 0
 
     async def run(self) -> None:
@@ -36,7 +38,8 @@ class Wakeups:
             except StoreError as error:
                 await self._trouble(error)
                 continue
-            self._judge_hearing()
+            if not self._polls:
+                self._judge_hearing()
             if woken:
                 self._wake()
 

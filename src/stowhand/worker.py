@@ -22,27 +22,21 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock, SystemClock, Ticker
-from stowhand.events import (
-    Events,
-    JobLost,
-    JobStarted,
-    LeaseEnding,
-    ThreadAbandoned,
-    WorkerStarted,
-    WorkerStopped,
-    WorkerStopping,
-)
-from stowhand.handler import Handler, Policy
+from stowhand.endings import Endings
+from stowhand.events import Events, LeaseEnding, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.gate import Gate
+from stowhand.handler import Attendant, Function, Handler, Policy, handler_of
+from stowhand.hooks import Hooks
 from stowhand.judge import Judge
 from stowhand.keeper import Keeper
 from stowhand.lane import Isolate, Stop
 from stowhand.lanes import Lanes
 from stowhand.leases import Held, Leases, Phase
-from stowhand.lifecycle import Outcome
 from stowhand.options import WorkerOptions
-from stowhand.settler import Ended, Settler
-from stowhand.store import Lease, Store
+from stowhand.settler import Settler
+from stowhand.store import Claim, Lease, Store, Terms
 from stowhand.taker import Taker
 from stowhand.wakeups import Wakeups
 
@@ -62,7 +56,7 @@ class Worker:
     def __init__(
         self,
         store: Store[Any],
-        handler: Handler,
+        handler: Handler | Function,
         options: WorkerOptions | None = None,
         *,
         clock: Clock | None = None,
@@ -70,23 +64,29 @@ class Worker:
         isolate: Isolate | None = None,
         on_hang: Callable[[], None] = lambda: None,
     ) -> None:
-        self.options = options or WorkerOptions()
-        self.id = self.options.name or new_identity()
-        self.events = events or Events()
+        handler = handler_of(handler)
+        terms: Terms | None = getattr(store, "terms", None)
+        self.options = options = (options or WorkerOptions()).under(terms)
+        self.id = options.name or new_identity()
+        self.events = events = events or Events()
         self._store = store
         self._clock = clock = clock or SystemClock()
-        self._leases = Leases(self.options.lease)
-        default = Policy(timeout=self.options.timeout, backoff=self.options.backoff)
-        self._judge = Judge(handler, default, self.events)
-        self._lanes = Lanes(handler, self._leases, self, clock, self.options.concurrency, self._judge.timeout, isolate)
-        self._settler = Settler(store, self._leases, self.events, clock, self.id)
-        self._keeper = self._make_keeper(on_hang)
-        self._taker = Taker(
-            store, self._lanes, self._leases, self._settler, self._keeper, self.options, self.events, clock, self.id
+        self._leases = leases = Leases(options.lease)
+        backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
+        self._judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
+        self._hooks = hooks = Hooks(handler, store, events, clock, self.id)
+        self._endings = Endings(leases, self._judge, hooks, events, self.id)
+        self._lanes = Lanes(
+            hooks.handle, leases, self._endings, clock, options.concurrency, self._judge.timeout, isolate, self._logger
         )
-        self._lanes.starved, self._settler.quiet = self._taker.stir, self._stir
-        self._settler.freed = self._taker.wake
-        self._wakeups = Wakeups(store, self.options, self.events, clock, self.id, self._taker.wake)
+        self._settler = Settler(store, leases, events, clock, self.id)
+        self._keeper = self._make_keeper(on_hang)
+        gate = Gate(handler, options, events, clock, self.id)
+        self._taker = Taker(
+            store, self._lanes, leases, self._settler, self._keeper, hooks, gate, options, events, clock, self.id
+        )
+        polls = terms is not None and terms.polls
+        self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: Ticker | None = None
         self._progress = asyncio.Event()
@@ -94,8 +94,20 @@ class Worker:
         self._stopped_at: float | None = None
         self._now = False
         self._crash: BaseException | None = None
-        self.unfinished: list[Lease] = []
-        """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
+        self._introduce(wakes=gate.asks)
+
+    def _introduce(self, *, wakes: bool) -> None:
+        """Who is told by whom."""
+        taker, settler, hooks, endings = self._taker, self._settler, self._hooks, self._endings
+        self._lanes.starved, settler.quiet, settler.freed = taker.stir, self._stir, taker.wake
+        settler.soon, hooks.broke = hooks.soon, self._broke
+        # What ends, or has been prepared, changes what pre_claim will say: it is asked again.
+        hooks.freed = self._wake_and_stir if wakes else self._stir
+        endings.settler, endings.keeper, endings.suspect_ended = settler, self._keeper, taker.suspect_ended
+        endings.progress = self._wake_and_stir if wakes else self._progress.set
+
+    def _logger(self, claim: Claim[Any]) -> AttemptLogger:
+        return AttemptLogger(self.events.emit, self.id, claim.task, claim.lease.job_id)
 
     # -- the worker's own life -------------------------------------------------------------------
 
@@ -105,6 +117,8 @@ class Worker:
         Raises what broke one of its own loops (a bug here or in a store), after stopping in order. Cancelled, it hands
         everything back first, which takes some seconds at most.
         """
+        if isinstance(self._store, Attendant):
+            await self._store.admit()
         self._loop = asyncio.get_running_loop()
         self._keeper.watch.here()
         self._lanes.open(self._broke)
@@ -125,6 +139,7 @@ class Worker:
                     for helper in helpers:
                         helper.cancel()
         finally:
+            await self._hooks.close()
             await self._lanes.close()
             self._ticker.stop()
             self._keeper.close()
@@ -172,46 +187,14 @@ class Worker:
         return self._lanes.running
 
     @property
+    def unfinished(self) -> list[Lease]:
+        """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
+        return self._endings.unfinished
+
+    @property
     def held(self) -> list[Lease]:
         """Every lease of this worker just now. As with ``unfinished``: release them only as the last write."""
         return [held.claim.lease for held in self._leases.all()]
-
-    # -- work and settle (Ending, for the lanes) --------------------------------------------------
-
-    def started(self, held: Held) -> None:
-        """A handler begins."""
-        if self.events.wants(JobStarted):
-            claim = held.claim
-            self.events.emit(JobStarted(self.id, claim.lease.job_id, claim.task, claim.attempts))
-
-    def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
-        """A handler ended: judge it, and put the settlement on the pile."""
-        attempt = held.attempt
-        assert attempt is not None
-        if held.suspect:
-            self._taker.suspect_ended()
-        if attempt.detached:
-            self.events.emit(ThreadAbandoned(self.id, held.claim.lease.job_id, held.claim.task))
-        if outcome is None:
-            self._unrecorded(held, stop)
-        else:
-            self._settler.add(Ended(held, self._judge.settle(attempt, outcome)))
-        self._progress.set()
-
-    def _unrecorded(self, held: Held, stop: Stop | None) -> None:
-        """It ended without an outcome to record: lost, returned unspent, or its child died."""
-        assert held.attempt is not None
-        lease = held.claim.lease
-        if stop is Stop.RETURNED and held.attempt.detached:
-            self.unfinished.append(lease)  # a thread still runs for it: its lease is kept to the last moment
-            return
-        self._leases.drop([held])
-        if stop is Stop.LOST:
-            self.events.emit(JobLost(self.id, lease.job_id, held.claim.task, "its lease ended before its handler"))
-        elif stop is Stop.CRASHED:
-            self._keeper.crashed(lease)
-        else:
-            self._keeper.give_back([held], "the worker stopped before its handler had ended")
 
     # -- beat ------------------------------------------------------------------------------------
 
@@ -275,14 +258,18 @@ class Worker:
         await self._until(lambda: not lanes.running or self._now, since + self.options.grace)
         lanes.stop_all(Stop.RETURNED)
         await self._until(lambda: not lanes.running, clock.monotonic() + LAST_PAUSE)
-        self.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
+        self._endings.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
         self._poke()
         last = clock.monotonic() + LAST_PAUSE
-        await self._until(lambda: not self._settler.backlog and not self._keeper.owes, last)
+        await self._until(lambda: not (self._settler.backlog or self._keeper.owes or self._hooks.pending), last)
 
     def _stir(self) -> None:
         self._taker.stir()
         self._progress.set()
+
+    def _wake_and_stir(self) -> None:
+        self._taker.wake()
+        self._stir()
 
     def _return_unstarted(self) -> None:
         self._keeper.give_back(self._leases.pull_ahead(float("inf")), "the worker stopped before it was started")

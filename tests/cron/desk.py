@@ -14,8 +14,9 @@ from stowhand import events as all_events
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Scheduler
+from stowhand.cron_events import CronScheduled
 from stowhand.errors import InvalidJob, StoreUnreachable
-from stowhand.events import CronScheduled, Event, Events
+from stowhand.events import Event, Events
 from stowhand.job import Job, State
 from stowhand.queue_store import Entered, JobFilter, KnownItem, Tick
 from stowhand.store import StoreOptions

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import stowhand
-from stowhand import errors, events, limits, options, queue_store, store, strict_json, text
+from stowhand import cron_events, errors, events, lending_events, limits, options, queue_store, store, strict_json, text
 from stowhand.cli.program import root
 from stowhand.job import State
 from stowhand.options import WorkerOptions
@@ -93,7 +93,8 @@ def test_the_page_of_commands_names_every_exit_code() -> None:
 def test_the_page_of_events_is_the_closed_list() -> None:
     kinds = {
         name: kind
-        for name, kind in vars(events).items()
+        for module in (events, cron_events, lending_events)
+        for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
     }
     shown = rows(read("events.md"))

@@ -10,11 +10,14 @@ import stowhand
 PUBLIC = [
     "App",
     "Attempt",
+    "Budget",
     "Cancel",
+    "Claimable",
     "Complete",
     "ConfigurationError",
     "Context",
     "Events",
+    "ExecutionLogEntry",
     "Fail",
     "Handler",
     "InvalidJob",
@@ -28,6 +31,7 @@ PUBLIC = [
     "Poison",
     "Policy",
     "Resetter",
+    "ResetterOptions",
     "Retry",
     "Snooze",
     "State",
@@ -35,10 +39,13 @@ PUBLIC = [
     "StoreOptions",
     "StoreUnreachable",
     "StowhandError",
+    "Where",
     "Worker",
     "WorkerOptions",
     "__version__",
     "open_store",
+    "run_all",
+    "sql",
 ]
 
 

@@ -156,7 +156,7 @@ async def test_a_timeout_is_told_in_words(sqlite_url: str) -> None:
         await asyncio.Event().wait()
 
     await add(sqlite_url, "slow")
-    heard = await drain(sqlite_url, {"slow": slow}, timeout=0.05)
+    heard = await drain(sqlite_url, {"slow": slow}, job_timeout=0.05)
     (event,) = heard.of("job:error")
     assert isinstance(event.error, TaskFailed)
     assert "timed out" in str(event.error)
@@ -341,12 +341,12 @@ async def test_nothing_is_watched_that_nobody_listens_to(sqlite_url: str) -> Non
     assert not core.wants(Claiming)
     wanted = len(core._listeners.get(JobEnded, ()))
     attempt: Any = object()
-    plain: Any = handler.handle(attempt)
+    plain: Any = handler.handle(attempt, attempt)
     assert plain.__qualname__ == "TaskHandler.handle", "no frame of ours is added"
     plain.close()
     runner.events.on("job:success", lambda event: None)
     assert len(core._listeners[JobEnded]) == wanted + 1
-    watched: Any = handler.handle(attempt)
+    watched: Any = handler.handle(attempt, attempt)
     assert watched.__qualname__ == "Watch.run"
     watched.close()
     await runner.stop()

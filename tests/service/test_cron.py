@@ -17,7 +17,8 @@ import pytest
 from stowhand.clock import wall_clock
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.scheduler import Scheduler
-from stowhand.events import CronScheduled, CronStarted, CronTrouble, Events
+from stowhand.cron_events import CronScheduled, CronStarted, CronTrouble
+from stowhand.events import Events
 from stowhand.job import Job, State
 from stowhand.queue_store import JobFilter, QueueStore
 from stowhand.service.app import App

@@ -66,7 +66,7 @@ async def working(direct_url: str, through_url: str, *, pause: float = 0.0) -> A
         events.on(kind, told.append)
 
     @handler
-    async def act(attempt: Attempt[Job]) -> None:
+    async def act(attempt: Attempt[Job], job: Job) -> None:
         bench.runs.append(attempt.lease.job_id)
         await asyncio.sleep(pause)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.cron_events import CronReloaded
 from stowhand.errors import ConfigurationError
-from stowhand.events import CronReloaded, Events
+from stowhand.events import Events
 from stowhand.service.loading import LoadedTasks
 from stowhand.service.recurring import Recurring
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import stowhand.worker
-from stowhand import App, resetter, taker
+from stowhand import App, sweep, taker
 from stowhand.errors import SchemaMissing, SchemaTooNew
 from tests.conftest import Run
 
@@ -36,7 +36,7 @@ def new_app(url: str) -> App:
 def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resetter, "CHECK_EVERY", 0.0)
+    monkeypatch.setattr(sweep, "CHECK_EVERY", 0.0)
 
     async def story() -> None:
         app = new_app(url)

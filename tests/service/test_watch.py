@@ -278,7 +278,7 @@ def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
                 await SystemClock().sleep(0.01)
             for words in ("two", "three", "four"):  # each is heard of, not only the first
                 folder_of(root, hello=giving(words))
-                while await reloader._handler.handle(attempt_of("hello")) != words:
+                while await reloader._handler.handle(attempt_of("hello"), attempt_of("hello").record) != words:
                     await SystemClock().sleep(0.01)
 
     run(story())
@@ -317,7 +317,7 @@ def test_a_job_claimed_for_a_task_that_is_gone_still_runs_with_its_old_code(tmp_
     )
 
     def call(task: str) -> object:
-        return asyncio.run(handler.handle(attempt_of(task)))
+        return asyncio.run(handler.handle(attempt_of(task), attempt_of(task).record))
 
     try:
         assert call("a") == "a1"
@@ -359,5 +359,5 @@ def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypa
     reloader = make_reloader(settings(tasks=str(tmp_path)))
     (tmp_path / "_shared_words.py").write_text("WORDS = 'number two'")
     reloader.reload()
-    assert asyncio.run(reloader._handler.handle(attempt_of("a"))) == "number two"
+    assert asyncio.run(reloader._handler.handle(attempt_of("a"), attempt_of("a").record)) == "number two"
     reloader._handler.close()

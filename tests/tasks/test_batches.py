@@ -222,6 +222,6 @@ def test_the_handler_of_a_worker_judges_lists() -> None:
         id=1, task="sum_up", payload="[1,2]", state=State.PROCESSING, queue=None, priority=0,
         run_at=noon, attempts=1, max_attempts=25, created_at=noon,
     )  # fmt: skip
-    outcome = asyncio.run(app.handler().handle(Attempt(Claim(Lease(1, "t", 1), job, "sum_up", 1, 25), 0.0)))
+    outcome = asyncio.run(app.handler().handle(Attempt(Claim(Lease(1, "t", 1), job, "sum_up", 1, 25), 0.0), job))
     assert isinstance(outcome, Retry)
     assert outcome.payload == "[2]"

@@ -17,7 +17,7 @@ import pydantic
 import pytest
 
 from stowhand.errors import InvalidJob, UndecodablePayload
-from stowhand.handler import Attempt, Policy
+from stowhand.handler import Attempt, Handler, Policy
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Complete, Retry
 from stowhand.retry import constant, natural
@@ -66,6 +66,11 @@ def app(store: MemoryStore, lines: Lines) -> App:
     return App(store=store, logger_factory=lambda job: lines)
 
 
+async def ran(handler: Handler, attempt: Attempt[Job]) -> object:
+    """What the handler gives for this attempt."""
+    return await handler.handle(attempt, attempt.record)
+
+
 def attempt_of(task: str, payload: str = "{}", attempts: int = 1) -> Attempt[Job]:
     job = Job(
         id=1, task=task, payload=payload, state=State.PROCESSING, queue=None, priority=0, run_at=NOON,
@@ -77,7 +82,7 @@ def attempt_of(task: str, payload: str = "{}", attempts: int = 1) -> Attempt[Job
 def call(app: App, task: str, payload: str = "{}") -> object:
     handler = app.handler()
     try:
-        return asyncio.run(handler.handle(attempt_of(task, payload)))
+        return asyncio.run(ran(handler, attempt_of(task, payload)))
     finally:
         handler.close()
 
@@ -145,7 +150,7 @@ def test_a_synchronous_task_runs_in_a_thread_with_the_context_variables_of_its_a
         variable.set("set")
         handler = app.handler()
         try:
-            return await handler.handle(attempt_of("where"))
+            return await ran(handler, attempt_of("where"))
         finally:
             handler.close()
 
@@ -194,7 +199,7 @@ def test_threads_are_used_again_and_end_with_the_handler(app: App, run: Run) -> 
 
     async def twice() -> set[object]:
         handler = app.handler()
-        found = {await handler.handle(attempt_of("where")) for _ in range(10)}
+        found = {await ran(handler, attempt_of("where")) for _ in range(10)}
         handler.close()
         return found
 
@@ -215,13 +220,13 @@ def test_a_thread_that_outlives_its_attempt_is_left_behind_and_the_next_task_fin
     async def scenario() -> None:
         handler = app.handler()
         attempt = attempt_of("hang", '{"wait":true}')
-        running = asyncio.ensure_future(handler.handle(attempt))
+        running = asyncio.ensure_future(ran(handler, attempt))
         await asyncio.to_thread(started.wait, 30)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert attempt.detached
-        assert await handler.handle(attempt_of("hang", '{"wait":false}')) == "done"
+        assert await ran(handler, attempt_of("hang", '{"wait":false}')) == "done"
         handler.close()
 
     try:
@@ -298,7 +303,7 @@ def test_a_context_tells_about_the_attempt_and_collects_what_follows(app: App, l
     async def scenario() -> object:
         handler = app.handler()
         try:
-            return await handler.handle(attempt)
+            return await ran(handler, attempt)
         finally:
             handler.close()
 
@@ -314,7 +319,7 @@ def test_a_context_says_when_to_stop(app: App, run: Run) -> None:
 
     async def scenario() -> object:
         attempt = attempt_of("patient")
-        running = asyncio.ensure_future(app.handler().handle(attempt))
+        running = asyncio.ensure_future(ran(app.handler(), attempt))
         await asyncio.sleep(0)
         attempt.cancel("timeout")
         return await running
@@ -340,7 +345,7 @@ def test_a_folder_task_takes_any_payload_and_helpers(store: MemoryStore, lines: 
         for function in (asynchronous, synchronous):
             handler = folder_handler(store, lines, "hello", function)
             for payload, value in (("{}", {}), ("[1]", [1]), ("null", None), ('"x"', "x")):
-                assert await handler.handle(attempt_of("hello", payload)) == (value, 1, "k")
+                assert await ran(handler, attempt_of("hello", payload)) == (value, 1, "k")
             handler.close()
 
     run(scenario())
@@ -350,7 +355,7 @@ def test_a_folder_task_takes_any_payload_and_helpers(store: MemoryStore, lines: 
 def test_a_folder_task_may_leave_out_helpers_or_everything(store: MemoryStore, lines: Lines, run: Run) -> None:
     async def scenario() -> None:
         alone = folder_handler(store, lines, "hello", lambda payload: payload)
-        assert await alone.handle(attempt_of("hello", '{"a":1}')) == {"a": 1}
+        assert await ran(alone, attempt_of("hello", '{"a":1}')) == {"a": 1}
         alone.close()
 
     run(scenario())
@@ -360,7 +365,7 @@ def test_a_helpers_job_is_checked_before_it_is_written(store: MemoryStore, lines
     async def scenario() -> None:
         handler = folder_handler(store, lines, "hello", lambda payload, helpers: helpers.add_job("x", "\x00"))
         with pytest.raises(InvalidJob, match="NUL"):
-            await handler.handle(attempt_of("hello"))
+            await ran(handler, attempt_of("hello"))
         handler.close()
         assert sum((await store.counts()).values()) == 0
 

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from stowhand import program
 from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded
@@ -22,14 +23,14 @@ from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Retry
 from stowhand.options import WorkerOptions
+from stowhand.program import LINE_LIMIT, Lines, kill_programs
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
 from stowhand.store import Claim, Lease
-from stowhand.tasks import executable, program
+from stowhand.tasks import executable
 from stowhand.tasks.discovery import load_folder, read_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.executable import Executable, environment_of
-from stowhand.tasks.program import LINE_LIMIT, Lines, kill_programs
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
 from stowhand.worker import LAST_PAUSE, Worker
@@ -421,7 +422,7 @@ def test_a_program_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path, 
     write(tmp_path, "slow", SH + "echo $$; sleep 300")
 
     async def story() -> JobEnded:
-        async with working(tmp_path, heard, timeout=0.5) as (store, ended):
+        async with working(tmp_path, heard, job_timeout=0.5) as (store, ended):
             await store.enqueue(NewJob(task="slow", payload="{}"))
             await until(lambda: ended)
             return ended[0]

@@ -216,10 +216,10 @@ def handler_of(acts: Act | Mapping[str, Act] | Handler) -> Handler:
     if hasattr(acts, "handle"):
         return acts
     if callable(acts):
-        return handler(acts)
+        return handler(lambda ctx, record: acts(ctx))
 
-    async def by_task(attempt: Attempt[Job]) -> object:
-        return await acts[attempt.record.task](attempt)
+    async def by_task(attempt: Attempt[Job], job: Job) -> object:
+        return await acts[job.task](attempt)
 
     return handler(by_task)
 

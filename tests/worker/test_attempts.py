@@ -13,12 +13,12 @@ import pytest
 
 from stowhand.clock import Cancelable
 from stowhand.events import JobEnded, ThreadAbandoned
-from stowhand.handler import Attempt, Policy, handler
+from stowhand.handler import Attempt, Policy
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Complete
 from stowhand.store import Claim
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
 
@@ -51,7 +51,7 @@ async def test_jobs_one_after_another_in_one_lane_share_its_task() -> None:
 
 async def test_an_attempt_that_takes_too_long_is_cancelled_and_retried() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 100), clock=clock, timeout=7.5) as stage:
+    async with at_work(taking(clock, 100), clock=clock, job_timeout=7.5) as stage:
         job = await stage.does(seconds=7.4)
         assert job.state is State.PROCESSING
         await stage.clock.advance(0.2)
@@ -66,7 +66,7 @@ async def test_time_spent_before_the_first_wait_counts() -> None:
         clock._elapsed += 4  # works, without letting go of the loop
         await clock.sleep(100)
 
-    async with at_work(act, clock=clock, timeout=5.0) as stage:
+    async with at_work(act, clock=clock, job_timeout=5.0) as stage:
         job_id = await stage.add()
         await clock.settle()
         await clock.advance(1.1)
@@ -77,12 +77,13 @@ async def test_the_handlers_own_policy_comes_before_the_workers_timeout() -> Non
     clock = FakeClock()
 
     class Timed:
-        handle = staticmethod(taking(clock, 100))
+        async def handle(self, attempt: Attempt[Job], job: Job) -> None:
+            await clock.sleep(100)
 
         def policy(self, claim: Claim[Job]) -> Policy:
             return Policy(timeout=2.0 if claim.task == "short" else None)
 
-    async with at_work(Timed(), clock=clock, timeout=20.0) as stage:
+    async with at_work(Timed(), clock=clock, job_timeout=20.0) as stage:
         short, long = await stage.add("short"), await stage.add("long")
         await stage.clock.advance(2.1)
         assert (await stage.job(short)).state is State.ERRORED
@@ -101,7 +102,7 @@ async def test_a_handler_that_finishes_although_cancelled_keeps_its_result() -> 
             await clock.sleep(3)
         return Complete()
 
-    async with at_work({"act": act, "probe": probe}, clock=clock, timeout=5.0, concurrency=1) as stage:
+    async with at_work({"act": act, "probe": probe}, clock=clock, job_timeout=5.0, concurrency=1) as stage:
         job = await stage.does(seconds=8.1)
         assert job.state is State.COMPLETED
         await assert_lane_is_clean(stage)
@@ -117,7 +118,7 @@ async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
 
     clock = CountingClock()
     acts = {"act": nothing, "waits": taking(clock, 1)}
-    async with at_work(acts, clock=clock, timeout=1234.5, concurrency=1) as stage:
+    async with at_work(acts, clock=clock, job_timeout=1234.5, concurrency=1) as stage:
         await stage.does()
         before = asyncio.all_tasks()
         await stage.add(count=50)
@@ -149,7 +150,7 @@ async def test_the_timer_of_an_ended_attempt_is_cancelled() -> None:
             return timer
 
     clock = WatchedClock()
-    async with at_work(taking(clock, 1), clock=clock, timeout=1234.5) as stage:
+    async with at_work(taking(clock, 1), clock=clock, job_timeout=1234.5) as stage:
         await stage.does(seconds=1.1)
         assert [timer.cancelled for timer in clock.watched] == [True]
 
@@ -164,7 +165,7 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
             attempt.detached = True
             raise
 
-    async with at_work(act, clock=clock, timeout=5.0) as stage:
+    async with at_work(act, clock=clock, job_timeout=5.0) as stage:
         job = await stage.does(seconds=5.1)
         assert "its thread cannot be stopped and its result will be ignored" in str(job.last_error)
         assert [event.job_id for event in stage.told(ThreadAbandoned)] == [job.id]
@@ -185,7 +186,7 @@ async def test_an_attempt_hears_why_it_should_stop() -> None:
         finally:
             heard.append(f"{attempt.canceled} {await waiting} {await attempt.until_canceled()}")
 
-    async with at_work(act, clock=clock, timeout=5.0) as stage:
+    async with at_work(act, clock=clock, job_timeout=5.0) as stage:
         await stage.does(seconds=5.1)
         assert heard == ["True timeout timeout"]
 
@@ -292,7 +293,7 @@ async def test_our_timeout_goes_through_a_handlers_own_scopes(scope: Callable[[]
             await clock.sleep(100)
 
     acts = {"act": act, "probe": probe}
-    async with at_work(acts, clock=clock, concurrency=1, timeout=5.0, tasks=("act", "probe")) as stage:
+    async with at_work(acts, clock=clock, concurrency=1, job_timeout=5.0, tasks=("act", "probe")) as stage:
         job = await stage.does(seconds=5.1)
         assert str(job.last_error).startswith("timed out")
         await assert_lane_is_clean(stage)
@@ -300,7 +301,7 @@ async def test_our_timeout_goes_through_a_handlers_own_scopes(scope: Callable[[]
 
 async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_either() -> None:
     class Middleware:
-        def handle(self, attempt: Attempt[Job]) -> Coroutine[Any, Any, object]:
+        def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
             if attempt.record.task == "act":
                 name.set("middleware")
                 return nothing(attempt)
@@ -314,7 +315,7 @@ async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_ei
 async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else() -> None:
     """The timer fires in the very turn of the loop in which the handler's wait ends."""
     clock = FakeClock()
-    async with at_work({"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, timeout=5.0) as stage:
+    async with at_work({"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, job_timeout=5.0) as stage:
         job = await stage.does(seconds=5)
         assert job.state in (State.COMPLETED, State.ERRORED)
         await assert_lane_is_clean(stage)
@@ -336,7 +337,7 @@ async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None
     gc.collect()
     gc.disable()
     try:
-        async with at_work(act, clock=clock, timeout=5.0) as stage:
+        async with at_work(act, clock=clock, job_timeout=5.0) as stage:
             await stage.does(seconds=5.1)
             assert alive == []
     finally:
@@ -345,7 +346,7 @@ async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None
 
 async def test_a_handler_that_is_no_coroutine_fails_its_own_attempt_only() -> None:
     class Wrong:
-        def handle(self, attempt: Attempt[Job]) -> Any:
+        def handle(self, attempt: Attempt[Job], job: Job) -> Any:
             return 7 if attempt.record.task == "bad" else nothing(attempt)
 
     async with at_work(Wrong()) as stage:
@@ -387,4 +388,4 @@ async def test_a_handler_that_waits_lets_the_next_job_start_in_another_lane() ->
 
 
 def test_handlers_are_made_from_functions() -> None:
-    assert hasattr(handler(nothing), "handle")
+    assert hasattr(handler_of(nothing), "handle")

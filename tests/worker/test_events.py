@@ -7,25 +7,34 @@ from typing import Any
 
 import pytest
 
-from stowhand import lane, settler, worker
-from stowhand.events import Claimed, Claiming, Event, Events, JobEnded, JobStarted, WorkerStarted, WorkerStopped
-from stowhand.handler import handler
+from stowhand import endings, lane, settler, worker
+from stowhand.events import (
+    Claimed,
+    Claiming,
+    Event,
+    Events,
+    HookRan,
+    JobEnded,
+    JobStarted,
+    WorkerStarted,
+    WorkerStopped,
+)
 from stowhand.job import NewJob, State
 from stowhand.options import WorkerOptions
 from stowhand.testing import FakeClock
-from tests.worker.stage import KINDS, FaultyStore, at_work, nothing
+from tests.worker.stage import KINDS, FaultyStore, at_work, handler_of, nothing
 
 
 async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("built although nobody listens")
 
-    monkeypatch.setattr(worker, "JobStarted", build)
+    monkeypatch.setattr(endings, "JobStarted", build)
     monkeypatch.setattr(settler.Settler, "_ended", build)
     clock = FakeClock()
     store = FaultyStore(clock)
     await store.enqueue_many([NewJob(task="act")] * 20)
-    one = worker.Worker(store, handler(nothing), WorkerOptions(once=True), clock=clock)
+    one = worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock)
     await one.run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
 
@@ -46,12 +55,12 @@ async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(
         events.on(kind, heard.append)
     events.on_listener_error = lambda listener, event, error: troubles.append(str(error))
     await store.enqueue(NewJob(task="act"))
-    await worker.Worker(store, handler(nothing), WorkerOptions(once=True), clock=clock, events=events).run()
+    await worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock, events=events).run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
     assert [event.__class__.__name__ for event in heard] == troubles
     claims = (Claiming, Claimed)
     assert [type(event) for event in heard if not isinstance(event, claims)] == [
-        WorkerStarted, JobStarted, JobEnded, WorkerStopped,
+        WorkerStarted, JobStarted, HookRan, JobEnded, WorkerStopped,
     ]  # fmt: skip
 
 

@@ -266,7 +266,7 @@ class Encoding:
             self.policy = policy
         self.returns: object = {"a": 1}
 
-    async def handle(self, attempt: Attempt[Job]) -> object:
+    async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         if isinstance(self.returns, Exception):
             raise self.returns
         return self.returns
@@ -319,7 +319,7 @@ async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobod
 
 
 async def test_a_policy_that_fails_costs_an_attempt_and_not_the_worker() -> None:
-    async def waits(attempt: Attempt[Job]) -> None:
+    async def waits(attempt: Attempt[Job], job: Job) -> None:
         await asyncio.sleep(0)
 
     class Broken:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
-from stowhand.handler import Attempt, handler
+from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Retry
 from stowhand.options import WorkerOptions
 from stowhand.store import StoreOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 
 def batches(stage: Stage) -> list[list[int]]:
@@ -177,7 +177,7 @@ async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:
 
     async def work() -> None:
         await store.enqueue_many([NewJob(task="good"), NewJob(task="bad", max_attempts=1)])
-        await Worker(store, handler(act), WorkerOptions(once=True), clock=clock, events=events).run()
+        await Worker(store, handler_of(act), WorkerOptions(once=True), clock=clock, events=events).run()
 
     await work()
     assert heard == [("bad", "failed")]

@@ -11,12 +11,12 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.events import JobEnded, JobsReturned, WorkerStarted, WorkerStopped, WorkerStopping
-from stowhand.handler import Attempt, handler
+from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 
 def states(stage: Stage) -> list[tuple[State, int, int]]:
@@ -100,7 +100,7 @@ async def test_a_worker_stopped_before_it_runs_takes_nothing() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     await store.enqueue(NewJob(task="act"))
-    worker = Worker(store, handler(nothing), WorkerOptions(), clock=clock)
+    worker = Worker(store, handler_of(nothing), WorkerOptions(), clock=clock)
     worker.stop()
     await worker.run()
     assert store.called("claim") == []
@@ -394,7 +394,7 @@ async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> No
         await asyncio.sleep(0)
 
     before = asyncio.all_tasks()
-    await Worker(store, handler(act), WorkerOptions(once=True), clock=clock).run()
+    await Worker(store, handler_of(act), WorkerOptions(once=True), clock=clock).run()
     assert asyncio.all_tasks() == before
 
 
@@ -411,7 +411,7 @@ async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
         await asyncio.Event().wait()
 
     job = await store.enqueue(NewJob(task="act"))
-    worker = Worker(store, handler(act), WorkerOptions(grace=0.05))
+    worker = Worker(store, handler_of(act), WorkerOptions(grace=0.05))
     worker.events.on(WorkerStarted, lambda event: None)
     before = asyncio.all_tasks()
     running = asyncio.ensure_future(worker.run())

@@ -451,4 +451,4 @@ async def test_once_waits_for_a_settlement_that_is_busy() -> None:
 def test_a_beat_of_a_third_of_the_lease_is_allowed(beat: float) -> None:
     from stowhand.options import WorkerOptions
 
-    assert WorkerOptions(beat=beat, lease=0.3 if beat == 0.1 else 30.0).every_beat == beat
+    assert WorkerOptions(heartbeat_interval=beat, lease=0.3 if beat == 0.1 else 30.0).every_beat == beat

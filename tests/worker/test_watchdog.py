@@ -8,13 +8,13 @@ import time
 
 from stowhand.clock import SystemClock
 from stowhand.events import Events, JobEnded, JobLost, LoopBlocked
-from stowhand.handler import Attempt, handler
+from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.keeper import Watch
 from stowhand.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import Worker
-from tests.worker.stage import FaultyStore
+from tests.worker.stage import FaultyStore, handler_of
 
 
 def block_until(event: threading.Event) -> None:
@@ -43,7 +43,7 @@ async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept
         reported.set()
 
     job = await store.enqueue(NewJob(task="act"))
-    worker = Worker(store, handler(act), WorkerOptions(lease=1.5, once=True))
+    worker = Worker(store, handler_of(act), WorkerOptions(lease=1.5, once=True))
     lost: list[JobLost] = []
     worker.events.on(LoopBlocked, listen)
     worker.events.on(JobLost, lost.append)
@@ -74,7 +74,9 @@ async def test_a_loop_that_hangs_beyond_timeout_and_three_leases_is_given_up_onc
         given_up.set()
 
     await store.enqueue(NewJob(task="act"))
-    worker = Worker(store, handler(act), WorkerOptions(lease=0.4, timeout=0.3, sweep_interval=60.0), on_hang=on_hang)
+    worker = Worker(
+        store, handler_of(act), WorkerOptions(lease=0.4, job_timeout=0.3, sweep_interval=60.0), on_hang=on_hang
+    )
     worker.events.on(LoopBlocked, reports.append)
     lost: list[JobLost] = []
     ended: list[JobEnded] = []
@@ -121,7 +123,7 @@ async def test_a_loop_that_runs_is_never_reported() -> None:
         await asyncio.sleep(1.6)
 
     await store.enqueue(NewJob(task="act"))
-    worker = Worker(store, handler(act), WorkerOptions(once=True))
+    worker = Worker(store, handler_of(act), WorkerOptions(once=True))
     reports: list[LoopBlocked] = []
     worker.events.on(LoopBlocked, reports.append)
     await worker.run()

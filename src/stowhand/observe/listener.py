@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowhand.cron_events import CronClockMoved, CronConflict, CronReloaded, CronScheduled, CronStarted, CronTrouble
 from stowhand.events import (
     ChildDied,
-    CronClockMoved,
-    CronConflict,
-    CronReloaded,
-    CronScheduled,
-    CronStarted,
-    CronTrouble,
     Event,
     Events,
+    HookFailed,
     JobEnded,
     JobLost,
+    JobSaid,
     JobsReset,
     JobsReturned,
     JobStarted,
@@ -42,11 +39,9 @@ from stowhand.job import State
 from stowhand.lifecycle import Ended
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope
+from stowhand.observe.phrases import ERROR_WIDTH, attempt, because, count, ids, job, names, running, short
 from stowhand.observe.safe_text import escape, shorten, telling_line
 
-NAMES_SHOWN = 50
-"""Task names and job ids in one line, at most."""
-ERROR_WIDTH = 500
 FLAGS = "forbidden flags"
 LATE = 60.0
 """Seconds after which a scheduled tick is said to be late."""
@@ -75,6 +70,8 @@ class LogListener:
             JobUnknown: ("warning", self._job_unknown),
             JobsReturned: ("info", self._returned),
             JobsReset: ("warning", self._reset),
+            JobSaid: ("error", self._said),
+            HookFailed: ("error", self._hook_failed),
             ResultDropped: ("warning", self._result_dropped),
             StoreTrouble: ("error", self._trouble),
             StoreRecovered: ("info", self._recovered),
@@ -94,49 +91,60 @@ class LogListener:
         }
 
     def _started(self, event: WorkerStarted) -> None:
-        names = "any" if event.tasks is None else _names(event.tasks)
-        self._core.info(f"Worker connected and looking for jobs... (task names: {names})")
+        known = "any" if event.tasks is None else names(event.tasks)
+        self._core.info(f"Worker connected and looking for jobs... (task names: {known})")
 
     def _job_started(self, event: JobStarted) -> None:
-        self._worker(event.worker).debug(f"Started task {_job(event)}, attempt {event.attempt}")
+        self._worker(event.worker).debug(f"Started task {job(event)}, attempt {event.attempt}")
 
     def _job_ended(self, event: JobEnded) -> None:
-        logger, job, took = self._worker(event.worker), _job(event), f"{event.seconds * 1000:.2f}ms"
+        logger, what, took = self._worker(event.worker), job(event), f"{event.seconds * 1000:.2f}ms"
         match event.ended:
             case Ended.OK:
-                logger.info(f"Completed task {job} with success ({took})")
+                logger.info(f"Completed task {what} with success ({took})")
             case Ended.SNOOZED:
-                logger.info(f"Snoozed task {job} ({took})")
+                logger.info(f"Snoozed task {what} ({took})")
             case Ended.CANCELED:
-                logger.info(f"Canceled task {job}{_because(event.error)} ({took})")
+                logger.info(f"Canceled task {what}{because(event.error)} ({took})")
             case Ended.RETRY:
-                logger.error(f"Failed task {job}, {_attempt(event)}, to be tried again{_because(event.error)} ({took})")
+                logger.error(f"Failed task {what}, {attempt(event)}, to be tried again{because(event.error)} ({took})")
             case Ended.FAILED | Ended.POISON:
                 word = " as poison" if event.ended is Ended.POISON else ""
-                logger.error(f"Failed task {job} for good{word}, {_attempt(event)}{_because(event.error)} ({took})")
+                logger.error(f"Failed task {what} for good{word}, {attempt(event)}{because(event.error)} ({took})")
 
     def _job_lost(self, event: JobLost) -> None:
-        self._worker(event.worker).warning(f"Lost the lease of task {_job(event)}, nothing was recorded: {event.why}")
+        self._worker(event.worker).warning(f"Lost the lease of task {job(event)}, nothing was recorded: {event.why}")
 
     def _job_unknown(self, event: JobUnknown) -> None:
         self._worker(event.worker).warning(
-            f"The connection was cut while task {_job(event)} was being recorded; whether it was is not known"
+            f"The connection was cut while task {job(event)} was being recorded; whether it was is not known"
         )
 
     def _returned(self, event: JobsReturned) -> None:
-        self._worker(event.worker).info(f"Handed back unspent: {_ids(event.job_ids)} ({event.why})")
+        self._worker(event.worker).info(f"Handed back unspent: {ids(event.job_ids)} ({event.why})")
 
     def _reset(self, event: JobsReset) -> None:
-        for job in event.jobs:
-            what = f"task {job.job_id} ({escape(job.task)})"
-            whose = f" ({escape(job.worker)})" if job.worker else ""
-            if job.state is State.FAILED:
+        for one in event.jobs:
+            what = f"task {escape(str(one.job_id))} ({escape(one.task)})"
+            whose = f" ({escape(one.worker)})" if one.worker else ""
+            if one.state is State.FAILED:
                 self._core.error(f"Failed {what} for good: its workers died too often while running it")
             else:
-                self._core.warning(f"Took back {what}: its worker{whose} is gone; it is {job.state.value}")
+                self._core.warning(f"Took back {what}: its worker{whose} is gone; it is {one.state.value}")
+
+    def _said(self, event: JobSaid) -> None:
+        if event.job_id is None:
+            logger = self._worker(event.worker)
+        else:
+            logger = self._new_logger(Scope("job", event.worker, event.task, event.job_id))
+        getattr(logger, event.level)(event.message, event.facts)
+
+    def _hook_failed(self, event: HookFailed) -> None:
+        whose = f" of task {escape(str(event.job_id))}" if event.job_id is not None else ""
+        self._worker(event.worker).error(f"{event.hook}{whose} raised: {short(telling_line(event.error))}")
 
     def _result_dropped(self, event: ResultDropped) -> None:
-        self._core.warning(f"Completed task {_job(event)}, but its result could not be kept: {event.why}")
+        self._core.warning(f"Completed task {job(event)}, but its result could not be kept: {event.why}")
 
     def _trouble(self, event: StoreTrouble) -> None:
         error = shorten(telling_line(event.error), ERROR_WIDTH)
@@ -150,12 +158,16 @@ class LogListener:
 
     def _lease_ending(self, event: LeaseEnding) -> None:
         self._worker(event.worker).error(
-            f"No heartbeat has reached the store for so long that the lease of task {event.lease.job_id}"
+            f"No heartbeat has reached the store for so long that the lease of task {escape(str(event.lease.job_id))}"
             f" ({escape(event.task)}) ends; it is stopped here, and will be run again"
         )
 
     def _blocked(self, event: LoopBlocked) -> None:
-        who = f"task {event.job_id} ({escape(event.task or '')})" if event.job_id is not None else "something"
+        who = (
+            f"task {escape(str(event.job_id))} ({escape(event.task or '')})"
+            if event.job_id is not None
+            else "something"
+        )
         hung = "" if event.beating else "; it counts as hung, and its lease is renewed no more"
         self._worker(event.worker).warning(
             f"The event loop is blocked for {event.seconds:.1f}s by {who}{hung}. It is here:\n{event.stack.rstrip()}"
@@ -163,7 +175,7 @@ class LogListener:
 
     def _thread_abandoned(self, event: ThreadAbandoned) -> None:
         self._worker(event.worker).warning(
-            f"Task {_job(event)} was told to stop, but its thread cannot be ended; its result will be ignored"
+            f"Task {job(event)} was told to stop, but its thread cannot be ended; its result will be ignored"
         )
 
     def _child_died(self, event: ChildDied) -> None:
@@ -172,13 +184,13 @@ class LogListener:
 
     def _reloaded(self, event: TasksReloaded) -> None:
         if event.problem is None:
-            self._core.info(f"Loaded the tasks again (task names: {_names(event.tasks)})")
+            self._core.info(f"Loaded the tasks again (task names: {names(event.tasks)})")
         else:
             self._core.error(f"The tasks have changed and cannot be loaded, so the old ones stay: {event.problem}")
 
     def _cron_started(self, event: CronStarted) -> None:
-        filled = f"; made up for {_count(event.backfilled, 'missed tick')}" if event.backfilled else ""
-        self._core.info(f"Scheduling {_count(len(event.items), 'recurring task')}: {_names(event.items)}{filled}")
+        filled = f"; made up for {count(event.backfilled, 'missed tick')}" if event.backfilled else ""
+        self._core.info(f"Scheduling {count(len(event.items), 'recurring task')}: {names(event.items)}{filled}")
 
     def _cron_scheduled(self, event: CronScheduled) -> None:
         name = "" if event.identifier == event.task else f", {escape(event.identifier)}"
@@ -191,7 +203,7 @@ class LogListener:
         self._core.warning(
             f"Another worker has a different recurring task under the identifier {escape(event.identifier)}; for"
             f" {event.at:%Y-%m-%d %H:%M}Z its job was made and ours was not; give one of them another id."
-            f" Ours: {_short(event.ours)}; theirs: {_short(event.theirs)}"
+            f" Ours: {short(event.ours)}; theirs: {short(event.theirs)}"
         )
 
     def _cron_clock_moved(self, event: CronClockMoved) -> None:
@@ -203,19 +215,19 @@ class LogListener:
 
     def _cron_trouble(self, event: CronTrouble) -> None:
         again = f", again in {event.retry_in:.1f}s" if event.retry_in else ""
-        self._core.error(f"Trouble with recurring tasks{again}: {_short(telling_line(event.error))}")
+        self._core.error(f"Trouble with recurring tasks{again}: {short(telling_line(event.error))}")
 
     def _cron_reloaded(self, event: CronReloaded) -> None:
         if event.problem is None:
-            self._core.info(f"Read the crontab again: {_names(event.items)}")
+            self._core.info(f"Read the crontab again: {names(event.items)}")
         else:
-            self._core.error(f"The crontab is wrong, so the old one stays ({_names(event.items)}):")
+            self._core.error(f"The crontab is wrong, so the old one stays ({names(event.items)}):")
             for line in event.problem.splitlines():
-                self._core.error(f"  {_short(line)}")
+                self._core.error(f"  {short(line)}")
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.now:
-            words = f"Stopping now; {_running(event.running)} handed back"
+            words = f"Stopping now; {running(event.running)} handed back"
         else:
             words = f"Stopping; waiting for {event.running} running job{'s' if event.running != 1 else ''}"
         self._worker(event.worker).info(words)
@@ -236,38 +248,3 @@ class LogListener:
         if logger is None:
             logger = self._workers[name] = self._new_logger(Scope("worker", name))
         return logger
-
-
-def _job(event: JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned) -> str:
-    return f"{event.job_id} ({escape(event.task)})"
-
-
-def _attempt(event: JobEnded) -> str:
-    return f"attempt {event.attempt}/{event.max_attempts}"
-
-
-def _because(error: str | None) -> str:
-    return f": {escape(shorten(telling_line(error), ERROR_WIDTH))}" if error else ""
-
-
-def _names(names: tuple[str, ...]) -> str:
-    shown = ", ".join(f"'{escape(name)}'" for name in names[:NAMES_SHOWN]) or "none"
-    return shown + (f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else "")
-
-
-def _short(text: str) -> str:
-    return escape(shorten(text, ERROR_WIDTH))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _ids(job_ids: tuple[int, ...]) -> str:
-    shown = ", ".join(str(job_id) for job_id in job_ids[:NAMES_SHOWN])
-    more = f" and {len(job_ids) - NAMES_SHOWN} more" if len(job_ids) > NAMES_SHOWN else ""
-    return f"{'task' if len(job_ids) == 1 else 'tasks'} {shown}{more}"
-
-
-def _running(count: int) -> str:
-    return "1 running job is" if count == 1 else f"{count} running jobs are"

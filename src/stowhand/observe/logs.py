@@ -17,6 +17,7 @@ import msgspec
 
 from stowhand.clock import wall_clock
 from stowhand.observe.safe_text import escape, escape_lines, scrub
+from stowhand.store import JobId
 
 ROOT = "stowhand"
 LEVELS = {
@@ -40,7 +41,7 @@ class Scope(msgspec.Struct, frozen=True):
     label: str
     worker: str | None = None
     task: str | None = None
-    job_id: int | None = None
+    job_id: JobId | None = None
     extra: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
@@ -48,7 +49,7 @@ class Scope(msgspec.Struct, frozen=True):
             return self.label
         if self.job_id is None:
             return f"{self.label}({escape(self.worker)})"
-        return f"{self.label}({escape(self.worker)}: {escape(self.task or '')}{{{self.job_id}}})"
+        return f"{self.label}({escape(self.worker)}: {escape(self.task or '')}{{{escape(str(self.job_id))}}})"
 
 
 def configure_logging(

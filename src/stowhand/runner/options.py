@@ -72,13 +72,13 @@ class RunnerOptions(WorkerUtilsOptions, total=False):
     name: str | None
     lease: Duration
     grace: Duration
-    timeout: Duration | None
+    job_timeout: Duration | None
     backoff: Backoff | str
 
 
 _OF_STORES = tuple(WorkerUtilsOptions.__annotations__)
 _OF_RUNNERS = tuple(RunnerOptions.__annotations__)
-_OF_WORKERS = ("name", "concurrency", "poll_interval", "lease", "grace", "timeout")
+_OF_WORKERS = ("name", "concurrency", "poll_interval", "lease", "grace", "job_timeout")
 
 
 _TIME = ((int, float, timedelta), "a timedelta or a number of seconds")
@@ -100,7 +100,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "poll_interval": _TIME,
     "lease": _TIME,
     "grace": _TIME,
-    "timeout": _TIME,
+    "job_timeout": _TIME,
     "events": (WorkerEvents, "a stowhand.runner.WorkerEvents"),
     "logger": (Logger, "a stowhand.runner.Logger(log_factory)"),
 }

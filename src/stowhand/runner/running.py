@@ -195,7 +195,7 @@ class Runner:
             scope = Scope("job", worker, job.task, job.id)
             return ScopedLogger(scope) if plan.logger is None else plan.logger.of(scope)
 
-        default = Policy(timeout=plan.worker.timeout, backoff=plan.worker.backoff)
+        default = Policy(timeout=plan.worker.job_timeout, backoff=plan.worker.backoff)
         return TaskHandler(
             plan.registry,
             producer=plan.store,

@@ -138,7 +138,7 @@ class Watch:
         run = self._jobs[job.id] = _Run(self._pool.begin(job), job)
         self._emitter.emit("job:start", names.JobEvent(run.worker, job))
         try:
-            return await handler.handle(attempt)
+            return await handler.handle(attempt, attempt.record)
         except BaseException as error:
             run.error = error
             raise
@@ -190,8 +190,8 @@ class WatchedHandler:
         self._inner, self._watch = inner, watch
         self.policy, self.encode = inner.policy, inner.encode
 
-    def handle(self, attempt: Attempt[Job]) -> Coroutine[Any, Any, object]:
+    def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
         """Not a coroutine function: where nobody listens, no frame is added to any step of the task."""
         if self._watch.wants_jobs:
             return self._watch.run(self._inner, attempt)
-        return self._inner.handle(attempt)
+        return self._inner.handle(attempt, job)

@@ -19,7 +19,7 @@ from stowhand.job import Job, NewJob
 from stowhand.queue_store import QueueStore
 from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_options, worker_options
 from stowhand.service.checked_jobs import check_each, check_each_async
-from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, items_of
+from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, items_of, schedulable
 from stowhand.service.embedding import events_that_log, log_in_the_name_of, report
 from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.sync import Sync
@@ -248,10 +248,10 @@ class App:
             raise ConfigurationError("App.worker: no task is declared; import the modules that declare them first")
         items = refuse_duplicates((*self.cron_items, *items_of(options)))
         chosen = worker_options(options, self.registry)
-        handler = self.handler(Policy(timeout=chosen.timeout, backoff=chosen.backoff))
+        handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff))
         self._handlers.append(handler)
         events, store = events or events_that_log(), opening.result()
-        if items:
+        if items := schedulable(items, store):
             scheduler = Scheduler(store, items, events)
             worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events)
         else:

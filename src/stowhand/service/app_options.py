@@ -28,6 +28,9 @@ class StoreKeywords(TypedDict, total=False):
     pool: object | None
     listen_url: str | None
     synchronous: Literal["FULL", "NORMAL"]
+    token: str | None
+    ca_file: str | None
+    insecure: bool
 
 
 class WorkerKeywords(CronSources, total=False):
@@ -38,9 +41,11 @@ class WorkerKeywords(CronSources, total=False):
     tasks: Iterable[str] | None
     poll_interval: Duration | None
     lease: Duration
-    beat: Duration | None
+    heartbeat_interval: Duration | None
     grace: Duration
-    timeout: Duration | None
+    job_timeout: Duration | None
+    max_jobs: int | None
+    max_active_time: Duration | None
     backoff: Backoff | str
     forbidden_flags: Iterable[str] | Flags | None
     look_ahead: int

@@ -54,7 +54,7 @@ def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStor
         return job_logger(worker, job.task, job.id)
 
     options = settings.worker_options()
-    default = Policy(timeout=options.timeout, backoff=options.backoff)
+    default = Policy(timeout=options.job_timeout, backoff=options.backoff)
     return TaskHandler(
         loaded.registry, producer=store, logger_factory=logger_of, default=default, connect=store.connection
     )

@@ -21,6 +21,7 @@ from stowhand.clock import sleep_blocking, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.observe.listener import LogListener
+from stowhand.program import kill_programs
 from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.crontabs import scheduling
@@ -32,7 +33,6 @@ from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.settings import WorkerSettings
 from stowhand.store import Lease
 from stowhand.stores import open_store
-from stowhand.tasks.program import kill_programs
 from stowhand.worker import Worker, new_identity
 
 SAME_SIGNAL = 0.5

@@ -74,7 +74,7 @@ class Quarantine:
         """Raises ChildCrashed. Cancelling it kills the child: a process, unlike a thread, can be killed."""
         if self._handler.is_program(attempt.claim.task):
             # It has a process of its own already; and whoever kills a child between us would not end the program.
-            return await self._handler.handle(attempt)
+            return await self._handler.handle(attempt, attempt.record)
         answer, reading, writing = await _open_pipe()
         try:
             assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing)
@@ -160,7 +160,7 @@ async def attempt_in_child(handler: TaskHandler, assignment: Assignment) -> Chil
     attempt: Attempt[Job] = Attempt(claim, 0.0)
     result = None
     try:
-        outcome = from_returned(await handler.handle(attempt))
+        outcome = from_returned(await handler.handle(attempt, attempt.record))
         if isinstance(outcome, Complete) and outcome.result is not None:
             result = handler.encode(outcome.result)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome; this process ends with it

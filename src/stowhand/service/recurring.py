@@ -12,11 +12,12 @@ from pathlib import Path
 from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Scheduler
+from stowhand.cron_events import CronReloaded
 from stowhand.errors import ConfigurationError
-from stowhand.events import CronReloaded, Events
+from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import Timetable
-from stowhand.service.crontabs import read_crontab
+from stowhand.service.crontabs import read_crontab, schedulable
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks
 from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.options import suggest
@@ -32,6 +33,7 @@ class Recurring:
         self._settings = settings
         self._declared, self._tasks = loaded.cron, loaded.names
         self._was_there = False
+        self._store = store
         self.scheduler = Scheduler(store, self._read(), events)
 
     def reload(self) -> None:
@@ -45,7 +47,7 @@ class Recurring:
         self._events.emit(CronReloaded(_names(items), None))
 
     def _read(self) -> tuple[ParsedItem, ...]:
-        items = refuse_duplicates((*self._declared, *self._of_the_file()))
+        items = schedulable(refuse_duplicates((*self._declared, *self._of_the_file())), self._store)
         for item in items:
             if item.task not in self._tasks:
                 core_logger().warning(

@@ -46,7 +46,7 @@ class TaskHandler:
         self._policies: dict[str, Policy] = {}
         self._threads = Threads()
 
-    async def handle(self, attempt: Attempt[Job]) -> object:
+    async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         """Call the task. Raises UndecodablePayload when its arguments cannot be read from the payload."""
         task = attempt.claim.task
         run = self._runs.get(task)
@@ -58,7 +58,6 @@ class TaskHandler:
             run = self._runs[task] = self._prepare(definition)
         returned = await run(attempt)
         if type(returned) is list:
-            job = attempt.claim.record
             return await judge_batch(job.payload, returned, lambda words: self._new_logger(job).warning(words))
         return returned
 

@@ -98,7 +98,7 @@ class _Once:
         self.back: dict[int, datetime] = {}
         """Jobs that came back at once, and when they are really due."""
 
-    async def handle(self, attempt: Attempt[Job]) -> object:
+    async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         """As the inner handler; a job that comes back at once is put off, unspent, until the others have run."""
         job = attempt.record
         if job.id in self._seen:
@@ -106,7 +106,7 @@ class _Once:
             return Snooze(LATER)
         self._seen.add(job.id)
         try:
-            outcome = from_returned(await self._inner.handle(attempt))
+            outcome = from_returned(await self._inner.handle(attempt, job))
         except BaseException as error:
             self._said[job.id] = job, from_error(error), error
             raise

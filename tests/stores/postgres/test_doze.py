@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.handler import Attempt, handler
+from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.options import WorkerOptions
 from stowhand.store import StoreOptions
@@ -22,6 +22,7 @@ from stowhand.stores.postgres.producing import plain_values_of
 from stowhand.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
+from tests.worker.stage import handler_of
 
 JOB = NewJob(task="t")
 
@@ -301,7 +302,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
 
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(2)]
-        workers = [Worker(one, handler(act), WorkerOptions(poll_interval=60.0)) for one in stores]
+        workers = [Worker(one, handler_of(act), WorkerOptions(poll_interval=60.0)) for one in stores]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         produced = await asyncio.gather(*(produce() for _ in range(4)))
         wanted = {job_id for ids in produced for job_id in ids}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stowhand.job import Job, NewJob, State
-from stowhand.store import Claim, Lease
+from stowhand.store import Claim, JobId, Lease
 
 Row = tuple[Any, ...]
 
@@ -109,7 +109,7 @@ def in_id_order(leases: Iterable[Lease]) -> list[Lease]:
     return sorted(set(leases), key=_job_id)
 
 
-def _job_id(lease: Lease) -> int:
+def _job_id(lease: Lease) -> JobId:
     return lease.job_id
 
 

@@ -15,7 +15,7 @@ from stowhand.database.repeating import repeated
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Lease, Verdict
+from stowhand.store import JobId, Lease, Verdict
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.producing import values_of
 from stowhand.stores.postgres.rows import pairs, plain_array, text_array
@@ -212,9 +212,9 @@ def _pair(entry: Entry) -> Pair:
     return entry[0].job_id, entry[0].token
 
 
-def _job_id(entry: Entry) -> int:
+def _job_id(entry: Entry) -> JobId:
     return entry[0].job_id
 
 
-def _id_of(lease: Lease) -> int:
+def _id_of(lease: Lease) -> JobId:
     return lease.job_id

@@ -1,0 +1,135 @@
+"""A budget: what runs at once may need so much and no more, however many slots there are.
+
+    budget = Budget(8 * 1024**3, cost=lambda upload: upload.size, column="size")
+    worker = Worker(store, budget.around(handle), WorkerOptions(concurrency=16))
+
+Before each claim the store is asked for a record that fits into what is left; what the record costs is taken before its
+handler and given back after it, so larger records are skipped over, not waited for. A record that costs more than the
+whole budget is never claimed: look for such now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from stowhand.conditions import Condition, Where
+from stowhand.errors import ConfigurationError, NonRetryable
+from stowhand.handler import Asking, Attempt, Function, Handler, handler_of
+
+R = TypeVar("R")
+ROUNDING = 1e-9
+
+
+class Budget(Generic[R]):
+    """Its three hooks can be a handler's own, or stand around one (``around``). For one worker; on its loop."""
+
+    def __init__(
+        self,
+        capacity: float,
+        *,
+        cost: Callable[[R], float],
+        column: str | Callable[[float], Condition],
+    ) -> None:
+        """``cost``: what a record needs, in the unit of ``capacity``.
+
+        ``column``: where the store keeps that, or a function from what is left to a condition, such as
+        ``lambda left: sql("j.pages * 4096 <= {}", left)``. Raises ConfigurationError.
+        """
+        if not _is_number(capacity) or capacity <= 0:
+            raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
+        if not callable(cost):
+            raise ConfigurationError("budget: cost is a function that tells what a record needs")
+        self.capacity = capacity
+        self._cost = cost
+        self._condition = column if callable(column) else lambda left: Where(column, "<=", left)
+        self._taken: dict[tuple[Any, str], float] = {}
+        self._freed = asyncio.Event()
+        self.peak: float = 0
+        """The most that was taken at once so far."""
+
+    @property
+    def taken(self) -> float:
+        """What the running handlers need together."""
+        return sum(self._taken.values())
+
+    @property
+    def left(self) -> float:
+        """Headroom."""
+        return self.capacity - self.taken
+
+    async def pre_claim(self, ctx: Asking) -> bool | Condition:
+        """Only what fits into the headroom; nothing at all when there is none."""
+        return self._condition(self.left) if self.left > 0 else False
+
+    async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
+        """Take what the record costs.
+
+        If it costs more than the condition let expect, wait until there is room. Raises NonRetryable when it can never
+        fit, or its cost is no number.
+        """
+        cost = self._cost(record)
+        if not _is_number(cost) or cost < 0:
+            raise NonRetryable(f"budget: the record's cost is {cost!r}, and not a number of 0 or more")
+        if cost > self.capacity * (1 + ROUNDING):
+            raise NonRetryable(f"budget: the record costs {cost:g}, and the whole budget is {self.capacity:g}")
+        while cost > self.left + self.capacity * ROUNDING:
+            self._freed.clear()
+            await self._freed.wait()
+        self._taken[_pair(ctx)] = cost
+        self.peak = max(self.peak, self.taken)
+
+    async def post_handle(self, ctx: Attempt[R], record: R) -> None:
+        """Give it back."""
+        self._taken.pop(_pair(ctx), None)
+        self._freed.set()
+
+    def around(self, handler: Handler | Function) -> Handler:
+        """The handler, held to this budget; its own hooks run inside."""
+        return _Budgeted(self, handler_of(handler))
+
+
+class _Budgeted:
+    """A handler and a budget. ``pre_handle`` of the budget comes first, ``post_handle`` last."""
+
+    def __init__(self, budget: Budget[Any], inner: Handler) -> None:
+        self._budget, self._inner = budget, inner
+        self.handle = inner.handle
+        for name in ("policy", "encode", "retryable"):
+            if hasattr(inner, name):
+                setattr(self, name, getattr(inner, name))
+        self._theirs: Callable[[Asking], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
+
+    async def pre_claim(self, ctx: Asking) -> object:
+        ours = await self._budget.pre_claim(ctx)
+        if ours is False or self._theirs is None:
+            return ours
+        theirs = await self._theirs(ctx)
+        if isinstance(theirs, bool):
+            return ours if theirs else False
+        # Claimed one at a time all the same: two that fit one by one need not fit together.
+        if hasattr(theirs, "conditions"):
+            theirs = theirs.conditions
+        return (ours, *(theirs if isinstance(theirs, list | tuple) else (theirs,)))
+
+    async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        await self._budget.pre_handle(ctx, record)
+        if hasattr(self._inner, "pre_handle"):
+            await self._inner.pre_handle(ctx, record)
+
+    async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        try:
+            if hasattr(self._inner, "post_handle"):
+                await self._inner.post_handle(ctx, record)
+        finally:
+            await self._budget.post_handle(ctx, record)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _pair(ctx: Attempt[Any]) -> tuple[Any, str]:
+    return ctx.lease.job_id, ctx.lease.token

@@ -1,0 +1,89 @@
+"""What a claim may ask for beyond the task: comparisons with values, and SQL that a programmer wrote.
+
+    Where("size", "<=", 10)                       closed: a column, an operator of the list, a value; any store that
+                                                  takes conditions takes these, a remote one too
+    sql("length(j.path) < {}", 200)               text of the program's own, with a place for each value
+
+Text never comes from data: values travel beside it, as parameters. ``{}`` is a place, ``{{`` and ``}}`` are braces.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null")
+_LISTS = ("in", "not in")
+_BARE = ("is null", "is not null")
+_VALUES = (str, int, float, bool, Decimal, datetime, date, UUID)
+MOST_VALUES = 1000
+
+
+class Where(msgspec.Struct, frozen=True):
+    """One comparison. ``value``: text, a number, a truth, a date or a uuid; for ``in`` a list of them."""
+
+    column: str
+    """As the table or view names it; ``alias.column`` where two share a name."""
+    op: str
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        if self.op not in OPERATORS:
+            raise ConfigurationError(f"condition on {self.column!r}: no operator {self.op!r}; {', '.join(OPERATORS)}")
+        if self.op in _LISTS:
+            if isinstance(self.value, str | bytes) or not isinstance(self.value, Iterable):
+                raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes a list")
+            values = tuple(self.value)
+            msgspec.structs.force_setattr(self, "value", values)
+            if not 0 < len(values) <= MOST_VALUES:
+                raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes 1 to {MOST_VALUES} values")
+        elif self.op in _BARE and self.value is not None:
+            raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes no value")
+        for value in self.value if self.op in _LISTS else () if self.op in _BARE else (self.value,):
+            if not isinstance(value, _VALUES) or (isinstance(value, float) and math.isnan(value)):
+                raise ConfigurationError(
+                    f"condition on {self.column!r}: {value!r} cannot be compared with"
+                    + ('; write Where(…, "is null")' if value is None else "")
+                )
+
+
+class Sql(msgspec.Struct, frozen=True):
+    """SQL written by a programmer, in pieces: between each two of them stands a value."""
+
+    pieces: tuple[str, ...]
+    values: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return "{}".join(self.pieces)
+
+
+def sql(text: str, *values: Any) -> Sql:
+    """An expression or a condition. Raises ConfigurationError when places and values do not go together."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"sql: a {type(text).__qualname__} given; give text")
+    pieces, places = [""], 0
+    try:
+        for literal, name, spec, conversion in string.Formatter().parse(text):
+            pieces[-1] += literal
+            if name is not None:
+                if name or spec or conversion:
+                    raise ValueError(f"a place is {{}}, not {{{name}}}")
+                places += 1
+                pieces.append("")
+    except ValueError as error:
+        raise ConfigurationError(f"sql({text!r}): {error}; a brace itself is written twice") from None
+    if places != len(values):
+        raise ConfigurationError(f"sql({text!r}): {places} places and {len(values)} values")
+    return Sql(tuple(pieces), values)
+
+
+Condition = Where | Sql

@@ -1,0 +1,108 @@
+"""What stands before every claim: the flags that are forbidden just now, and the handler's ``pre_claim``.
+
+Both are somebody else's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be
+allowed; it is told in an event and asked again after a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from stowhand.attempt_logger import AttemptLogger
+from stowhand.clock import Clock
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, HookFailed, StoreRecovered, StoreTrouble
+from stowhand.flags import FlagsUnknown, ForbiddenFlags
+from stowhand.handler import Asking, Claimable, Handler
+from stowhand.options import OUTAGE, WorkerOptions
+from stowhand.outcomes import describe
+
+PreClaim = Callable[[Asking], Awaitable[object]]
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """To claim."""
+
+    limit: int
+    flags: tuple[str, ...] = ()
+    conditions: tuple[Any, ...] = ()
+
+
+class Shut(msgspec.Struct, frozen=True):
+    """Nothing is to be claimed now; ask again after ``pause`` seconds (``None``: as if there had been nothing)."""
+
+    pause: float | None = None
+
+
+class Gate:
+    """Of one worker."""
+
+    def __init__(self, handler: Handler, options: WorkerOptions, events: Events, clock: Clock, worker: str) -> None:
+        self._options, self._events, self._worker = options, events, worker
+        self._flags = ForbiddenFlags(options.forbidden_flags, clock)
+        self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
+        self._logger = AttemptLogger(events.emit, worker, "pre_claim", None)
+        self._refusals = 0
+        self.asks = self._pre_claim is not None
+        """The answer may change with every record that begins or ends."""
+        self.one_by_one = self._flags.one_by_one or self.asks
+        """What was claimed last must have begun, and been counted, before the next is asked for."""
+
+    async def ask(self, *, free: int, running: int, limit: int) -> Leave | Shut:
+        """May be claimed, and what? ``limit``: how many the worker would take if nothing stood here."""
+        try:
+            flags = await self._flags.now()
+        except FlagsUnknown as error:
+            self._refusals += 1
+            pause = OUTAGE(self._refusals)
+            self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
+            return Shut(pause)
+        if self._refusals:
+            self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
+            self._refusals = 0
+        if self._flags.one_by_one:
+            limit = min(limit, 1)
+        if self._pre_claim is None:
+            return Leave(limit, flags)
+        try:
+            asking = Asking(self._worker, free, running, self._logger)
+            answer = read(await self._pre_claim(asking))
+        except Exception as error:  # noqa: BLE001 - boundary: told in an event, and asked again after an interval
+            self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(error)))
+            return Shut(self._options.poll(hears=False))
+        if answer is None:
+            return Shut()
+        return Leave(min(limit, answer.limit), flags, answer.conditions)
+
+
+def read(answer: object) -> Claimable | None:
+    """What ``pre_claim`` has said. ``None``: not now. Raises ConfigurationError for what is no answer."""
+    match answer:
+        case True:
+            return Claimable()
+        case False:
+            return None
+        case Claimable(conditions=conditions, limit=limit):
+            if type(limit) is not int or limit < 1:
+                raise ConfigurationError(f"pre_claim: a limit of {limit!r}; give a whole number of 1 or more")
+            return Claimable(_conditions(conditions), limit)
+        case _:
+            return Claimable(_conditions(answer if isinstance(answer, list | tuple) else (answer,)))
+
+
+def _conditions(given: object) -> tuple[Any, ...]:
+    conditions = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for one in conditions:
+        if isinstance(one, str):
+            raise ConfigurationError(
+                f"pre_claim: a condition is text ({one!r}), which could come from data; write Where(column, operator, "
+                f"value), or sql({one!r}, …) with a {{}} for each value"
+            )
+        if one is None or isinstance(one, bool | int | float | dict):
+            raise ConfigurationError(
+                f"pre_claim: {one!r} is no answer; return True, False, conditions (Where, sql), or Claimable(…)"
+            )
+    return conditions

@@ -1,0 +1,54 @@
+"""Parts of log lines: everything that comes from outside is escaped here, and cut."""
+
+from __future__ import annotations
+
+from stowhand.events import JobEnded, JobLost, JobStarted, JobUnknown, ResultDropped, ThreadAbandoned
+from stowhand.observe.safe_text import escape, shorten, telling_line
+from stowhand.store import JobId
+
+NAMES_SHOWN = 50
+"""Task names and job ids in one line, at most."""
+ERROR_WIDTH = 500
+
+
+def job(event: JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned) -> str:
+    """Which job: its id and its task."""
+    return f"{escape(str(event.job_id))} ({escape(event.task)})"
+
+
+def attempt(event: JobEnded) -> str:
+    """Which attempt of how many."""
+    return f"attempt {event.attempt}/{event.max_attempts}"
+
+
+def because(error: str | None) -> str:
+    """The telling line of an error."""
+    return f": {escape(shorten(telling_line(error), ERROR_WIDTH))}" if error else ""
+
+
+def names(given: tuple[str, ...]) -> str:
+    """Names in quotes; of many, the first."""
+    shown = ", ".join(f"'{escape(name)}'" for name in given[:NAMES_SHOWN]) or "none"
+    return shown + (f" and {len(given) - NAMES_SHOWN} more" if len(given) > NAMES_SHOWN else "")
+
+
+def short(text: str) -> str:
+    """One line of it, safe to print."""
+    return escape(shorten(text, ERROR_WIDTH))
+
+
+def count(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def ids(job_ids: tuple[JobId, ...]) -> str:
+    """Which jobs; of many, the first."""
+    shown = ", ".join(escape(str(job_id)) for job_id in job_ids[:NAMES_SHOWN])
+    more = f" and {len(job_ids) - NAMES_SHOWN} more" if len(job_ids) > NAMES_SHOWN else ""
+    return f"{'task' if len(job_ids) == 1 else 'tasks'} {shown}{more}"
+
+
+def running(count: int) -> str:
+    """How many run."""
+    return "1 running job is" if count == 1 else f"{count} running jobs are"

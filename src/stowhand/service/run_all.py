@@ -1,0 +1,148 @@
+"""The supervisor of background routines: workers, resetters, and whatever else runs until it is told to stop.
+
+    await run_all(worker, resetter)
+
+It starts all of them, and stops all of them on the first signal, or when the first of them ends with an error; always
+within a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from stowhand.clock import stopwatch
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, WorkerStarted
+from stowhand.observe.listener import LogListener
+
+SAME_SIGNAL = 0.5
+"""Seconds within which several signals count as one."""
+LAST_PAUSE = 20.0
+"""Seconds beyond a worker's grace: for handing back, for the store, for threads."""
+DEFAULT_GRACE = 25.0
+
+
+class Routine(Protocol):
+    """Something that runs until it is stopped."""
+
+    async def run(self) -> None:
+        """Until ``stop()``."""
+
+    def stop(self, *, now: bool = False) -> None:
+        """End; ``now``: without finishing what runs. Harmless when repeated."""
+
+
+async def run_all(*routines: Routine, grace: float | None = None) -> None:
+    """Run them until SIGTERM or SIGINT, until one fails, or until all have ended by themselves (resetters do not count:
+    they serve the others).
+
+    The first signal stops them in order, a second one at once. ``grace``: seconds that they have to end; unless given,
+    the longest grace of the workers, and 20 s. Raises what the first that failed has raised; what ignores its end is
+    cancelled.
+    """
+    if not routines:
+        raise ConfigurationError("run_all: give at least one worker, resetter, or other routine")
+    _listen(routines)
+    supervisor = _Supervisor(routines)
+    bound = grace if grace is not None else max(map(_grace_of, routines)) + LAST_PAUSE
+    with _signals(supervisor):
+        await supervisor.run(bound)
+
+
+class _Supervisor:
+    def __init__(self, routines: tuple[Routine, ...]) -> None:
+        self._routines = routines
+        self._wishes = 0
+        self._last = float("-inf")
+        self._stopping = asyncio.Event()
+
+    async def run(self, bound: float) -> None:
+        tasks = {asyncio.create_task(routine.run()): routine for routine in self._routines}
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            while not self._stopping.is_set():
+                waiting = [task for task in tasks if not task.done()]
+                if not waiting:
+                    break
+                await asyncio.wait([*waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if self._is_over(tasks):
+                    self.stop()
+        except asyncio.CancelledError:
+            self.stop(now=True)
+            await self._end(tasks, bound)
+            raise
+        finally:
+            stopping.cancel()
+        await self._end(tasks, bound)
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    def _is_over(self, tasks: dict[asyncio.Task[None], Routine]) -> bool:
+        """One has failed, or what the others serve has ended."""
+        if any(task.done() and (task.cancelled() or task.exception()) for task in tasks):
+            return True
+        served = [task for task, routine in tasks.items() if not getattr(routine, "serves", False)]
+        return bool(served) and all(task.done() for task in served) and not all(task.done() for task in tasks)
+
+    async def _end(self, tasks: dict[asyncio.Task[None], Routine], bound: float) -> None:
+        """Wait for all of them, but not for ever."""
+        _, late = await asyncio.wait(tasks, timeout=bound)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=LAST_PAUSE)
+
+    def wish(self) -> None:
+        """A signal: the first stops in order, a second at once."""
+        now = stopwatch()
+        if now - self._last < SAME_SIGNAL:
+            return
+        self._last = now
+        self._wishes += 1
+        self.stop(now=self._wishes > 1)
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop every routine."""
+        self._stopping.set()
+        for routine in self._routines:
+            routine.stop(now=now)
+
+
+@contextmanager
+def _signals(supervisor: _Supervisor) -> Iterator[None]:
+    """Wishes to stop, for as long as the block lasts. Elsewhere than in the main thread there are no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        loop.add_signal_handler(number, supervisor.wish)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def _listen(routines: tuple[Routine, ...]) -> None:
+    """Lines for what happens, where nobody has asked for them otherwise."""
+    hubs: list[Any] = []
+    for routine in routines:
+        events: Any = getattr(routine, "events", None)
+        if isinstance(events, Events) and not any(hub is events for hub in hubs):
+            hubs.append(events)
+            if not events.wants(WorkerStarted):
+                LogListener(events)
+
+
+def _grace_of(routine: Routine) -> float:
+    return float(getattr(getattr(routine, "options", None), "grace", DEFAULT_GRACE))

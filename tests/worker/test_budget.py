@@ -1,0 +1,128 @@
+"""A budget holds, whatever the number of slots, and nobody starves who fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from stowhand.budget import Budget
+from stowhand.conditions import Where, sql
+from stowhand.errors import ConfigurationError
+from stowhand.events import JobStarted
+from stowhand.handler import Asking, Attempt
+from stowhand.job import Job, State
+from stowhand.store import Claim, ClaimRequest
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, at_work, taking
+
+
+class Choosy(FaultyStore):
+    """A store that takes a condition on the priority, which stands for a size here."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        (fits,) = request.conditions
+        assert isinstance(fits, Where)
+        rows = [row for row in self._rows.live.values() if row.priority > fits.value and row.state is State.QUEUED]
+        for row in rows:
+            row.run_at = row.run_at.replace(year=row.run_at.year + 1)
+        try:
+            return await super().claim(request)
+        finally:
+            for row in rows:
+                row.run_at = row.run_at.replace(year=row.run_at.year - 1)
+
+
+def cost(job: Job) -> float:
+    return job.priority
+
+
+async def test_ten_hold_one_of_three_sixes_at_a_time_in_three_slots() -> None:
+    clock = FakeClock()
+    budget = Budget(10, cost=cost, column="priority")
+    async with at_work(
+        budget.around(lambda ctx, job: taking(clock, 1)(ctx)), clock=clock, store=Choosy(clock), concurrency=3
+    ) as stage:
+        for _ in range(3):
+            await stage.add(priority=6)
+        await clock.advance(2.5)
+        assert len(stage.told(JobStarted)) == 3, "the next starts when the one before it ends, not at the next poll"
+        await clock.advance(2)
+        assert {row.state for row in stage.store.rows()} == {State.COMPLETED}
+        assert (budget.peak, budget.taken) == (6, 0)
+
+
+async def test_a_small_one_is_taken_past_a_large_one() -> None:
+    clock = FakeClock()
+    budget = Budget(10, cost=cost, column="priority")
+    async with at_work(
+        budget.around(lambda ctx, job: taking(clock, 10)(ctx)), clock=clock, store=Choosy(clock), concurrency=3
+    ) as stage:
+        for size in (6, 7, 4):
+            await stage.add(priority=size)
+        await clock.advance(1)
+        assert [event.job_id for event in stage.told(JobStarted)] == [3, 1], "smaller priorities come first"
+        assert budget.left == 0
+
+
+async def test_what_costs_more_than_its_column_says_waits_for_room_and_more_than_all_fails() -> None:
+    clock = FakeClock()
+    costs = iter([6.0, 6.0, 11.0])
+    budget: Budget[Job] = Budget(10, cost=lambda job: next(costs), column="priority")
+    async with at_work(
+        budget.around(lambda ctx, job: taking(clock, 5)(ctx)), clock=clock, store=Choosy(clock), concurrency=3
+    ) as stage:
+        await stage.add(priority=1)
+        await stage.add(priority=1)
+        await clock.advance(4)
+        assert budget.taken == 6
+        await clock.advance(5)
+        assert (budget.taken, budget.peak) == (6, 6)
+        job = await stage.does(priority=1, seconds=6)
+        assert job.state is State.FAILED
+        assert "the whole budget is 10" in str(job.last_error)
+
+
+async def test_the_headroom_comes_back_however_the_attempt_ends() -> None:
+    clock = FakeClock()
+    budget = Budget(10, cost=cost, column="priority")
+
+    async def fails(ctx: Attempt[Job], job: Job) -> None:
+        raise ValueError
+
+    async with at_work(budget.around(fails), clock=clock, store=Choosy(clock)) as stage:
+        await stage.does(priority=10)
+        assert budget.left == 10
+
+
+class Inner:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def pre_claim(self, ctx: Asking) -> Any:
+        return self.answer
+
+    async def handle(self, ctx: Attempt[Job], record: Job) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("theirs", "both"),
+    [
+        (False, False),
+        (True, Where("size", "<=", 10)),
+        (sql("x = {}", 1), (Where("size", "<=", 10), sql("x = {}", 1))),
+        ([Where("a", "=", 1)], (Where("size", "<=", 10), Where("a", "=", 1))),
+    ],
+)
+async def test_the_handlers_own_pre_claim_counts_too(theirs: Any, both: Any) -> None:
+    budget = Budget(10, cost=cost, column="size")
+    handler: Any = budget.around(Inner(theirs))
+    assert await handler.pre_claim(None) == both
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "10", float("inf"), float("nan")])
+def test_a_capacity_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="capacity"):
+        Budget(wrong, cost=cost, column="size")

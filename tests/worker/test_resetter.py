@@ -1,0 +1,94 @@
+"""A resetter of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Event, Events, JobsReset, StoreRecovered, StoreTrouble
+from stowhand.job import NewJob, State
+from stowhand.resetter import Resetter, ResetterOptions
+from stowhand.store import ClaimRequest
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore
+
+
+class Bench:
+    def __init__(self, store: FaultyStore, clock: FakeClock, resetter: Resetter, said: list[Event]) -> None:
+        self.store, self.clock, self.resetter, self.said = store, clock, resetter, said
+        self.running = asyncio.ensure_future(resetter.run())
+
+    async def until(self, looks: int) -> None:
+        """Until it has looked so often, by a clock that is moved."""
+        while len(self.store.called("reset_stalled")) < looks:
+            seen = len(self.store.called("reset_stalled"))
+            await asyncio.sleep(0.002)  # a look is made in a thread
+            if seen:
+                await self.clock.advance(0.5)
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def at_work(**options: Any) -> AsyncIterator[Bench]:
+    clock, said, events = FakeClock(), list[Event](), Events()
+    store = FaultyStore(clock)
+    for kind in (JobsReset, StoreTrouble, StoreRecovered):
+        events.on(kind, said.append)
+    resetter = Resetter(store, ResetterOptions(name="r", **options), clock=clock, events=events)
+    bench = Bench(store, clock, resetter, said)
+    yield bench
+    resetter.stop()
+    resetter.stop()
+    await asyncio.wait_for(bench.running, 5)
+
+
+async def test_it_looks_at_once_and_then_every_interval() -> None:
+    async with at_work(interval=30.0) as bench:
+        began = bench.clock.monotonic()
+        await bench.until(3)
+        first, second, third = bench.store.moments("reset_stalled")
+        assert first == began, "before any time has passed"
+        assert min(second - first, third - second) >= 30
+
+
+async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
+    async with at_work(interval=5.0) as bench:
+        await bench.until(1)
+        await bench.store.enqueue(NewJob(task="t"))
+        await bench.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=10))
+        await bench.until(5)
+        (told,) = [event for event in bench.said if isinstance(event, JobsReset)]
+        assert (told.by, [(job.job_id, job.state) for job in told.jobs]) == ("r", [(1, State.QUEUED)])
+
+
+async def test_an_outage_is_told_and_waited_out() -> None:
+    async with at_work(interval=5.0) as bench:
+        bench.store.down.add("reset_stalled")
+        await bench.until(2)
+        assert {type(event) for event in bench.said} == {StoreTrouble}
+        bench.store.down.clear()
+        await bench.until(4)
+        assert any(isinstance(event, StoreRecovered) for event in bench.said)
+
+
+async def test_it_stops_in_the_middle_of_its_interval() -> None:
+    async with at_work(interval=86_400.0) as bench:
+        await bench.until(1)
+    assert bench.running.done()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, timedelta(0), True, "30s", float("inf"), float("nan")])
+def test_an_interval_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="interval"):
+        ResetterOptions(interval=wrong)
+
+
+def test_durations_may_be_timedeltas() -> None:
+    assert ResetterOptions(interval=timedelta(milliseconds=250)).interval == 0.25  # type: ignore[arg-type]
