@@ -14,7 +14,7 @@ from stowhand.store import JobId, Lease, ResetJob
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened. Subclasses are the closed list; only ``cron_events.py`` adds those of the scheduler."""
+    """Something that happened. The list is closed: these, and those of ``cron_events.py`` and ``lending_events.py``."""
 
 
 class WorkerStarted(Event, frozen=True):

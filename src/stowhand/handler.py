@@ -32,6 +32,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Transaction(Protocol):
     """An open transaction that holds an attempt's record locked: its end is written there, and nowhere else."""
 
+    @property
+    def recorded(self) -> Settlement | None:
+        """After ``settle``: what stands in the record instead of the settlement that was given; ``None``: that one."""
+
     async def settle(self, settlement: Settlement) -> Verdict:
         """Write how the attempt ended, and commit.
 
@@ -43,6 +47,18 @@ class Transaction(Protocol):
         """Undo everything. The record is as it was when it was claimed: to be handed back, or lost."""
 
 
+class _Tools:
+    """What a store that attends gives to an attempt."""
+
+    __slots__ = ("connection", "decided", "store", "transaction")
+
+    def __init__(self) -> None:
+        self.store: Any = None
+        self.connection: Any = None
+        self.transaction: Transaction | None = None
+        self.decided: Outcome | None = None
+
+
 class Attempt(Generic[R]):
     """One run of a handler: the record, its lease, and how the outside reaches in. Handlers know it as ``ctx``.
 
@@ -51,17 +67,14 @@ class Attempt(Generic[R]):
 
     __slots__ = (
         "_canceled",
-        "_connection",
         "_logger",
-        "_store",
+        "_tools",
         "cancel_reason",
         "claim",
-        "decided",
         "detached",
         "lost",
         "started",
         "then",
-        "transaction",
     )
 
     def __init__(
@@ -77,13 +90,8 @@ class Attempt(Generic[R]):
         self.detached = False
         """Something that cannot be stopped (a thread) still runs for this attempt."""
         self.then: list[NewJob] = []
-        self.decided: Outcome | None = None
-        """What the store was told on the handler's behalf (``requeue``): it stands if the handler returns."""
-        self.transaction: Transaction | None = None
-        """Where the attempt's end is to be written, if it has a transaction of its own."""
         self._logger = logger
-        self._store: Any = None
-        self._connection: Any = None
+        self._tools: _Tools | None = None  # most attempts have none, and are many
         self._canceled: asyncio.Event | None = None
 
     @property
@@ -107,20 +115,44 @@ class Attempt(Generic[R]):
 
         What it can do is the store's matter; a table's is ``stowhand.stores.table.AttemptStore``.
         """
-        if self._store is None:
+        if self._tools is None or self._tools.store is None:
             raise ConfigurationError("this store has nothing to give to a running handler")
-        return self._store
+        return self._tools.store
 
     @property
     def connection(self) -> Any:
         """The connection of the attempt's own transaction (psycopg's)."""
-        if self._connection is None:
+        if self._tools is None or self._tools.connection is None:
             raise ConfigurationError("this attempt has no transaction of its own (TableOptions: transactional=True)")
-        return self._connection
+        return self._tools.connection
 
     def furnish(self, store: Any, connection: Any = None) -> None:
         """Said by the store, before the handler runs: what ``store`` and ``connection`` are."""
-        self._store, self._connection = store, connection
+        tools = self._given()
+        tools.store, tools.connection = store, connection
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """Where the attempt's end is to be written, if it has a transaction of its own."""
+        return self._tools.transaction if self._tools is not None else None
+
+    @transaction.setter
+    def transaction(self, transaction: Transaction | None) -> None:
+        self._given().transaction = transaction
+
+    @property
+    def decided(self) -> Outcome | None:
+        """What the store was told on the handler's behalf (``requeue``): it stands if the handler returns."""
+        return self._tools.decided if self._tools is not None else None
+
+    @decided.setter
+    def decided(self, outcome: Outcome | None) -> None:
+        self._given().decided = outcome
+
+    def _given(self) -> _Tools:
+        if self._tools is None:
+            self._tools = _Tools()
+        return self._tools
 
     @property
     def canceled(self) -> bool:

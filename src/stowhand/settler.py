@@ -83,6 +83,8 @@ class Settler:
                 verdict = Verdict.UNKNOWN
             finally:
                 self._busy -= 1
+            if transaction.recorded is not None:
+                ended.settlement = transaction.recorded
             self._answer([ended], [verdict])
             self.quiet()
 

@@ -14,6 +14,8 @@ from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.job import NewJob
+from stowhand.observe.job_logger import core_logger
+from stowhand.queue_store import Timetable
 from stowhand.tasks.options import suggest
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.worker import Worker
@@ -67,6 +69,17 @@ async def scheduling(scheduler: Scheduler, *, once: bool = False) -> AsyncIterat
     finally:
         scheduler.stop()
         await running
+
+
+def schedulable(items: tuple[ParsedItem, ...], store: Timetable) -> tuple[ParsedItem, ...]:
+    """The items, unless the store is lent and keeps no timetable for us: whoever works beside it schedules them."""
+    if items and not getattr(store, "keeps_timetable", True):
+        core_logger().warning(
+            f"{len(items)} recurring tasks are not scheduled here: the store is lent, and keeps its own timetable."
+            " A worker, or a scheduler, that reaches the store itself schedules them."
+        )
+        return ()
+    return items
 
 
 def read_crontab(file: Path) -> tuple[ParsedItem, ...]:

@@ -72,8 +72,30 @@ _TABLE = (
         short=("-c",),
         metavar="STORE",
         everywhere=True,
-        doc="The store: a URL (postgresql://…, sqlite:///file), a libpq string, or the bare name of a PostgreSQL"
-        " database. Without it DATABASE_URL, PGDATABASE, and at last sqlite:///stowhand.db.",
+        doc="The store: a URL (postgresql://…, sqlite:///file, https://… of a store that is lent), a libpq string, or"
+        " the bare name of a PostgreSQL database. Without it DATABASE_URL, PGDATABASE, and at last"
+        " sqlite:///stowhand.db.",
+    ),
+    Setting(
+        name="token",
+        metavar="TOKEN",
+        everywhere=True,
+        doc="A lent store (https://…): the worker token that 'stowhand tokens make' showed. Better in the environment:"
+        " other users of the machine see a command line.",
+    ),
+    Setting(
+        name="ca_file",
+        metavar="FILE",
+        everywhere=True,
+        doc="A lent store: certificates (PEM) to trust instead of the public ones.",
+    ),
+    Setting(
+        name="insecure",
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        everywhere=True,
+        doc="A lent store: send the token over http:// to another machine, readable to whoever listens.",
     ),
     Setting(
         name="schema",

@@ -20,11 +20,13 @@ from stowhand.options import WorkerOptions
 from stowhand.retry import named
 from stowhand.service.setting_table import DEFAULT_STORE, PRESETS, SETTINGS, Setting
 from stowhand.service.settings_file import SettingsFile, read_settings_file
-from stowhand.service.store_url import scheme_of, store_url
+from stowhand.service.store_url import LENT, scheme_of, store_url
 from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
 
 NOBODY = "the default; -c or DATABASE_URL names another"
 """The source of a store that nobody named."""
+NOT_REMOTE = ("schema", "no_prepared_statements", "crontab", "max_pool_size", "history", "listen_url", "synchronous")
+"""What is settled where a lent store is kept."""
 
 
 class ResolvedStore(msgspec.Struct, frozen=True):
@@ -37,8 +39,13 @@ class ResolvedStore(msgspec.Struct, frozen=True):
     """What a person may be surprised by."""
 
     @property
+    def is_lent(self) -> bool:
+        """Somebody else keeps it, and lends it over HTTP."""
+        return self.scheme in LENT
+
+    @property
     def scheme(self) -> str:
-        """``postgresql`` or ``sqlite``."""
+        """``postgresql`` or ``sqlite``; ``https`` or ``http`` where it is lent."""
         return scheme_of(self.url)
 
 
@@ -52,6 +59,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     no_prepared_statements: bool = False
     listen_url: str | None = None
     synchronous: str = "FULL"
+    token: str | None = None
+    """A secret: for opening, never for printing."""
+    ca_file: str | None = None
+    insecure: bool = False
 
     @property
     def url(self) -> str:
@@ -67,6 +78,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             prepared_statements=not self.no_prepared_statements,
             listen_url=self.listen_url,
             synchronous=self.synchronous,
+            token=self.token,
+            ca_file=self.ca_file,
+            insecure=self.insecure,
         )
 
 
@@ -107,7 +121,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             poll_interval=self.poll_interval,
             lease=self.lease,
             grace=self.grace,
-            timeout=self.timeout,
+            job_timeout=self.timeout,
             backoff=named(self.backoff),
             forbidden_flags=self.forbidden_flags or (),
             once=self.once,
@@ -194,6 +208,14 @@ class _Reading:
                     f" settling, listening and heartbeats, and tasks need at least 1:"
                     f" {RESERVED_CONNECTIONS} + 1 = {least}; give -m {least} or more"
                 )
+
+        if connection is not None and connection.is_lent:
+            for name in NOT_REMOTE:
+                if (said := next(self._sayings(SETTINGS[name]), None)) is not None:
+                    self.problems.append(
+                        f"{said.source}: means nothing for {connection.url}, which somebody else keeps;"
+                        " it is set where 'stowhand serve' runs"
+                    )
 
     def _connection(self) -> ResolvedStore:
         said = next(self._sayings(SETTINGS["connection"]), None)

@@ -7,11 +7,13 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from stowhand.errors import ConfigurationError
 
-SCHEMES = ("postgresql", "postgres", "sqlite")
+LENT = ("https", "http")
+"""Schemes of a store that somebody else keeps and lends."""
+SCHEMES = ("postgresql", "postgres", "sqlite", *LENT)
 HOW_TO_NAME_A_STORE = (
     "Name a store by URL: postgresql://user@host:5432/database, sqlite:///relative/file.db or"
     " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
-    " or by a libpq string ('host=… dbname=…')."
+    " or by a libpq string ('host=… dbname=…'). A store that 'stowhand serve' lends: https://host:port."
 )
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)", re.ASCII | re.DOTALL)
@@ -31,7 +33,7 @@ def store_url(text: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """``sqlite`` or ``postgresql`` of a URL that ``store_url`` made."""
+    """``sqlite``, ``postgresql``, ``https`` or ``http`` of a URL that ``store_url`` made."""
     return url.partition(":")[0]
 
 
@@ -41,6 +43,8 @@ def _from_url(url: str, scheme: str) -> str:
     rest = url.partition(":")[2]
     if scheme == "sqlite":
         return _check_sqlite(f"sqlite:{rest}")
+    if scheme in LENT:
+        return _check_lent(f"{scheme}:{rest}")
     if not rest.startswith("//") or any(char.isspace() for char in rest):
         raise _unreadable()
     return _understand_ssl(f"postgresql:{rest}")
@@ -51,6 +55,21 @@ def _check_sqlite(url: str) -> str:
     if not path.startswith("///") or len(path) == 3:
         meant = path.lstrip("/") or "stowhand.db"
         raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")
+    return url
+
+
+def _check_lent(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        sound = bool(parts.hostname) and not any(char.isspace() for char in url)
+        _ = parts.port
+    except ValueError:
+        sound = False
+    else:
+        if "@" in parts.netloc:
+            raise ConfigurationError("A lent store's URL holds no user and no token: give the token as STOWHAND_TOKEN.")
+    if not sound:
+        raise ConfigurationError("The URL of a lent store cannot be read. It looks like https://host:port")
     return url
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import stat
 from collections import deque
 from collections.abc import Mapping
@@ -22,9 +21,9 @@ from typing import Any
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Retry
+from stowhand.program import Conversation, Lines, how_it_ended, run_program, why_not_started
 from stowhand.store import Lease
 from stowhand.tasks.context import JobLogger
-from stowhand.tasks.program import Conversation, Lines, run_program
 from stowhand.tasks.registry import TaskDefinition, check_task_name
 from stowhand.tasks.shape import shape_of
 
@@ -59,36 +58,20 @@ class Executable:
         try:
             self._check()
             code = await run_program(
-                str(self.file),
+                [str(self.file)],
                 given,
                 environment_of(job, attempt.lease, os.environ),
                 talk,
                 lambda: KILL_AFTER_LOST if attempt.lost else KILL_AFTER,
             )
         except (OSError, ValueError) as error:
-            return Retry(f"{self.file.name} could not be started: {self._why(error)}")
-        return None if code == 0 else Retry("\n".join([f"{self.file.name} {_how(code)}", *last]))
+            return Retry(f"{self.file.name} could not be started: {why_not_started(str(self.file), error)}")
+        return None if code == 0 else Retry("\n".join([f"{self.file.name} {how_it_ended(code)}", *last]))
 
     def _check(self) -> None:
         """It is read when it runs, long after the folder was looked at."""
         if self.file.stat().st_mode & stat.S_IWOTH:
             raise PermissionError(errno.EPERM, "every user of this machine may write to it; chmod o-w")
-
-    def _why(self, error: OSError | ValueError) -> str:
-        if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-            return f"{error.strerror}; a script begins with a line such as #!/bin/sh"
-        if isinstance(error, FileNotFoundError) and (interpreter := self._interpreter()):
-            return f"its first line names {interpreter}, which is not on this machine"
-        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-    def _interpreter(self) -> str | None:
-        try:
-            with self.file.open("rb") as file:
-                first = file.readline(256).decode("utf-8", "replace")
-        except OSError:
-            return None
-        words = first.removeprefix("#!").split()
-        return words[0] if first.startswith("#!") and words else None
 
 
 def define_executable(file: Path, name: str) -> TaskDefinition:
@@ -125,15 +108,6 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
     # A worker may itself have been started by a task: nothing of that task's job is passed on.
     kept = {name: value for name, value in inherited.items() if name not in told}
     return kept | {name: value for name, value in told.items() if value is not None}
-
-
-def _how(code: int) -> str:
-    if code > 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def _any_payload(payload: Any = None) -> None:

@@ -1,0 +1,121 @@
+"""One command of a job."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.lifecycle import seconds
+
+KEY_LIMIT = 255
+"""Bytes."""
+KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
+"""What a command sees of the worker's own environment, with every ``LC_…``. Nothing else: no password, no URL."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A program, its arguments and its surroundings. No shell reads it: for that, ``["sh", "-c", "…"]``.
+
+    Raises ConfigurationError.
+    """
+
+    key: str
+    """What it is, in the execution log: ``clone``, ``step.lint.0`` …"""
+    argv: Sequence[str | Path]
+    """The program, looked for in the command's own PATH, and its arguments."""
+    cwd: str | Path | None = None
+    """The folder it runs in; ``None``: the handler's."""
+    env: Mapping[str, str] | None = None
+    """Variables beside the handler's; the same name outdoes it."""
+    stdin: bytes | str | None = None
+    """``None``: it has no input (``/dev/null``)."""
+    timeout: timedelta | float | None = None
+    """Seconds or a timedelta; ``None``: the handler's."""
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+        msgspec.structs.force_setattr(self, "argv", self.words)
+        read_folder(f"command {self.key}: cwd", self.cwd)
+        read_variables(f"command {self.key}: env", self.env)
+        read_seconds(f"command {self.key}: timeout", self.timeout)
+        if self.stdin is not None and not isinstance(self.stdin, str | bytes):
+            raise ConfigurationError(f"command {self.key}: stdin is a {_kind(self.stdin)}; give text or bytes")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """``argv`` as text."""
+        return _words(self.key, self.argv)
+
+    @property
+    def input(self) -> bytes | None:
+        """``stdin`` as bytes."""
+        return self.stdin.encode() if isinstance(self.stdin, str) else self.stdin
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a command sees of the worker's own environment."""
+    return {name: value for name, value in environ.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
+
+
+def read_folder(what: str, folder: object) -> str | None:
+    """Text, from text or a path. Raises ConfigurationError, as the others do."""
+    if folder is not None and not isinstance(folder, str | Path):
+        raise ConfigurationError(f"{what} is a {_kind(folder)}; give a path")
+    return None if folder is None else os.fspath(folder)
+
+
+def read_variables(what: str, variables: object) -> dict[str, str]:
+    """Names and values that a process can be given. The message shows no value: it may be a secret."""
+    if variables is None:
+        return {}
+    if not isinstance(variables, Mapping):
+        raise ConfigurationError(f"{what} is a {_kind(variables)}; give a mapping of names to values")
+    for name, value in variables.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise ConfigurationError(f"{what}: {name!r} is no name of a variable")
+        if not isinstance(value, str) or "\0" in value:
+            raise ConfigurationError(f"{what}: the value of {name} is no text without NUL; give str(…)")
+    return dict(variables)
+
+
+def read_seconds(what: str, duration: object, *, zero: bool = False) -> float | None:
+    """Seconds, from a number or a timedelta."""
+    if duration is None:
+        return None
+    value = math.nan
+    if isinstance(duration, int | float | timedelta) and not isinstance(duration, bool):
+        value = seconds(duration)
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ConfigurationError(f"{what}: {duration!r} given; give seconds, more than 0")
+    return value
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not key.strip() or len(key.encode()) > KEY_LIMIT:
+        raise ConfigurationError(f"command: its key is {key!r}; give 1 to {KEY_LIMIT} bytes of text")
+
+
+def _words(key: str, argv: object) -> tuple[str, ...]:
+    if isinstance(argv, str | bytes):
+        raise ConfigurationError(
+            f"command {key}: argv is one string; give a list of words, or let a shell read it: ['sh', '-c', …]"
+        )
+    if not isinstance(argv, Sequence):
+        raise ConfigurationError(f"command {key}: argv is a {_kind(argv)}; give a list of words")
+    words = tuple(os.fspath(word) if isinstance(word, Path) else word for word in argv)
+    for place, word in enumerate(words):
+        if not isinstance(word, str) or "\0" in word:
+            raise ConfigurationError(f"command {key}: word {place} of argv is no text without NUL; give str(…)")
+    if not words or not words[0]:
+        raise ConfigurationError(f"command {key}: argv is empty; give a program and its arguments")
+    return words
+
+
+def _kind(value: object) -> str:
+    return type(value).__qualname__

@@ -1,0 +1,78 @@
+"""Where the entries of a running attempt go: into its record's execution log, or, where a store keeps none, to the
+job's logger."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, Protocol, runtime_checkable
+
+from stowhand.attempt_logger import AttemptLogger
+from stowhand.errors import ConfigurationError
+from stowhand.execution_log import OUT_LIMIT, ExecutionLog, ExecutionLogEntry
+from stowhand.handler import Attempt
+
+SHOWN_COMMAND = 1000
+"""Characters of a command in a log line."""
+
+
+@runtime_checkable
+class KeepsLogs(Protocol):
+    """What ``ctx.store`` can do where records have an execution log."""
+
+    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
+        """As ``ExecutionLog.add``."""
+
+    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+        """As ``ExecutionLog.update``."""
+
+
+def log_of(ctx: Attempt[Any]) -> ExecutionLog:
+    """The execution log of this attempt."""
+    try:
+        store = ctx.store
+    except ConfigurationError:  # a store that gives a running handler nothing
+        store = None
+    return StoredLog(store) if isinstance(store, KeepsLogs) else LoggedLog(ctx.logger)
+
+
+class StoredLog:
+    """In the record."""
+
+    def __init__(self, store: KeepsLogs) -> None:
+        self._store = store
+
+    async def add(self, entry: ExecutionLogEntry) -> int:
+        return await self._store.add_execution_log_entry(entry)
+
+    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
+        await self._store.update_execution_log_entry(number, entry)
+
+
+class LoggedLog:
+    """Lines of the job's logger: one when a step begins, one when it ends, and between them what it says."""
+
+    def __init__(self, logger: AttemptLogger) -> None:
+        self._logger = logger
+        self._left = OUT_LIMIT
+        self._dropped = 0
+
+    async def add(self, entry: ExecutionLogEntry) -> int:
+        command = shlex.join(entry.command)
+        shown = command if len(command) <= SHOWN_COMMAND else command[: SHOWN_COMMAND - 1] + "…"
+        self._logger.info(f"{entry.key} began" + (f": {shown}" if shown else ""))
+        return 1
+
+    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
+        if entry.duration_ms is None:
+            return
+        if self._dropped:
+            self._logger.info(f"{entry.key}: {self._dropped} more lines are not shown")
+        self._logger.info(f"{entry.key} ended with code {entry.exit_code} after {entry.duration_ms / 1000:g} s")
+
+    def say(self, line: str) -> None:
+        """A line of its output; as much as an execution log would keep is shown, of a flood the beginning."""
+        self._left -= len(line)
+        if self._left >= 0:
+            self._logger.info(line)
+        else:
+            self._dropped += 1

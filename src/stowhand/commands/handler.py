@@ -1,0 +1,162 @@
+"""Runs the commands of a job, one after another, as an executor would.
+
+Each has its entry in the execution log: what was run, what it said (both outputs as they come, secrets blacked out),
+how it ended and how long it took. The first that fails ends the job, with its exit code and its last lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.commands.command import Command, inherited, read_folder, read_seconds, read_variables
+from stowhand.commands.redaction import Redactor
+from stowhand.commands.steps import Step, step
+from stowhand.errors import ConfigurationError
+from stowhand.execution_log import ENTRIES_LIMIT
+from stowhand.handler import Attempt
+from stowhand.lifecycle import Fail, Retry
+from stowhand.outcomes import from_error
+from stowhand.program import Conversation, how_it_ended, run_program, why_not_started
+
+R = TypeVar("R")
+Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]
+
+STOPPING_GRACE = 3.0
+"""Seconds between TERM and KILL, at most, when the worker stops: it waits only a little longer itself."""
+LOST_GRACE = 0.5
+"""The same when the lease is lost, and another worker may have begun."""
+NOT_FOUND, NOT_STARTED = 127, 126
+"""Exit codes of what was never run, as a shell has them."""
+
+
+class CommandHandler(Generic[R]):
+    """A handler made of ``commands(record)``, a list of them for one record; an async function will do too.
+
+    ``redact``        secrets, or a function that gives those of a record; see ``redaction.py``
+    ``timeout``       seconds (or timedelta) for each command that has none of its own; the whole attempt is limited by
+                      the worker's ``job_timeout``
+    ``cwd``, ``env``  folder and variables of every command. Of the worker's own environment a command sees only
+                      ``command.KEPT_VARIABLES``
+    ``grace``         seconds between TERM and KILL for a command's process group
+    ``fatal_codes``   exit codes that no other attempt can help; the others are retried while attempts are left
+
+    Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        commands: Commands[R],
+        *,
+        redact: Iterable[str] | Callable[[R], Iterable[str]] = (),
+        timeout: timedelta | float | None = None,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        grace: timedelta | float = 5.0,
+        fatal_codes: Collection[int] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not callable(commands):
+            raise ConfigurationError("commands: give a function that makes a list of Command of a record")
+        self._commands, self._clock = commands, clock or SystemClock()
+        self._redact: Callable[[R], Redactor]
+        if callable(redact):
+            secrets = redact
+            self._redact = lambda record: Redactor(secrets(record))
+        else:
+            always = Redactor(redact)
+            self._redact = lambda record: always
+        self._timeout = read_seconds("timeout", timeout)
+        self._grace = read_seconds("grace", grace, zero=True) or 0.0
+        self._cwd, self._env = read_folder("cwd", cwd), read_variables("env", env)
+        self._fatal = frozenset(fatal_codes)
+        if not all(type(code) is int and 0 < code < 256 for code in self._fatal):
+            raise ConfigurationError(f"fatal_codes: {sorted(map(str, self._fatal))}; give exit codes, 1 to 255")
+
+    async def handle(self, ctx: Attempt[R], record: R) -> Retry | Fail | None:
+        """Run them. ``None``: every one exited with code 0. What this raises shows no secret."""
+        redactor = self._redact(record)
+        try:
+            for command in await self._read(record):
+                async with step(ctx, command.key, command.words, redact=redactor, clock=self._clock) as entry:
+                    trouble = await self._run(ctx, command, entry)
+                if trouble is not None:
+                    return self._failure(redactor.text(trouble), entry)
+        except Exception as error:
+            outcome = from_error(error)
+            if not isinstance(outcome, Retry | Fail) or redactor.text(outcome.error) == outcome.error:
+                raise
+            return msgspec.structs.replace(outcome, error=redactor.text(outcome.error))
+        return None
+
+    async def _read(self, record: R) -> list[Command]:
+        made: Any = self._commands(record)
+        commands = list(await made if inspect.isawaitable(made) else made)
+        for one in commands:
+            if not isinstance(one, Command):
+                raise ConfigurationError(f"commands: a {type(one).__qualname__} among them; give Command(key, argv)")
+        if len(commands) > ENTRIES_LIMIT:
+            raise ConfigurationError(f"commands: {len(commands)} of them, the limit is {ENTRIES_LIMIT}")
+        return commands
+
+    async def _run(self, ctx: Attempt[R], command: Command, entry: Step) -> str | None:
+        """Run one to its end. ``None``: it worked."""
+        words, cwd = command.words, read_folder("cwd", command.cwd) or self._cwd
+        limit = read_seconds("timeout", command.timeout) or self._timeout
+        env = inherited(os.environ) | self._env | dict(command.env or {})
+        talk = Conversation(entry.output)
+        scope = asyncio.timeout(limit)
+        try:
+            async with scope:
+                await run_program(words, command.input, env, talk, lambda: self._patience(ctx), cwd, may_leave=False)
+        except (OSError, ValueError) as error:
+            if not scope.expired():
+                found = not isinstance(error, FileNotFoundError) or error.filename == cwd
+                entry.exit_code = NOT_STARTED if found else NOT_FOUND
+                why = _why_not(words[0], cwd, error)
+                entry.output.add_line(f"[could not be started: {why}]")
+                return f"{command.key} could not be started: {why}"
+        finally:
+            if talk.code is not None:
+                entry.exit_code = talk.code if talk.code >= 0 else 128 - talk.code
+        if scope.expired():
+            ended = "cannot be killed" if talk.code is None else how_it_ended(talk.code)
+            entry.output.add_line(f"[took longer than {limit:g} s and {ended}]")
+            return f"{command.key} took longer than {limit:g} s and {ended}"
+        assert talk.code is not None
+        if talk.code < 0:
+            entry.output.add_line(f"[{how_it_ended(talk.code)}]")
+        return None if talk.code == 0 else f"{command.key} {how_it_ended(talk.code)}"
+
+    def _patience(self, ctx: Attempt[R]) -> float:
+        """Seconds between TERM and KILL."""
+        if ctx.lost:
+            return min(self._grace, LOST_GRACE)
+        return min(self._grace, STOPPING_GRACE) if ctx.cancel_reason == "returned" else self._grace
+
+    def _failure(self, trouble: str, entry: Step) -> Retry | Fail:
+        text = "\n".join([trouble, *(line for line in entry.output.last_lines if not _is_ours(line, trouble))])
+        return Fail(text) if entry.exit_code in self._fatal else Retry(text)
+
+
+def _is_ours(line: str, trouble: str) -> bool:
+    """The line that says the same in the log entry."""
+    return line.startswith("[") and trouble.endswith(line[1:-1])
+
+
+def _why_not(word: str, cwd: str | None, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and cwd is not None and error.filename == cwd:
+        return f"its folder {cwd}: {error.strerror}"
+    if "/" not in word and isinstance(error, FileNotFoundError):
+        return f"{word}: command not found in its PATH"
+    if isinstance(error, PermissionError):
+        return f"{word}: not executable ({error.strerror})"
+    return f"{word}: {why_not_started(os.path.join(cwd or '', word), error)}"  # noqa: PTH118 - a word, not yet a path

@@ -1,0 +1,73 @@
+"""The output of one step: redacted, and only its end kept, however much there is."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+
+from stowhand.commands.redaction import Redactor
+from stowhand.execution_log import OUT_LIMIT
+from stowhand.program import Lines
+from stowhand.text import clean
+
+LAST_LINES = 20
+"""Lines of output in the error of a command that failed."""
+LAST_BYTES = 4 * 1024
+"""The same in bytes."""
+_KEPT = OUT_LIMIT + 16  # a few more than are shown, so that whoever shortens it sees that something is missing
+
+
+class Output:
+    """Bytes in (``program.Ear``), text out. ``changed`` is called when there is more."""
+
+    def __init__(self, redactor: Redactor, changed: Callable[[], None] = lambda: None) -> None:
+        self._redactor = redactor
+        self._stream = redactor.stream()
+        self._kept = bytearray()
+        self._changed = changed
+        self._ended = False
+        self._lines: Lines | None = None
+
+    def tell_lines(self, tell: Callable[[str], None]) -> None:
+        """Whole lines are told as they come, besides."""
+        self._lines = Lines(tell)
+
+    def feed(self, data: bytes) -> None:
+        """Some more of it."""
+        self._keep(self._stream.feed(data))
+
+    def end(self) -> None:
+        """The program said no more. Harmless when repeated."""
+        if not self._ended:
+            self._ended = True
+            self._keep(self._stream.end())
+            if self._lines is not None:
+                self._lines.end()
+
+    def add_line(self, line: str) -> None:
+        """A line of ours, after what the program said."""
+        self.end()
+        begun = self._kept and not self._kept.endswith(b"\n")
+        self._keep(b"\n" * bool(begun) + self._redactor.text(line).encode("utf-8", "replace") + b"\n")
+
+    @property
+    def text(self) -> str:
+        """The end of it. Bytes that are no UTF-8 become U+FFFD; a character that is half here is not shown yet."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._kept[-_KEPT:]), self._ended)
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The last of it, for an error."""
+        text = self._kept[-LAST_BYTES:].decode("utf-8", "replace")
+        lines = [clean(line.rstrip()) for line in text.splitlines() if line.strip()]
+        return lines[-LAST_LINES:]
+
+    def _keep(self, data: bytes) -> None:
+        if not data:
+            return
+        self._kept += data
+        if len(self._kept) > 2 * _KEPT:
+            del self._kept[:-_KEPT]
+        if self._lines is not None:
+            self._lines.feed(data)
+        self._changed()

@@ -1,0 +1,133 @@
+"""Secrets are blacked out on their way into a log, however the output is cut into pieces.
+
+A secret is looked for as the bytes of its UTF-8. One of several lines is also looked for line by line, because programs
+indent, number and reflow what they print. What is encoded (base64, percent signs, JSON escapes) is another text: give
+that form as a secret too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stowhand.errors import ConfigurationError
+
+MARK = "******"
+SHORTEST = 4
+"""Characters. Shorter ones stand in ordinary words, and blacking those out would show where the secret is."""
+SHORTEST_LINE = 8
+"""Characters of a line of a longer secret that is looked for by itself."""
+MOST = 1000
+"""Secrets of one job."""
+LONGEST = 64 * 1024
+"""Bytes of one secret."""
+_MARK = MARK.encode()
+
+
+class Redactor:
+    """What must not be seen. Raises ConfigurationError, which never shows a secret."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        if isinstance(secrets, str | bytes):
+            raise ConfigurationError("redact: a string given; give a list of secrets: redact=[token]")
+        found: set[bytes] = set()
+        for number, secret in enumerate(secrets, 1):
+            found.update(_pieces(secret, number))
+        self._secrets = sorted(found, key=len, reverse=True)
+        self._longest = len(self._secrets[0]) if self._secrets else 0
+
+    def text(self, text: str) -> str:
+        """``text`` without any of them."""
+        if not self._secrets:
+            return text
+        raw = text.encode("utf-8", "surrogatepass")
+        stream = self.stream()
+        return (stream.feed(raw) + stream.rest()).decode("utf-8", "surrogatepass")
+
+    def stream(self) -> Stream:
+        """For output that comes in pieces."""
+        return Stream(self)
+
+    def found_in(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Where each stands, overlapping ones too."""
+        for secret in self._secrets:
+            start = data.find(secret)
+            while start >= 0:
+                yield start, start + len(secret)
+                start = data.find(secret, start + 1)
+
+    def begun_at(self, data: bytes) -> int:
+        """Where the longest end of ``data`` begins that may be the beginning of one; its length if there is none."""
+        first = max(len(data) - self._longest + 1, 0)
+        best = len(data)
+        for secret in self._secrets:
+            start = data.find(secret[:1], max(first, len(data) - len(secret) + 1))
+            while 0 <= start < best:
+                if secret.startswith(data[start:]):
+                    best = start
+                    break
+                start = data.find(secret[:1], start + 1)
+        return best
+
+
+class Stream:
+    """One output. What may be the beginning of a secret is held back until more of it has come."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+        self._covered = 0
+        """How much of the beginning of what is held belongs to a mark that has been written."""
+        self._marked = False
+        """A mark is the last that was shown."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Some more of it; what may be shown."""
+        data = self._held + data
+        return self._show(data, self._redactor.begun_at(data))
+
+    def end(self) -> bytes:
+        """That was all. It may have been cut off in the middle of a secret: the beginning of one is taken for it."""
+        if len(self._held) < SHORTEST:
+            return self.rest()
+        self._held, self._covered = b"", 0
+        return b"" if self._marked else _MARK
+
+    def rest(self) -> bytes:
+        """That was all, and it was whole."""
+        return self._show(self._held, len(self._held))
+
+    def _show(self, data: bytes, upto: int) -> bytes:
+        shown, done = [], self._covered
+        for start, end in sorted(self._redactor.found_in(data)):
+            if start > done:
+                if start >= upto:
+                    break
+                shown.append(data[done:start])
+                self._marked = False
+            if not self._marked:
+                shown.append(_MARK)
+                self._marked = True
+            done = max(done, end)
+        if done < upto:
+            shown.append(data[done:upto])
+            self._marked = False
+        self._held, self._covered = data[upto:], max(done - upto, 0)
+        return b"".join(shown)
+
+
+def _pieces(secret: object, number: int) -> Iterator[bytes]:
+    if not isinstance(secret, str):
+        raise ConfigurationError(f"redact: secret {number} is a {type(secret).__qualname__}; give strings")
+    if len(secret.strip()) < SHORTEST:
+        raise ConfigurationError(
+            f"redact: secret {number} is empty or very short; give at least {SHORTEST} characters, or leave it out"
+        )
+    if number > MOST:
+        raise ConfigurationError(f"redact: more than {MOST} secrets")
+    whole = secret.strip().encode("utf-8", "surrogatepass")
+    if len(whole) > LONGEST:
+        raise ConfigurationError(f"redact: secret {number} has {len(whole)} bytes, the limit is {LONGEST}")
+    yield whole
+    lines = [line.strip() for line in secret.splitlines()]
+    if len(lines) > 1:
+        yield from (line.encode("utf-8", "surrogatepass") for line in lines if len(line) >= SHORTEST_LINE)

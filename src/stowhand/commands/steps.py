@@ -1,0 +1,208 @@
+"""One step of an attempt, and its entry in the execution log: added when it begins, true while it runs and at the end.
+
+async with step(ctx, "clone", ["git", "clone", url], redact=[token]) as entry:
+    entry.write("looking for the repository\\n")
+    entry.exit_code = 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC
+from typing import Any, TypeVar
+
+from stowhand.clock import Cancelable, Clock, SystemClock, wall_clock
+from stowhand.commands.destinations import LoggedLog, log_of
+from stowhand.commands.output import Output
+from stowhand.commands.redaction import Redactor
+from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.execution_log import ExecutionLogEntry, bounded
+from stowhand.handler import Attempt
+from stowhand.outcomes import describe
+
+T = TypeVar("T")
+
+PACE = 1.0
+"""Seconds between two updates of an entry, at least."""
+PATIENCE = 30.0
+"""Seconds that the beginning and the end of a step wait for a store that does not answer."""
+LAST_TRY = 1.5
+"""The same for the end when the worker stops: it waits no longer for its handlers."""
+PAUSES = (0.1, 0.2, 0.5, 1.0)
+"""Seconds between tries; the last one again and again."""
+
+_WHY = {
+    "timeout": "the time of the attempt was up",
+    "canceled": "its job was canceled",
+    "lost": "its lease was lost",
+    "returned": "the worker stops",
+}
+
+
+@asynccontextmanager
+async def step(
+    ctx: Attempt[Any],
+    key: str,
+    command: Sequence[str] = (),
+    *,
+    redact: Iterable[str] | Redactor = (),
+    clock: Clock | None = None,
+) -> AsyncIterator[Step]:
+    """A step of a handler. Without an exit code of its own it ends with 0, or with 1 when the block raises.
+
+    On the worker's loop only. Raises StoreUnreachable when the store stays away longer than PATIENCE, LogRefused when
+    the lease is gone, ConfigurationError; an update on the way that fails is a warning of ``ctx.logger``.
+    """
+    if isinstance(command, str | bytes):
+        raise ConfigurationError(f"step {key}: its command is one string; give a list of words")
+    redactor = redact if isinstance(redact, Redactor) else Redactor(redact)
+    one = Step(ctx, key, tuple(redactor.text(word) for word in command), redactor, clock or SystemClock())
+    await one.begin()
+    try:
+        yield one
+    except BaseException as error:
+        one.broke(error)
+        await one.end_after(error)
+        raise
+    if one.exit_code is None:
+        one.exit_code = 0
+    await one.end(PATIENCE)
+
+
+class Step:
+    """What a step says, and how it ended."""
+
+    def __init__(self, ctx: Attempt[Any], key: str, command: tuple[str, ...], redactor: Redactor, clock: Clock) -> None:
+        self.exit_code: int | None = None
+        self.output = Output(redactor, self._stir)
+        self._ctx, self._key, self._command, self._clock = ctx, key, command, clock
+        self._log = log_of(ctx)
+        if isinstance(self._log, LoggedLog):
+            self.output.tell_lines(self._log.say)
+        self._started = (clock.pinned() or wall_clock()).astimezone(UTC)
+        self._since = clock.monotonic()
+        self._number = 0
+        self._next = 0.0
+        """When the next update may go out."""
+        self._changed = self._failing = self._over = False
+        self._timer: Cancelable | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._deadline = 0.0
+
+    def write(self, text: str | bytes) -> None:
+        """Add to the output, redacted; more than the log's limit keeps its end."""
+        self.output.feed(text.encode("utf-8", "replace") if isinstance(text, str) else text)
+
+    async def begin(self) -> None:
+        """Add the entry. One whose reply was lost on the way may stand in the log a second time, without an end."""
+        self._deadline = self._clock.monotonic() + PATIENCE
+        self._number = await self._persist(lambda: self._log.add(self._entry()))
+        self._next = self._clock.monotonic() + PACE
+
+    def broke(self, error: BaseException) -> None:
+        """It ended by an error, or because it was told to."""
+        if isinstance(error, asyncio.CancelledError):
+            self.output.add_line(f"[stopped: {_WHY.get(self._ctx.cancel_reason or '', 'it was cancelled')}]")
+            return
+        self.exit_code = 1 if self.exit_code is None else self.exit_code
+        self.output.add_line(f"[{_first_line(error)}]")
+
+    async def end_after(self, error: BaseException) -> None:
+        """``end``, where the error is what counts: trouble with the log is only told."""
+        patience = {"lost": 0.0, "returned": LAST_TRY}.get(self._ctx.cancel_reason or "", PATIENCE)
+        try:
+            await self.end(patience)
+        except Exception as trouble:  # noqa: BLE001 - boundary: the error that ended the step is the one to raise
+            if not self._ctx.lost:  # nobody expects it to be stored then
+                self._warn("the end of its log entry could not be stored", trouble)
+
+    async def end(self, patience: float) -> None:
+        """Store the final state, after whatever update is on its way.
+
+        Cancelled, it tries a little longer; cancelled again, no more.
+        """
+        self.output.end()
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._deadline = self._clock.monotonic() + patience
+        final = self._entry(ended=True)
+        storing = asyncio.ensure_future(self._store_last(final))
+        cancelled: asyncio.CancelledError | None = None
+        while not storing.done():
+            try:
+                await asyncio.wait([storing])
+            except asyncio.CancelledError as error:
+                if cancelled is not None:
+                    storing.cancel()
+                    raise
+                cancelled = error
+                self._deadline = min(self._deadline, self._clock.monotonic() + LAST_TRY)
+        if cancelled is not None:
+            if (trouble := storing.exception()) is not None:
+                self._warn("the end of its log entry could not be stored", trouble)
+            raise cancelled
+        storing.result()
+
+    # -- storing ---------------------------------------------------------------------------------
+
+    def _entry(self, *, ended: bool = False) -> ExecutionLogEntry:
+        spent = round((self._clock.monotonic() - self._since) * 1000)
+        return bounded(
+            ExecutionLogEntry(
+                key=self._key,
+                command=self._command,
+                start_time=self._started,
+                exit_code=self.exit_code if ended else None,
+                out=self.output.text,
+                duration_ms=spent if ended else None,
+            )
+        )
+
+    def _stir(self) -> None:
+        """There is something new: an update goes out as soon as the pace allows."""
+        self._changed = True
+        if self._timer is None and self._writing is None and self._number and not self._over:
+            self._timer = self._clock.call_later(max(self._next - self._clock.monotonic(), 0.0), self._send)
+
+    def _send(self) -> None:
+        self._timer, self._changed = None, False
+        self._writing = asyncio.ensure_future(self._update())
+
+    async def _update(self) -> None:
+        try:
+            await self._log.update(self._number, self._entry())
+            self._failing = False
+        except Exception as error:  # noqa: BLE001 - boundary: the next update, or the last, makes up for this one
+            if not self._failing:
+                self._warn("its log entry could not be updated", error)
+            self._failing = True
+        self._writing = None
+        self._next = self._clock.monotonic() + PACE
+        if self._changed:
+            self._stir()
+
+    async def _store_last(self, final: ExecutionLogEntry) -> None:
+        if self._writing is not None:
+            await asyncio.wait([self._writing])  # it would come after the last one otherwise
+        await self._persist(lambda: self._log.update(self._number, final))
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Again and again while the store does not answer, until the deadline."""
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return await call()
+            except StoreUnreachable:
+                if self._clock.monotonic() >= self._deadline:
+                    raise
+            await self._clock.sleep(next(pauses, PAUSES[-1]))
+
+    def _warn(self, what: str, error: BaseException) -> None:
+        self._ctx.logger.warning(f"{self._key}: {what}: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return describe(error).partition("\n")[0]

@@ -1,0 +1,332 @@
+"""Commands of a job, run for real: what they are given, what is heard, and every way in which they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from stowhand import program
+from stowhand.clock import SystemClock
+from stowhand.commands import Command, CommandHandler, handler, steps
+from stowhand.commands.command import KEPT_VARIABLES
+from stowhand.errors import ConfigurationError
+from stowhand.execution_log import OUT_LIMIT
+from stowhand.lifecycle import Fail, Retry
+from stowhand.worker import LAST_PAUSE
+from tests.commands.desk import Desk, wait_until_gone
+from tests.conftest import Run
+
+
+def sh(script: str, key: str = "step", **details: Any) -> Command:
+    return Command(key, ["sh", "-c", script], **details)
+
+
+def python(script: str, key: str = "step", **details: Any) -> Command:
+    return Command(key, [sys.executable, "-c", script], **details)
+
+
+def outcome_of(desk: Desk, *commands: Command, **options: Any) -> Retry | Fail | None:
+    async def story() -> Retry | Fail | None:
+        handle = CommandHandler[Any](lambda record: commands, **options).handle
+        return await asyncio.wait_for(handle(desk.ctx, desk.ctx.record), 30)
+
+    return asyncio.run(story())
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+# -- one after another -----------------------------------------------------------------------------
+
+
+def test_each_command_has_an_entry_and_both_outputs_come_in_their_order(desk: Desk, tmp_path: Path) -> None:
+    commands = [
+        sh("echo one; echo two >&2; echo three; echo four >&2", "first"),
+        sh("pwd; cat; echo $WHAT $MORE", "second", cwd=tmp_path, stdin="given\n", env={"MORE": "b"}),
+        sh("pwd; cat", "third"),
+    ]
+    assert outcome_of(desk, *commands, env={"WHAT": "a", "MORE": "-"}, cwd="/") is None
+    first, second, third = desk.entries
+    assert (first.key, first.command[:2], first.exit_code) == ("first", ("sh", "-c"), 0)
+    assert first.out == "one\ntwo\nthree\nfour\n"
+    assert second.out == f"{tmp_path}\ngiven\na b\n"
+    assert third.out == "/\n", "where the handler says, and without any input"
+    assert first.start_time <= second.start_time <= third.start_time
+    assert first.duration_ms is not None
+    assert 0 <= first.duration_ms < 10_000
+
+
+def test_the_first_that_fails_ends_the_job_with_its_code_and_its_last_lines(desk: Desk) -> None:
+    failing = sh("for n in $(seq 30); do echo line $n; done; exit 3", "lint")
+    outcome = outcome_of(desk, sh("true", "a"), failing, sh("true", "never"))
+    assert isinstance(outcome, Retry)
+    assert outcome.error.splitlines() == ["lint exited with code 3", *(f"line {number}" for number in range(11, 31))]
+    assert [(entry.key, entry.exit_code) for entry in desk.entries] == [("a", 0), ("lint", 3)]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(65, Fail), (75, Retry)])
+def test_some_codes_are_final(desk: Desk, code: int, kind: type) -> None:
+    assert type(outcome_of(desk, sh(f"exit {code}"), fatal_codes={65})) is kind
+
+
+def test_a_signal_is_named_and_counted_as_a_shell_does(desk: Desk) -> None:
+    outcome = outcome_of(desk, sh("echo so far; kill -SEGV $$"))
+    assert outcome == Retry("step was killed by SIGSEGV\nso far")
+    (entry,) = desk.entries
+    assert (entry.exit_code, entry.out) == (128 + 11, "so far\n[was killed by SIGSEGV]\n")
+
+
+def test_a_job_may_have_no_commands_and_they_may_be_found_out_asynchronously(desk: Desk) -> None:
+    async def commands(record: dict[str, int]) -> list[Command]:
+        return [sh(f"echo {record['id']}")] * 2
+
+    asyncio.run(CommandHandler(commands).handle(desk.ctx, desk.ctx.record))
+    assert [entry.out for entry in desk.entries] == ["7\n", "7\n"]
+    assert outcome_of(desk) is None
+
+
+def test_where_nothing_keeps_logs_the_logger_is_told() -> None:
+    desk = Desk(keeps_logs=False)
+    assert outcome_of(desk, sh("echo one; echo two >&2; exit 2")) == Retry("step exited with code 2\none\ntwo")
+    assert [message for _, message in desk.said][1:3] == ["one", "two"]
+    assert desk.said[-1][1].startswith("step ended with code 2 after ")
+
+
+# -- what cannot be started ------------------------------------------------------------------------
+
+
+def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error(desk: Desk, tmp_path: Path) -> None:
+    plain, script = tmp_path / "plain", tmp_path / "script"
+    plain.write_text("#!/bin/sh\n")
+    script.write_text("#!/no/such/ruby\n")
+    script.chmod(0o755)
+    folder = tmp_path / "none"
+    for argv, cwd, code, words in (
+        (["no-such-program"], None, 127, "no-such-program: command not found in its PATH"),
+        ([folder], None, 127, "none: No such file or directory"),
+        ([plain], None, 126, "plain: not executable (Permission denied)"),
+        ([script], None, 127, "script: its first line names /no/such/ruby, which is not on this machine"),
+        (["./script"], tmp_path, 127, "its first line names /no/such/ruby"),
+        (["true"], folder, 126, f"its folder {folder}: No such file or directory"),
+        (["true", "x" * 3_000_000], None, 126, "true: Argument list too long"),
+    ):
+        outcome = outcome_of(desk, Command("step", argv, cwd=cwd))
+        assert isinstance(outcome, Retry), argv
+        assert outcome.error.startswith("step could not be started: ")
+        assert words in outcome.error
+        assert "\n" not in outcome.error
+        entry = desk.entries[-1]
+        assert (entry.exit_code, words in entry.out) == (code, True), (argv, entry.out)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Command("k", "git clone"), "argv is one string; give a list of words"),
+        (lambda: Command("k", []), "argv is empty"),
+        (lambda: Command("k", ["a", 3]), "word 1 of argv is no text"),  # type: ignore[list-item]
+        (lambda: Command("k", ["a\0b"]), "word 0 of argv is no text without NUL"),
+        (lambda: Command("", ["a"]), "give 1 to 255 bytes"),
+        (lambda: Command("k", ["a"], env={"A=B": "secret"}), "'A=B' is no name of a variable"),
+        (lambda: Command("k", ["a"], env={"A": 3}), "the value of A is no text"),  # type: ignore[dict-item]
+        (lambda: Command("k", ["a"], timeout=0), "give seconds, more than 0"),
+        (lambda: Command("k", ["a"], timeout=float("nan")), "give seconds, more than 0"),
+        (lambda: Command("k", ["a"], stdin=3), "stdin is a int"),  # type: ignore[arg-type]
+        (lambda: Command("k", ["a"], cwd=3), "cwd is a int"),  # type: ignore[arg-type]
+        (lambda: CommandHandler([]), "give a function"),  # type: ignore[arg-type]
+        (lambda: CommandHandler(lambda record: [], grace=-1), "grace: -1 given"),
+        (lambda: CommandHandler(lambda record: [], timeout=True), "timeout: True given"),
+        (lambda: CommandHandler(lambda record: [], fatal_codes=[0]), "give exit codes, 1 to 255"),
+        (lambda: CommandHandler(lambda record: [], redact=["abc"]), "secret 1 is empty or very short"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words.replace("(", r"\(")):
+        make()
+
+
+def test_what_is_no_command_or_too_many_of_them_is_refused_before_any_is_run(desk: Desk) -> None:
+    with pytest.raises(ConfigurationError, match="a str among them"):
+        outcome_of(desk, sh("true"), "git clone")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="501 of them, the limit is 500"):
+        outcome_of(desk, *[sh("true")] * 501)
+    assert desk.entries == []
+
+
+# -- secrets and surroundings ----------------------------------------------------------------------
+
+
+def test_secrets_are_seen_neither_in_the_command_nor_in_the_output_nor_in_an_error(desk: Desk) -> None:
+    slow = "import sys, time\nfor c in 'it is hunter-22!': sys.stdout.write(c); sys.stdout.flush()\nsys.exit(4)"
+    outcome = outcome_of(desk, Command("step", [sys.executable, "-c", slow, "hunter-22"]), redact=["hunter-22"])
+    assert outcome == Retry("step exited with code 4\nit is ******!")
+    (entry,) = desk.entries
+    assert entry.out == "it is ******!"
+    assert entry.command[2:] == (slow.replace("hunter-22", "******"), "******")
+    outcome = outcome_of(desk, Command("step", ["/hunter-22/git"]), redact=lambda record: ["hunter-22"])
+    assert outcome == Retry("step could not be started: /******/git: No such file or directory")
+    assert "hunter-22" not in desk.entries[-1].out
+
+
+def test_an_error_of_the_function_that_makes_commands_shows_no_secret(desk: Desk) -> None:
+    def commands(record: object) -> list[Command]:
+        raise ValueError("cannot clone https://hunter-22@example.org")
+
+    made = CommandHandler(commands, redact=["hunter-22"])
+    outcome = asyncio.run(made.handle(desk.ctx, desk.ctx.record))
+    assert isinstance(outcome, Retry)
+    assert outcome.error.startswith("ValueError: cannot clone https://******@example.org\n")
+    with pytest.raises(ValueError, match="hunter-22"):
+        asyncio.run(CommandHandler(commands).handle(desk.ctx, desk.ctx.record))
+
+
+def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://u:secret@h/db")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    seen = python("import os; print(*sorted(os.environ))")
+    assert outcome_of(desk, seen, env={"GIVEN": "1"}) is None
+    names = set(desk.entries[0].out.split())
+    assert {"PATH", "GIVEN", "LC_ALL"} <= names
+    assert names <= {*KEPT_VARIABLES, "GIVEN", "LC_CTYPE", *(name for name in os.environ if name.startswith("LC_"))}
+
+
+# -- much output, odd output -----------------------------------------------------------------------
+
+
+def test_of_a_flood_the_end_is_kept_and_the_loop_goes_on(desk: Desk, run: Run) -> None:
+    flood = python("import sys\nfor n in range(3000): sys.stdout.write(f'{n:>32767}\\n')\nprint('the end')")
+
+    async def story() -> tuple[Any, int]:
+        turns, clock = 0, SystemClock()
+        before = psutil.Process().memory_info().rss
+        running = asyncio.ensure_future(CommandHandler[Any](lambda record: [flood]).handle(desk.ctx, {}))
+        while not running.done():
+            await clock.sleep(0.001)
+            turns += 1
+        assert psutil.Process().memory_info().rss - before < 50_000_000, "96 MB were said"
+        return await running, turns
+
+    outcome, turns = run(story())
+    assert outcome is None
+    out = desk.entries[0].out
+    assert len(out.encode()) <= OUT_LIMIT
+    assert out.startswith("[…]\n")
+    assert out.endswith("2999\nthe end\n")
+    assert turns > 20, "others on the loop had their turn meanwhile"
+
+
+def test_bytes_that_are_no_text_can_be_stored(desk: Desk) -> None:
+    assert outcome_of(desk, python("import os; os.write(1, b'a\\x00\\xff\\xed\\xa0\\x80\\x1b[31mred')")) is None
+    out = desk.entries[0].out
+    out.encode()
+    assert "\0" not in out
+    assert out.startswith("a\ufffd\ufffd")
+
+
+# -- told to stop ----------------------------------------------------------------------------------
+
+IGNORING = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_it_started(desk: Desk) -> None:
+    began = SystemClock().monotonic()
+    outcome = outcome_of(desk, sh("sleep 300 & echo $!; echo $$; wait"), timeout=timedelta(seconds=0.3))
+    assert SystemClock().monotonic() - began < 3
+    assert isinstance(outcome, Retry)
+    assert outcome.error.startswith("step took longer than 0.3 s and was killed by SIGTERM\n")
+    (entry,) = desk.entries
+    assert entry.exit_code == 128 + 15
+    *pids, last = entry.out.splitlines()
+    assert last == "[took longer than 0.3 s and was killed by SIGTERM]"
+    for pid in pids:
+        wait_until_gone(int(pid))
+
+
+def test_what_a_command_says_while_it_is_ended_is_heard(desk: Desk) -> None:
+    outcome_of(desk, sh("trap 'echo cleaned; exit 0' TERM; while :; do sleep 0.02; done"), timeout=0.5)
+    (entry,) = desk.entries
+    assert entry.out.splitlines()[-2:] == ["cleaned", "[took longer than 0.5 s and exited with code 0]"]
+    assert entry.exit_code == 0
+
+
+def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_killed(desk: Desk) -> None:
+    outcome = outcome_of(desk, sh(IGNORING, timeout=0.5), timeout=60, grace=0.2)
+    assert isinstance(outcome, Retry)
+    assert outcome.error.startswith("step took longer than 0.5 s and was killed by SIGKILL")
+    assert not psutil.pid_exists(int(desk.entries[0].out.split()[0])), "it was waited for: no zombie is left"
+
+
+@pytest.mark.parametrize(
+    ("reason", "pauses", "words", "code"),
+    [
+        ("canceled", {}, "its job was canceled", 128 + 15),
+        ("timeout", {}, "the time of the attempt was up", 128 + 15),
+        ("canceled", {"grace": 0.2}, "its job was canceled", 128 + 9),
+        ("returned", {"STOPPING_GRACE": 0.2}, "the worker stops", 128 + 9),
+        ("lost", {"LOST_GRACE": 0.2}, "its lease was lost", 128 + 9),
+    ],
+)
+def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
+    desk: Desk,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    pauses: dict[str, float],
+    words: str,
+    code: int,
+) -> None:
+    monkeypatch.setattr(steps, "PACE", 0.05)
+    for name in pauses.keys() - {"grace"}:
+        monkeypatch.setattr(handler, name, pauses[name])
+    ignores = code == 128 + 9
+    command = sh(IGNORING if ignores else "sleep 300 & echo $!; wait")
+
+    async def story() -> None:
+        made = CommandHandler[Any](lambda record: [command, sh("echo never")], grace=pauses.get("grace", 60.0))
+        running = asyncio.ensure_future(made.handle(desk.ctx, {}))
+        while not (desk.entries and desk.entries[0].out):
+            await SystemClock().sleep(0.01)
+        desk.ctx.lost = reason == "lost"
+        desk.ctx.cancel(reason)
+        running.cancel()
+        await asyncio.wait([running], timeout=10)
+        assert running.cancelled()
+
+    run(story())
+    (entry,) = desk.entries
+    pid, last = entry.out.splitlines()
+    assert last == f"[stopped: {words}]"
+    assert entry.exit_code == code
+    wait_until_gone(int(pid))
+
+
+def test_a_stopping_worker_waits_for_commands_to_end() -> None:
+    assert handler.LOST_GRACE < handler.STOPPING_GRACE < LAST_PAUSE
+
+
+def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "LAST_WORDS", 0.1)
+    held, quiet = sh("sleep 300 & echo $!"), sh("sleep 300 >/dev/null 2>&1 & echo $!")
+    away = python(
+        "import subprocess, sys\n"
+        "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=sys.stdout).pid)\n"
+    )
+    assert outcome_of(desk, held, quiet, away) is None
+    pids = [int(entry.out) for entry in desk.entries]
+    for pid in pids[:2]:
+        wait_until_gone(pid)
+    psutil.Process(pids[2]).kill()  # it left the group, so it is its own master; nobody waited for it

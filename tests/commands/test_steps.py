@@ -1,0 +1,268 @@
+"""One step and its entry: when it is written, and what happens when the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC
+
+import pytest
+
+from stowhand.commands import step
+from stowhand.commands.output import Output
+from stowhand.commands.redaction import Redactor
+from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
+from stowhand.errors import ConfigurationError, LogRefused, StoreUnreachable
+from stowhand.execution_log import OUT_LIMIT, ExecutionLogEntry
+from stowhand.lane import Stop
+from stowhand.testing import FakeClock
+from tests.commands.desk import Desk
+from tests.conftest import Run
+
+
+def test_an_entry_is_added_at_the_start_updated_once_a_second_and_final_at_the_end(run: Run) -> None:
+    async def story() -> None:
+        desk = Desk(clock := FakeClock())
+        began = clock.now()
+        async with step(desk.ctx, "clone", ["git", "clone"], clock=clock) as entry:
+            assert desk.entries == [ExecutionLogEntry(key="clone", command=("git", "clone"), start_time=began)]
+            for _ in range(10):
+                entry.write(".")
+                await clock.advance(0.25)
+            assert desk.moments == [0, 1, 2]
+            assert desk.entries[0].out == "." * 8, "what had been said when it was written"
+            await clock.advance(60)
+            assert desk.moments == [0, 1, 2, 3], "nothing new, nothing to write"
+            entry.exit_code = 3
+            entry.write("!")
+            await clock.advance(1)
+            assert desk.entries[0].out[-1] == "!"
+            assert desk.entries[0].exit_code is None, "it has not ended"
+        assert desk.moments[4:] == [62.5, 63.5]
+        (final,) = desk.entries
+        assert (final.exit_code, final.out, final.duration_ms) == (3, "." * 10 + "!", 63_500)
+        assert final.start_time.tzinfo is UTC
+        await clock.advance(60)
+        assert len(desk.moments) == 6
+
+    run(story())
+
+
+def test_without_a_code_of_its_own_it_ends_with_0_or_1_and_its_error(run: Run) -> None:
+    async def story() -> None:
+        desk = Desk(clock := FakeClock())
+        async with step(desk.ctx, "good", clock=clock):
+            pass
+
+        async def fail() -> None:
+            async with step(desk.ctx, "bad", redact=["hunter-22"], clock=clock) as entry:
+                entry.write("half a line")
+                raise ValueError("no hunter-22")
+
+        with pytest.raises(ValueError, match="no hunter-22"):
+            await fail()
+        assert [(one.key, one.exit_code, one.out) for one in desk.entries] == [
+            ("good", 0, ""),
+            ("bad", 1, "half a line\n[ValueError: no ******]\n"),
+        ]
+
+    run(story())
+
+
+def test_an_update_that_fails_only_warns_and_the_end_is_stored_when_the_store_is_back(run: Run) -> None:
+    async def story() -> None:
+        desk = Desk(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock) as entry:
+                desk.down = True
+                for _ in range(3):
+                    entry.write(".")
+                    await clock.sleep(1.5)
+
+        working = asyncio.ensure_future(work())
+        await clock.advance(4.6)
+        assert desk.warnings == [
+            "clone: its log entry could not be updated: stowhand.errors.StoreUnreachable: the store does not answer"
+        ], "once, not for every try"
+        await clock.advance(10)
+        assert not working.done()
+        desk.down = False
+        await clock.advance(1)
+        await working
+        assert (desk.entries[0].exit_code, desk.entries[0].out) == (0, "...")
+
+    run(story())
+
+
+@pytest.mark.parametrize("when", ["beginning", "end"])
+def test_a_beginning_or_an_end_that_cannot_be_stored_makes_the_step_fail_in_bounded_time(run: Run, when: str) -> None:
+    async def story() -> float:
+        desk = Desk(clock := FakeClock())
+        desk.down = when == "beginning"
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock):
+                assert when == "end", "no step is begun that nobody can see"
+                desk.down = True
+
+        working = asyncio.ensure_future(work())
+        while not working.done():
+            await clock.advance(0.25)
+        with pytest.raises(StoreUnreachable):
+            await working
+        return clock.monotonic()
+
+    assert PATIENCE <= run(story()) <= PATIENCE + 2
+
+
+def test_a_refused_end_makes_the_step_fail_at_once(run: Run) -> None:
+    async def story() -> float:
+        desk = Desk(clock := FakeClock())
+        with pytest.raises(LogRefused):
+            async with step(desk.ctx, "clone", clock=clock):
+                desk.refuses = True
+        return clock.monotonic()
+
+    assert run(story()) == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "within"), [("canceled", PATIENCE), ("timeout", PATIENCE), ("returned", LAST_TRY), ("lost", 0.0)]
+)
+def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
+    run: Run, reason: str, within: float
+) -> None:
+    async def story() -> tuple[Desk, float]:
+        desk = Desk(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock):
+                await clock.sleep(1000)
+
+        since = 0.0
+        for down in (False, True):
+            desk.down = False
+            working = asyncio.ensure_future(work())
+            await clock.advance(5)
+            desk.down = down
+            desk.ctx.lost = reason == "lost"
+            desk.ctx.cancel(reason)
+            working.cancel()
+            since = clock.monotonic()
+            await clock.settle()
+            while not working.done():
+                await clock.advance(0.25)
+            assert working.cancelled(), "the trouble with the log is not what ended it"
+        return desk, clock.monotonic() - since
+
+    desk, took = run(story())
+    assert desk.entries[0].out == f"[stopped: {_WHY[reason]}]\n"
+    assert (desk.entries[0].exit_code, desk.entries[0].duration_ms) == (None, 5000)
+    assert within <= took <= within + 2
+    assert len(desk.warnings) == (0 if reason == "lost" else 1)
+
+
+def test_every_way_of_being_stopped_is_told() -> None:
+    assert set(_WHY) == {stop.value for stop in Stop} - {Stop.CRASHED.value}
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_cancelled_while_its_end_is_stored_it_tries_a_little_longer(run: Run, back: bool) -> None:
+    async def story() -> None:
+        desk = Desk(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock):
+                desk.down = True
+
+        working = asyncio.ensure_future(work())
+        await clock.advance(3)
+        working.cancel()
+        desk.down = not back
+        await clock.advance(1 if back else LAST_TRY + 1)
+        assert working.cancelled()
+        assert desk.entries[0].exit_code == (0 if back else None)
+        assert len(desk.warnings) == (0 if back else 1)
+
+    run(story())
+
+
+def test_an_update_on_its_way_is_never_overtaken_by_the_end(run: Run) -> None:
+    class Slow(Desk):
+        async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+            if entry.exit_code is None:
+                await self.clock.sleep(5)
+            await super().update_execution_log_entry(number, entry)
+
+    async def story() -> None:
+        desk = Slow(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock) as entry:
+                entry.write("once")
+                await clock.sleep(2)
+
+        working = asyncio.ensure_future(work())
+        await clock.advance(10)
+        await working
+        assert desk.moments == [0, 6, 6]
+        assert desk.entries[0].exit_code == 0
+
+    run(story())
+
+
+def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> None:
+    async def story() -> Desk:
+        desk = Desk(clock := FakeClock(), keeps_logs=False)
+        async with step(
+            desk.ctx, "clone", ["git", "clone", "a b", "hunter-22"], redact=["hunter-22"], clock=clock
+        ) as e:
+            e.write("one\ntw")
+            e.write("o hunter-22\nlast")
+            await clock.advance(1.5)
+        async with step(desk.ctx, "flood", clock=clock) as e:
+            e.write("x" * 999 + "\n")
+            for _ in range(OUT_LIMIT // 1000 + 10):
+                e.write("x" * 999 + "\n")
+        return desk
+
+    said = run(story()).said
+    assert {level for level, _ in said} == {"info"}
+    messages = [message for _, message in said]
+    assert messages[:5] == [
+        "clone began: git clone 'a b' '******'",
+        "one",
+        "two ******",
+        "last",
+        "clone ended with code 0 after 1.5 s",
+    ]
+    assert messages[-2:] == ["flood: 11 more lines are not shown", "flood ended with code 0 after 0 s"]
+
+
+def test_a_command_that_is_one_string_is_refused(run: Run) -> None:
+    async def story() -> None:
+        async with step(Desk().ctx, "clone", "git clone"):
+            pass
+
+    with pytest.raises(ConfigurationError, match="give a list of words"):
+        run(story())
+
+
+def test_of_much_output_the_end_is_kept_and_no_more_memory_is_used() -> None:
+    output = Output(Redactor())
+    for number in range(3000):
+        output.feed(f"{number:>999}\n".encode())
+    assert len(output._kept) < 3 * OUT_LIMIT
+    assert output.text.endswith("2999\n")
+    assert len(output.text) > OUT_LIMIT, "so that whoever shortens it sees that something is missing"
+
+
+def test_a_character_that_is_half_here_is_not_shown_yet() -> None:
+    output = Output(Redactor())
+    output.feed("naïve ☃".encode()[:-1] + b"")
+    assert output.text == "naïve "
+    output.feed("☃".encode()[-1:])
+    assert output.text == "naïve ☃"
+    output.feed(b"\xff\xe2")
+    output.end()
+    assert output.text == "naïve ☃\ufffd\ufffd"
