@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from stowhand.job import Job, NewJob, State
-from stowhand.store import Store
+from stowhand.store import JobId, Store
 
 
 class Producer(Protocol):
@@ -68,7 +68,7 @@ class Done(StrEnum):
 class Answer(msgspec.Struct, frozen=True):
     """What became of one asked-for action."""
 
-    job_id: int | None
+    job_id: JobId | None
     done: Done
     why: str = ""
 

@@ -27,6 +27,8 @@ class Fleet:
     environment: dict[str, str]
     rng: random.Random
     size: int = 3
+    program: tuple[str, ...] = ()
+    """Arguments of Python; unless given, ``stowhand worker`` on the chaos tests' tasks."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     frozen: dict[int, float] = field(default_factory=dict)
     started: int = 0
@@ -92,10 +94,9 @@ class Fleet:
         log = (self.folder / f"worker-{self.started}.log").open("wb")
         command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", self.url, "--app", "tests.chaos.work:app"]
         options = ["--lease", "2", "-j", "8", "--grace", "10", "--log-level", "info"]
+        chosen = [sys.executable, *self.program] if self.program else [*command, *options]
         with log:
-            process = subprocess.Popen(
-                [*command, *options], env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
+            process = subprocess.Popen(chosen, env=self.environment, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
 
 

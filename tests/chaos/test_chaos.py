@@ -13,7 +13,6 @@ import re
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from stowhand.queue_store import JobFilter, QueueStore
 from stowhand.store import StoreOptions
 from stowhand.stores import open_store
 from tests.chaos.nemesis import Fault, Fleet, plan
-from tests.support.binaries import find_postgres
 from tests.support.servers import PostgresServer
 
 JOBS = 5_000
@@ -48,19 +46,6 @@ class Entry:
     epoch: int
     token: str
     pid: int
-
-
-@pytest.fixture
-def seed() -> int:
-    chosen = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(1_000_000)))
-    print(f"CHAOS_SEED={chosen}")  # noqa: T201 - pytest shows it when the test fails
-    return chosen
-
-
-@pytest.fixture
-def durable_postgres() -> Iterator[PostgresServer]:
-    with PostgresServer(find_postgres()[0], durable=True) as server:
-        yield server
 
 
 @pytest.mark.slow

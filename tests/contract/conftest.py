@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract import table_offers
 from tests.contract.bench import Bench, bench_at
+from tests.contract.lent_place import LentPlace
+from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
 from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace
+from tests.contract.table_place import PostgresRows, SqliteRows, TablePlace
 from tests.support.databases import Databases
+from tests.support.lent import Street
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite")
 DEADLINE = 30.0
 
 
@@ -66,6 +71,48 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def street() -> Iterator[Street]:
+    """One server for all tests of a session; each lends a store under a path of its own."""
+    with Street() as street:
+        yield street
+
+
+@pytest.fixture
+def http_place(street: Street) -> Iterator[Place]:
+    place = LentPlace(MemoryPlace(), street)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def lent_postgres_place(street: Street, postgres_place: Place) -> Iterator[Place]:
+    place = LentPlace(postgres_place, street)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def table_place(table_rows: PostgresRows) -> Place:
+    table_rows.ask("TRUNCATE jobs RESTART IDENTITY")
+    return TablePlace(table_rows)
+
+
+@pytest.fixture(scope="session")
+def table_rows(postgres_server: Databases) -> Iterator[PostgresRows]:
+    """One table for all tests of a session."""
+    url = postgres_server.create_database()
+    rows = PostgresRows(url)
+    yield rows
+    rows.close()
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def table_sqlite_place(tmp_path: Path) -> Place:
+    return TablePlace(SqliteRows(tmp_path / "app.db"))
+
+
 @pytest.fixture
 def postgres_place(contract_database: PostgresPlace) -> Place:
     contract_database.empty()
@@ -81,6 +128,26 @@ def contract_database(postgres_server: Databases) -> Iterator[PostgresPlace]:
     yield place
     place.close()
     postgres_server.drop_database(url)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What cannot be over HTTP, or on a table, is not even collected; ``offers.py`` and ``table_offers.py`` say why."""
+    gone = {item for item in items if isinstance(item, pytest.Function) and _is_excepted(item)}
+    items[:] = [item for item in items if item not in gone]
+    config.hook.pytest_deselected(items=list(gone))
+
+
+def _is_excepted(item: pytest.Function) -> bool:
+    if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
+        return False
+    store, _, case = item.callspec.id.partition("-")
+    match store:
+        case "http":
+            return item.path.stem in HTTP_SKIPS_FILES or item.originalname in HTTP_SKIPS
+        case "table" | "table_sqlite":
+            named = {item.originalname, f"{item.originalname}[{case}]"}
+            return item.path.stem in table_offers.FILES or not named.isdisjoint(table_offers.TESTS)
+    return False
 
 
 @pytest.hookimpl(tryfirst=True)

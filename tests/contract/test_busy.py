@@ -15,21 +15,24 @@ from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED
 from stowhand.store import Lease, Pulse, Verdict
 from tests.contract.bench import ERRORED, Bench, bench_at, in_thread
+from tests.contract.lent_place import LentPlace
 from tests.contract.places import SCHEMA, PostgresPlace
+from tests.contract.table_place import TablePlace
 
 
-@pytest.fixture
-def bench(postgres_place: PostgresPlace) -> Bench:
-    return bench_at(postgres_place)
+@pytest.fixture(params=["postgres", "table", "lent_postgres"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return bench_at(request.getfixturevalue(f"{request.param}_place"))
 
 
 @contextmanager
 def locked(bench: Bench, lease: Lease) -> Iterator[None]:
     """Somebody looks at the row, for update, and goes to lunch."""
-    place = bench.place
-    assert isinstance(place, PostgresPlace)
-    with psycopg.connect(place.url) as connection:
-        statement = f"SELECT 1 FROM {SCHEMA}.live WHERE id = {lease.job_id:d} FOR UPDATE"
+    place = bench.place.inner if isinstance(bench.place, LentPlace) else bench.place
+    assert isinstance(place, PostgresPlace | TablePlace)
+    url, table = (place.url, f"{SCHEMA}.live") if isinstance(place, PostgresPlace) else (place.rows.url, "jobs")
+    with psycopg.connect(url) as connection:
+        statement = f"SELECT 1 FROM {table} WHERE id = {lease.job_id:d} FOR UPDATE"
         connection.execute(statement.encode())
         yield
 

@@ -8,6 +8,9 @@ from tests.support.sources import Source, package_sources
 DRIVERS = {
     "psycopg": ("database", "stores"),
     "psycopg_pool": ("database", "stores"),
+    "httpx": ("stores/http",),
+    "starlette": ("lending",),
+    "uvicorn": ("lending",),
     "sqlite3": ("database", "stores", "demo"),  # the demo keeps a ledger of its own, outside the queue
 }
 
@@ -17,6 +20,7 @@ STRANGERS = {
     "stores": ("stowhand.worker", "stowhand.resetter"),
     "stores/postgres": ("stowhand.stores.sqlite",),
     "stores/sqlite": ("stowhand.stores.postgres",),
+    "stores/http": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table", "stowhand.database"),
 }
 
 

@@ -31,7 +31,7 @@ class Proxy:
         self._listener.listen(64)
         self._lock = threading.Lock()
         self._lose_reply_of: dict[str, bytes] = {}
-        self._hold: dict[str, threading.Event] = {}
+        self._hold: dict[str, tuple[bytes, threading.Event]] = {}
         self._silence: set[str] = set()
         self.lost = threading.Event()
         """A reply has been lost."""
@@ -62,11 +62,14 @@ class Proxy:
         with self._lock:
             self._lose_reply_of[role] = to
 
-    def hold_next_request(self, role: str) -> threading.Event:
-        """The next request of this role stays here and its client is cut off; set the event to send it on."""
+    def hold_next_request(self, role: str, to: bytes = b"") -> threading.Event:
+        """The next request of this role stays here and its client is cut off; set the event to send it on.
+
+        ``to``: only a request with this in it counts.
+        """
         go = threading.Event()
         with self._lock:
-            self._hold[role] = go
+            self._hold[role] = to, go
         return go
 
     def silence_next_request(self, role: str) -> None:
@@ -101,14 +104,15 @@ class Proxy:
     def _pump_requests(self, client: socket.socket, server: socket.socket, role: _Role) -> None:
         while data := _receive(client):
             role.learn(data)
-            go = self._take_hold(role.name) if role.started else None
+            go = self._take_hold(role.name, data) if role.started else None
             if go is not None:
                 _cut(client)
                 role.discard = True
                 self.held.set()
                 go.wait(30)
-                server.sendall(data)
-                self.let_through.wait(10)
+                with contextlib.suppress(OSError):
+                    server.sendall(data)
+                    self.let_through.wait(10)
                 break
             if role.started and self._take_silence(role.name):
                 self.lost.set()
@@ -153,9 +157,10 @@ class Proxy:
                 return True
             return False
 
-    def _take_hold(self, role: str) -> threading.Event | None:
+    def _take_hold(self, role: str, data: bytes) -> threading.Event | None:
         with self._lock:
-            return self._hold.pop(role, None)
+            to, _ = self._hold.get(role, (b"", None))
+            return self._hold.pop(role)[1] if role in self._hold and to in data else None
 
 
 class _Role:

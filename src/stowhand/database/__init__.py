@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL and statements kept in files. Nothing here knows what a job is.
+"""Connections to PostgreSQL and SQLite, and statements kept in files. Nothing here knows what a job is.
 
 address     what a user may write for "where", as connection parameters; and how to say it without a password
 statements  named statements from .sql files, identifiers filled in
@@ -8,4 +8,10 @@ link        one asynchronous connection that comes back by itself, and a pool of
 borrowed    a pool of the application's in the shape of ours
 asking      one statement of an application's own
 blocking    the same for a thread that may block
+
+sqlite_file        where an SQLite file may lie, and a connection to it
+sqlite_connection  one connection with its lock: transactions that wait their turn
+sqlite_threads     each connection on a thread of its own
+sqlite_wake        hearing that somebody committed
+sqlite_trouble     what an error of SQLite means
 """

@@ -6,7 +6,7 @@ holds behind a pooler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -30,7 +30,9 @@ class BlockingLink:
         self._prepared = prepared
         self._connection: _Connection | None = None
 
-    def rows(self, statement: bytes, values: Sequence[object] = (), deadline: float = DEADLINE) -> list[Row]:
+    def rows(
+        self, statement: bytes, values: Sequence[object] | Mapping[str, object] = (), deadline: float = DEADLINE
+    ) -> list[Row]:
         """Run one statement in a transaction of its own, in so many seconds at most.
 
         Raises what psycopg raises, StoreUnreachable, TimeoutError.

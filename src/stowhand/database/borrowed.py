@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from stowhand.database.address import DEADLINE, Address
-from stowhand.database.link import Line, Row, rows
+from stowhand.database.link import Line, Row, Values, rows
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.errors import ConfigurationError, StoreUnreachable
 
@@ -35,7 +35,7 @@ class BorrowedPool:
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in self._keywords.items() if name not in _OF_PSYCOPG}
 
-    async def rows(self, role: str, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own."""
         async with self.connection(role) as connection:
             return await rows(connection, statement, values)

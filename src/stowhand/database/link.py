@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +21,8 @@ from stowhand.database.trouble import ends_connection
 from stowhand.errors import StoreUnreachable
 
 Row = tuple[Any, ...]
+Values = Sequence[object] | Mapping[str, object]
+"""Of a statement's places: in order, or by name."""
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
@@ -101,7 +103,7 @@ class Link:
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
 
-    async def rows(self, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own. Raises what psycopg raises, StoreUnreachable, TimeoutError."""
         async with self.connection() as connection:
             return await rows(connection, statement, values, prepare=self._dialer.prepared)
@@ -149,7 +151,7 @@ class Pool:
         self._places = asyncio.Semaphore(self._size)
         self._closed = False
 
-    async def rows(self, role: str, statement: bytes, values: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own."""
         async with self.connection(role) as connection:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
@@ -231,9 +233,7 @@ class Pool:
         return await dial(self._name(role))
 
 
-async def rows(
-    connection: Line, statement: bytes, values: Sequence[object] = (), prepare: bool | None = None
-) -> list[Row]:
+async def rows(connection: Line, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
     """Run one statement with a deadline; its rows, read as binary."""
     async with asyncio.timeout(DEADLINE):
         cursor = connection.reader()

@@ -4,6 +4,7 @@
 |---|---|
 | ``postgresql://…``, ``postgres://…`` | ``stores.postgres.PostgresStore`` |
 | ``sqlite:///relative``, ``sqlite:////absolute`` | ``stores.sqlite.SqliteStore`` |
+| ``https://…``, ``http://…`` | ``stores.http.HttpStore``: what ``stowhand serve`` lends there |
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.queue_store import QueueStore
 from stowhand.store import StoreOptions
 
-SCHEMES = ("postgresql://", "postgres://", "sqlite:///")
+SCHEMES = ("postgresql://", "postgres://", "sqlite:///", "https://", "http://")
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
@@ -28,5 +29,13 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
         from stowhand.stores.sqlite import SqliteStore
 
         return SqliteStore(url.removeprefix("sqlite:///").partition("?")[0], options)
+    if url.startswith(("https://", "http://")):
+        try:
+            from stowhand.stores.http import HttpOptions, HttpStore
+        except ImportError as error:
+            raise ConfigurationError(
+                f"a lent store needs a client: pip install 'stowhand[remote]' ({error})"
+            ) from error
+        return HttpStore(url, HttpOptions(token=options.token, ca_file=options.ca_file, insecure=options.insecure))
     scheme = url.partition(":")[0]
     raise ConfigurationError(f"no store for {scheme!r}; a store's URL begins with one of: {', '.join(SCHEMES)}")

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.database import sqlite_connection as connection
+from stowhand.database import sqlite_file as file
 from stowhand.errors import ConfigurationError, SchemaMissing, SchemaTooNew, StoreError, StoreUnreachable
 from stowhand.job import NewJob
 from stowhand.store import StoreOptions
-from stowhand.stores.sqlite import SqliteStore, connection, file
+from stowhand.stores.sqlite import SqliteStore
 from stowhand.stores.sqlite.schema import VERSION
 from tests.conftest import Run
 

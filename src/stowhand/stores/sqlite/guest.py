@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stowhand.clock import stopwatch
+from stowhand.database.sqlite_connection import BUSY_DEADLINE
+from stowhand.database.sqlite_trouble import is_busy
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.job import Job, NewJob
 from stowhand.stores.sqlite import enqueue, schema, trouble
-from stowhand.stores.sqlite.connection import BUSY_DEADLINE
 from stowhand.stores.sqlite.moment import Now
 
 
@@ -30,7 +31,7 @@ def enqueue_in(connection: object, path: Path, now: Now, job: NewJob) -> Job:
             schema.check(connection, path)
             return _enqueue(connection, now, job)
         except sqlite3.OperationalError as error:
-            if trouble.is_busy(error):
+            if is_busy(error):
                 raise StoreUnreachable(
                     f"{path}: this transaction cannot begin to write, because it began as a reader and somebody wrote"
                     " since, or because another writer did not end in time. Begin it with BEGIN IMMEDIATE"
@@ -68,7 +69,7 @@ def _begin(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if not trouble.is_busy(error) or stopwatch() > deadline:
+            if not is_busy(error) or stopwatch() > deadline:
                 raise
         else:
             return

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from stowhand.clock import stopwatch
+from stowhand.database.sqlite_connection import Connection
 from stowhand.queue_store import LEDGER_DAYS
 from stowhand.store import DAY, Lease, Pulse, ResetJob
 from stowhand.stores.sqlite import leave, schema
-from stowhand.stores.sqlite.connection import Connection
 from stowhand.stores.sqlite.moment import Moment, micros
 from stowhand.stores.sqlite.rows import as_json
 from stowhand.stores.sqlite.statements import load
@@ -28,7 +28,7 @@ Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
 class SqliteHeart:
     """Beats, hand-backs and resets."""
 
-    def __init__(self, connection: Connection, history: float | None) -> None:
+    def __init__(self, connection: Connection[Moment], history: float | None) -> None:
         self._connection = connection
         self._history = history
 

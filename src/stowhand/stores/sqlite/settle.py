@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from stowhand import strict_json
+from stowhand.database.sqlite_trouble import is_refused_data
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import Ended, Settlement
@@ -68,7 +69,7 @@ def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exce
         write()
     except (sqlite3.Error, ValueError, OverflowError) as error:
         # After a full disk, or an I/O error, the whole transaction is gone already; the caller hears of that.
-        if not trouble.is_refused_data(error) or not connection.in_transaction:
+        if not is_refused_data(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO stowhand_one")
         connection.execute("RELEASE stowhand_one")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stowhand.database import sqlite_file as file
+from stowhand.database.sqlite_trouble import find_damage
 from stowhand.queue_store import SchemaStatus
-from stowhand.stores.sqlite import file, schema, trouble
+from stowhand.stores.sqlite import schema
 from stowhand.stores.sqlite.threads import Threads
 
 
@@ -52,4 +54,4 @@ class Tables(Threads):
 
     async def check(self) -> Sequence[str]:
         """What SQLite finds wrong with the file; reads all of it. Empty: it is sound."""
-        return await self._read(lambda connection, _: trouble.find_damage(connection))
+        return await self._read(lambda connection, _: find_damage(connection))

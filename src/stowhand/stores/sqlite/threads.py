@@ -8,21 +8,22 @@ heart     on the worker's other thread
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from stowhand.stores.sqlite import schema
-from stowhand.stores.sqlite.connection import Connection, Work
-from stowhand.stores.sqlite.moment import Now
-from stowhand.stores.sqlite.wake import Wake
+from stowhand.database import sqlite_file
+from stowhand.database.sqlite_connection import Connection
+from stowhand.database.sqlite_threads import OwnThreads
+from stowhand.database.sqlite_wake import Wake
+from stowhand.errors import SchemaMissing
+from stowhand.stores.sqlite import schema, trouble
+from stowhand.stores.sqlite.moment import Moment, Now
 
 T = TypeVar("T")
+Work = Callable[[sqlite3.Connection, Moment], T]
 
 
 class Threads:
@@ -33,24 +34,38 @@ class Threads:
         self._writer, self._reader = self._connect(), self._connect()
         # It is used on the loop's own thread, which must not be kept waiting.
         self._wake = Wake(self._connect(patience=0.0))
-        self._threads: dict[Connection, ThreadPoolExecutor] = {}
-        self._pid = os.getpid()
+        self._threads = OwnThreads()
 
     @property
     def description(self) -> str:
         """Where it is, for people."""
         return f"sqlite:///{self._path}"
 
-    def _connect(self, patience: float | None = None) -> Connection:
-        def prepare(connection: sqlite3.Connection) -> None:
-            schema.prepare(connection, self._path)
+    def _connect(self, patience: float | None = None) -> Connection[Moment]:
+        return self._connection(lambda raw: schema.prepare(raw, self._path), patience)
 
-        return Connection(self._path, self._synchronous, self._now, prepare, patience)
+    def _connection(
+        self, prepare: Callable[[sqlite3.Connection], None], patience: float | None = None
+    ) -> Connection[Moment]:
+        return Connection(
+            self._path, self._dial, self._now, prepare=prepare, explain=trouble.explain, patience=patience
+        )
+
+    def _dial(self) -> sqlite3.Connection:
+        settings = (f"synchronous = {self._synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES)
+        try:
+            return sqlite_file.connect(self._path, settings)
+        except FileNotFoundError:
+            raise SchemaMissing(
+                f"{self._path} does not exist: run `stowhand migrate` or start a worker, which makes it"
+            ) from None
 
     @contextmanager
-    def _unchecked(self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None) -> Iterator[Connection]:
+    def _unchecked(
+        self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None
+    ) -> Iterator[Connection[Moment]]:
         """For work on the schema itself: a connection that does not ask for one."""
-        with closing(Connection(self._path, self._synchronous, self._now, prepare)) as connection:
+        with closing(self._connection(prepare)) as connection:
             yield connection
 
     async def _write(self, work: Work[T]) -> T:
@@ -59,18 +74,15 @@ class Threads:
     async def _read(self, work: Work[T]) -> T:
         return await self._on_thread(self._reader, lambda: self._reader.read(work))
 
-    async def _on_thread(self, connection: Connection, call: Callable[[], T]) -> T:
-        if self._pid != os.getpid():
-            # Threads do not survive a fork.
-            self._threads, self._pid = {}, os.getpid()
-        thread = self._threads.get(connection)
-        if thread is None:
-            thread = self._threads[connection] = ThreadPoolExecutor(1, thread_name_prefix="stowhand-sqlite")
-        return await asyncio.get_running_loop().run_in_executor(thread, call)
+    async def _on_thread(self, connection: Connection[Moment], call: Callable[[], T]) -> T:
+        return await self._threads.run(connection, call)
 
     async def _close_threads(self) -> None:
-        for connection in (self._reader, self._writer):
-            await self._on_thread(connection, connection.close)
-        for thread in self._threads.values():
-            thread.shutdown(wait=False)
-        self._threads.clear()
+        await self._threads.close(self._reader, self._writer)
+
+
+_SIZES = (
+    "cache_size = -16000",
+    # What a burst made of the -wal file is given back.
+    "journal_size_limit = 67108864",
+)

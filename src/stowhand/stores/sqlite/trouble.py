@@ -1,14 +1,14 @@
-"""SQLite's errors as ours: what happened, to which file, and what to do next."""
+"""SQLite's errors in the words of the queue; what they mean is in ``database.sqlite_trouble``."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stowhand.errors import InvalidJob, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.database import sqlite_trouble
+from stowhand.errors import InvalidJob, SchemaMissing, StoreError
 
 _REFUSALS = {
     "run_at_is_a_date": "run_at lies outside the years 1 to 9999",
@@ -16,49 +16,6 @@ _REFUSALS = {
     "resets_not_negative": "max_resets must not be negative",
     "priority_has_32_bits": "priority does not fit 32 bits",
 }
-_WHAT_TO_DO = {
-    sqlite3.SQLITE_FULL: "the disk is full: free some space; everything committed is safe",
-    sqlite3.SQLITE_READONLY: "the file, or the folder that holds its -wal and -shm, may not be written by this user",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: do the folder and the file exist, and may this user write there?",
-    sqlite3.SQLITE_IOERR: "the disk or its file system reports an error",
-    sqlite3.SQLITE_PERM: "this user may not open it",
-}
-_REFUSED = (
-    sqlite3.SQLITE_CONSTRAINT_CHECK,
-    sqlite3.SQLITE_CONSTRAINT_NOTNULL,
-    sqlite3.SQLITE_TOOBIG,
-    sqlite3.SQLITE_MISMATCH,
-)
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 where the error is Python's own."""
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """Somebody else has the lock; it goes away by itself."""
-    return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def is_undecodable(error: sqlite3.Error) -> bool:
-    """A stored text is no UTF-8. Python's own complaint: it has no code."""
-    return str(error).startswith("Could not decode to UTF-8")
-
-
-def read_anyway(stored: bytes) -> str:
-    """A stored text whatever it is: each byte that is no UTF-8 as a lone surrogate."""
-    return stored.decode("utf-8", "surrogateescape")
-
-
-def is_refused_data(error: BaseException) -> bool:
-    """The values cannot be written, whoever tries and however often."""
-    if isinstance(error, sqlite3.Error):
-        # A UNIQUE that is broken is a mistake of ours, not of the data.
-        extended = getattr(error, "sqlite_errorcode", None)
-        return extended in _REFUSED or isinstance(error, sqlite3.DataError)
-    return isinstance(error, ValueError | OverflowError)
 
 
 def refusal(error: BaseException) -> InvalidJob:
@@ -75,69 +32,13 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, ValueError, OverflowError) as error:
-        if isinstance(error, InvalidJob) or not is_refused_data(error):
+        if isinstance(error, InvalidJob) or not sqlite_trouble.is_refused_data(error):
             raise
         raise refusal(error) from error
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """Any other error of SQLite."""
-    if is_busy(error):
-        return StoreUnreachable(f"{path}: could not be written for too long; {holder(path)}")
-    if code(error) in DAMAGED:
-        return StoreError(f"{path}: {error}. It is not, or no longer, a sound SQLite file; restore it from a backup")
     if "no such table: stowhand_" in str(error):
         return SchemaMissing(f"{path}: nothing of stowhand is installed any more: run `stowhand migrate` ({error})")
-    what = _WHAT_TO_DO.get(code(error))
-    return StoreUnreachable(f"{path}: {error}" + (f"; {what}" if what else ""))
-
-
-def find_damage(connection: sqlite3.Connection) -> list[str]:
-    """What SQLite itself says is wrong with a file. Bad damage keeps it from saying more than that."""
-    try:
-        return [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
-    except sqlite3.DatabaseError as error:
-        if code(error) not in DAMAGED:
-            raise
-        return [str(error)]
-
-
-def holder(path: Path) -> str:
-    """Who has the write lock, as far as the kernel tells (Linux; processes of this machine only)."""
-    pids = _lock_holders(path.with_name(path.name + "-shm"))
-    if not pids:
-        return (
-            "another program has its write lock: look for a transaction left open (`fuser` names who has the file open)"
-        )
-    named = ", ".join(f"process {pid} ({_command(pid)})" for pid in pids)
-    return f"its write lock is held by {named}; is a transaction left open there?"
-
-
-_WRITE_LOCK_BYTE = 120
-"""WAL_WRITE_LOCK in the -shm file."""
-
-
-def _lock_holders(shm: Path) -> list[int]:
-    try:
-        status = shm.stat()
-        lines = Path("/proc/locks").read_text("ascii").splitlines()
-    except OSError:
-        return []
-    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    held = [line.split() for line in lines if "->" not in line]
-    return sorted(
-        int(words[4])
-        for words in held
-        if words[3] == "WRITE" and words[5] == file and _covers(words[6], words[7]) and int(words[4]) > 0
-    )
-
-
-def _covers(start: str, end: str) -> bool:
-    return int(start) <= _WRITE_LOCK_BYTE and (end == "EOF" or int(end) >= _WRITE_LOCK_BYTE)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
-    except OSError:
-        return "gone"
+    return sqlite_trouble.explain(error, path)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from typing import Any
 
 from stowhand.clock import Cancelable, SystemClock
-from stowhand.stores.sqlite.connection import Connection
-from stowhand.stores.sqlite.moment import Moment
+from stowhand.database.sqlite_connection import Connection
+from stowhand.database.sqlite_trouble import is_busy
 
 TICK = 0.02
 """Seconds between two looks while somebody waits: about 0.8 % of one processor, nearly all of it for being woken; the
 look itself takes 4 microseconds."""
 LIVELY_TICK = 0.005
+UNSEEN = -1
+"""No version: the next one is news."""
 LIVELY = 2.0
 """Seconds after the last news in which looks are closer together."""
 
@@ -25,7 +28,7 @@ LIVELY = 2.0
 class Wake:
     """Sleepers, and what wakes them. The connection is its own: a connection does not see its own commits."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
         self._clock = SystemClock()
         self._lock = threading.Lock()
@@ -75,9 +78,15 @@ class Wake:
         self._seen = None
         self._connection.close()
 
-    def _version(self, connection: sqlite3.Connection, _now: Moment) -> tuple[int, int]:
+    def _version(self, connection: sqlite3.Connection, _now: Any) -> tuple[int, int]:
         # The number means something only within one connection, so which connection it is belongs to it.
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        try:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        except sqlite3.OperationalError as error:
+            # Without write-ahead logging nobody can look while somebody commits: the next look sees it.
+            if not is_busy(error):
+                raise
+            return self._seen or (self._connection.opened, UNSEEN)
         return self._connection.opened, version
 
 

@@ -12,34 +12,41 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from stowhand.clock import stopwatch
+from stowhand.database import sqlite_trouble as trouble
 from stowhand.errors import StoreError
-from stowhand.stores.sqlite import file, trouble
-from stowhand.stores.sqlite.moment import Moment, Now
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection, Moment], T]
+M = TypeVar("M")
+"""What a reading of the store's clock is."""
+Explain = Callable[[sqlite3.Error, Path], StoreError]
 
 BUSY_DEADLINE = 60.0
 """Seconds to wait for other writers before giving up."""
 
 
-class Connection:
-    """A lazily opened connection that threads use one at a time. ``prepare`` sees every new one before anybody else."""
+class Connection(Generic[M]):
+    """A lazily opened connection that threads use one at a time.
+
+    ``dial`` makes one, ``prepare`` sees it before anybody else; ``now`` is read in every transaction, once the lock is
+    there; ``explain`` says what an error means.
+    """
 
     def __init__(
         self,
         path: Path,
-        synchronous: str,
-        now: Now,
-        prepare: Callable[[sqlite3.Connection], None],
+        dial: Callable[[], sqlite3.Connection],
+        now: Callable[[], M],
+        *,
+        prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
+        explain: Explain = trouble.explain,
         patience: float | None = None,
     ) -> None:
-        self._patience = patience
-        self._path, self._synchronous, self._now, self._prepare = path, synchronous, now, prepare
+        self._path, self._dial, self._now, self._prepare = path, dial, now, prepare
+        self._explain, self._patience = explain, patience
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
         self._cut_off = False
@@ -47,21 +54,21 @@ class Connection:
         """How many connections there have been: something counted by one says nothing about the next."""
         _all.add(self)
 
-    def write(self, work: Work[T]) -> T:
+    def write(self, work: Callable[[sqlite3.Connection, M], T]) -> T:
         """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
         with self._lock:
             try:
                 return self._whatever_is_stored(lambda: self._transact(self._ready(), work))
             except sqlite3.Error as error:
-                raise trouble.explain(error, self._path) from error
+                raise self._explain(error, self._path) from error
 
-    def read(self, work: Work[T]) -> T:
+    def read(self, work: Callable[[sqlite3.Connection, M], T]) -> T:
         """Look without writing. Each statement sees one committed state."""
         with self._lock:
             try:
                 return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._ready(), self._now())))
             except sqlite3.Error as error:
-                raise trouble.explain(error, self._path) from error
+                raise self._explain(error, self._path) from error
 
     def close(self) -> None:
         """Let it go; the next use opens another one."""
@@ -70,12 +77,13 @@ class Connection:
                 self._raw.close()
                 self._raw = None
 
-    def _transact(self, raw: sqlite3.Connection, work: Work[T]) -> T:
+    def _transact(self, raw: sqlite3.Connection, work: Callable[[sqlite3.Connection, M], T]) -> T:
         self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
         try:
             # The time is read when the lock is there: the wait for it may have been long.
             result = work(raw, self._now())
-            raw.execute("COMMIT")
+            # Without write-ahead logging a commit waits for whoever reads just now.
+            self._patiently(lambda: raw.execute("COMMIT"))
         except BaseException:
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
@@ -89,7 +97,7 @@ class Connection:
                 " this file here any more: open the store after the fork, or start processes by spawn"
             )
         if self._raw is None:
-            raw = file.connect(self._path, self._synchronous)
+            raw = self._dial()
             try:
                 self._patiently(lambda: self._prepare(raw))
             except BaseException:
@@ -146,9 +154,9 @@ class Connection:
 
 
 FORK_PATIENCE = 2.0
-_all: WeakSet[Connection] = WeakSet()
-_held: list[Connection] = []
-_not_held: list[Connection] = []
+_all: WeakSet[Connection[Any]] = WeakSet()
+_held: list[Connection[Any]] = []
+_not_held: list[Connection[Any]] = []
 _never_closed: list[sqlite3.Connection] = []
 
 

@@ -1,13 +1,14 @@
-"""The file itself: where it may lie, how it is made, how a connection to it is set up."""
+"""An SQLite file: where it may lie, how it is made, how a connection to it is set up."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
-from stowhand.errors import ConfigurationError, SchemaMissing
+from stowhand.errors import ConfigurationError
 
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone")
 """File systems whose locks or shared memory do not reach every machine that mounts them."""
@@ -67,12 +68,15 @@ def create(path: Path) -> None:
                 raise ConfigurationError(f"{path} cannot be made: {error.strerror}") from None
 
 
-def connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    """A connection to an existing file. Transactions are begun by hand; any thread may use it, one at a time."""
+def connect(path: Path, settings: Iterable[str] = ()) -> sqlite3.Connection:
+    """A connection to an existing file. Transactions are begun by hand; any thread may use it, one at a time.
+
+    ``settings``: pragmas. Raises FileNotFoundError: no file is ever made here.
+    """
     check_place(path)
     with _making:
         if not path.exists():
-            raise SchemaMissing(f"{path} does not exist: run `stowhand migrate` or start a worker, which makes it")
+            raise FileNotFoundError(path)
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
@@ -82,19 +86,12 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
             cached_statements=256,
         )
     try:
-        for setting in (f"synchronous = {synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES):
+        for setting in settings:
             connection.execute(f"PRAGMA {setting}")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-_SIZES = (
-    "cache_size = -16000",
-    # What a burst made of the -wal file is given back.
-    "journal_size_limit = 67108864",
-)
 
 
 def _unescape(point: str) -> str:

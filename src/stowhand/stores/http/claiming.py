@@ -1,0 +1,153 @@
+"""Claims and settlements: what the lent store gives away under a lease, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.conditions import Where
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.job import Job, State
+from stowhand.lifecycle import Ended, Settlement
+from stowhand.store import Claim, ClaimRequest, Lease, Verdict
+from stowhand.stores.http.bodies import ROOM, parts
+from stowhand.stores.http.line import Line
+from stowhand.stores.http.proofs import Proofs
+from stowhand.stores.http.troubles import Refused
+from stowhand.text import clean
+from stowhand.unreadable import Unreadable
+from stowhand.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Verdicts
+
+REASON_LIMIT = 2048
+_ONES_FAULT = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
+"""Refusals of a batch for which one of its settlements is to blame: the others must not suffer."""
+
+
+class Claiming:
+    """The two calls of a worker's loop."""
+
+    def __init__(self, line: Line, proofs: Proofs, record: type[Any] | None) -> None:
+        self._line, self._proofs = line, proofs
+        self._make = _maker(record)
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
+        """What the server gives; it may be less than was asked for."""
+        if not all(isinstance(condition, Where) for condition in request.conditions):
+            raise ConfigurationError(
+                f"{self._line.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
+                " go over the wire"
+            )
+        asked = ClaimAsked(
+            worker=request.worker,
+            token=request.token,
+            limit=request.limit,
+            lease=request.lease,
+            tasks=request.tasks,
+            forbidden_flags=request.forbidden_flags,
+            suspects=request.suspects,
+            conditions=request.conditions,
+        )
+        try:
+            lent = (await self._line.post("/v1/claim", asked, Claimed)).claims
+        except Refused as refused:
+            if refused.kind == Kind.REFUSED:
+                raise ConfigurationError(str(refused)) from None
+            raise
+        if any(one.lease.token != request.token for one in lent):
+            raise StoreError(f"{self._line.base} answers a claim with leases of another one")
+        self._proofs.keep(lent)
+        return [self._read(one) for one in lent]
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool) -> Sequence[Verdict]:
+        """In requests of bounded size. Those that were answered before one that was not are known at a repeat."""
+        sent = [self._sealed(lease, settlement) for lease, settlement in batch]
+        verdicts: list[Verdict] = []
+        for part in parts([size for _, size in sent]):
+            verdicts += await self._settle([sent[place][0] for place in part], repeat=repeat)
+        self._proofs.end(
+            (lease.job_id, lease.token)
+            for (lease, _), verdict in zip(batch, verdicts, strict=True)
+            if verdict is not Verdict.BUSY
+        )
+        return verdicts
+
+    async def _settle(self, batch: Sequence[SettlementSent], *, repeat: bool) -> list[Verdict]:
+        try:
+            said = await self._line.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
+        except Refused as refused:
+            if refused.kind not in _ONES_FAULT:
+                raise
+            if len(batch) == 1:
+                if batch[0].settlement == (failed := _failed(refused.said)):
+                    raise
+                batch = [msgspec.structs.replace(batch[0], settlement=failed)]
+                return await self._settle(batch, repeat=repeat)
+            return [(await self._settle([one], repeat=repeat))[0] for one in batch]
+        try:
+            verdicts = [Verdict(verdict) for verdict in said.verdicts]
+        except ValueError as error:
+            raise StoreError(f"{self._line.base} answers a settlement with {error}") from None
+        if len(verdicts) != len(batch):
+            raise StoreError(f"{self._line.base} answers {len(batch)} settlements with {len(verdicts)} verdicts")
+        return verdicts
+
+    def _sealed(self, lease: Lease, settlement: Settlement) -> tuple[SettlementSent, bytes]:
+        """With its proof, and as it will be sent. What cannot be sent is settled as failed, with the reason."""
+        sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
+        try:
+            text = msgspec.json.encode(sent)
+        except (UnicodeError, TypeError, ValueError) as error:
+            why = str(error)
+        else:
+            if len(text) <= ROOM:
+                return sent, text
+            why = f"it is {len(text)} bytes as a request, the server takes at most {ROOM}"
+        sent = msgspec.structs.replace(sent, settlement=_failed(why))
+        return sent, msgspec.json.encode(sent)
+
+    def _read(self, lent: Lent) -> Claim[Any]:
+        return Claim(
+            lease=lent.lease,
+            record=self._record(lent),
+            task=lent.task,
+            attempts=lent.attempts,
+            max_attempts=lent.max_attempts,
+            queue=lent.queue,
+            resets=lent.resets,
+        )
+
+    def _record(self, lent: Lent) -> Any:
+        """What the handler gets. One that cannot be read fails alone."""
+        try:
+            match lent.kind:
+                case "job":
+                    return msgspec.convert(lent.record, Job)
+                case "record":
+                    return self._make(lent.record)
+                case "unreadable":
+                    return Unreadable(_line_of(str(lent.record)))
+                case kind:
+                    return Unreadable(_line_of(f"the server lends a {kind}, which this version does not know"))
+        except Exception as error:  # noqa: BLE001 - boundary: a model's validators are the user's
+            return Unreadable(_line_of(f"{type(error).__name__}: {error}"))
+
+
+def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
+    """Makes records of what came as JSON. Times are texts there; a type says that they are times."""
+    if record is None:
+        return lambda given: given
+    validate: Callable[[Any], Any] | None = getattr(record, "model_validate", None)
+    if validate is not None:
+        return validate
+    return lambda given: msgspec.convert(given, record, strict=False)
+
+
+def _failed(why: str) -> Settlement:
+    reason = _line_of(f"its settlement could not be written: {why}")
+    return Settlement(State.FAILED, Ended.FAILED, error=reason)
+
+
+def _line_of(text: str) -> str:
+    return clean(" ".join(text.split()), REASON_LIMIT).replace("\n", " ")

@@ -1,0 +1,94 @@
+"""What a lent store does not do from afar: it is done where the jobs are kept, and refused here with that advice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NoReturn
+
+from stowhand.errors import ConfigurationError
+from stowhand.queue_store import JobFilter, Reschedule, SchemaStatus, Tick
+
+VERSION = 1
+"""Of the protocol: the 1 of its paths."""
+
+
+class Elsewhere:
+    """The rest of a ``QueueStore``: every method raises ConfigurationError, but ``status``."""
+
+    keeps_timetable = False
+    """What recurs is scheduled where the jobs are kept."""
+
+    @property
+    def description(self) -> str:
+        raise NotImplementedError
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"{what}: not over HTTP; {self.description} only lends its jobs to workers."
+            " Do it on a machine that reaches the store itself, with that store's URL (-c postgresql://… or sqlite:///…)"
+        )
+
+    async def list(self, wanted: JobFilter) -> NoReturn:
+        self._refuse("listing jobs")
+
+    async def counts(self) -> NoReturn:
+        self._refuse("counting jobs")
+
+    async def retry(self, job_id: int) -> NoReturn:
+        self._refuse("retrying a job")
+
+    async def cancel(self, job_id: int) -> NoReturn:
+        self._refuse("canceling a job")
+
+    async def remove(self, job_id: int) -> NoReturn:
+        self._refuse("removing a job")
+
+    async def remove_key(self, key: str) -> NoReturn:
+        self._refuse("removing a job by its key")
+
+    async def complete_jobs(self, job_ids: Sequence[int]) -> NoReturn:
+        self._refuse("completing jobs by hand")
+
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> NoReturn:
+        self._refuse("failing jobs by hand")
+
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> NoReturn:
+        self._refuse("rescheduling jobs")
+
+    async def force_unlock_workers(self, workers: Sequence[str]) -> NoReturn:
+        self._refuse("unlocking workers")
+
+    async def now(self) -> NoReturn:
+        self._refuse("scheduling recurring jobs (a crontab)")
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> NoReturn:
+        self._refuse("scheduling recurring jobs (a crontab)")
+
+    async def schedule(self, ticks: Sequence[Tick]) -> NoReturn:
+        self._refuse("scheduling recurring jobs (a crontab)")
+
+    async def known_items(self) -> NoReturn:
+        self._refuse("looking at recurring jobs")
+
+    async def ticks(self, identifier: str, since: datetime) -> NoReturn:
+        self._refuse("looking at recurring jobs")
+
+    async def install(self, *, roles: bool = False) -> NoReturn:
+        self._refuse("installing a schema")
+
+    async def plan(self, *, roles: bool = False) -> NoReturn:
+        self._refuse("installing a schema")
+
+    async def uninstall(self) -> NoReturn:
+        self._refuse("removing a schema")
+
+    async def status(self) -> SchemaStatus:
+        """The protocol's version: the schema behind it is the server's own matter."""
+        return SchemaStatus(installed=VERSION, expected=VERSION)
+
+    def enqueue_in(self, connection: object, job: object) -> NoReturn:
+        self._refuse("enqueueing inside a transaction of yours")
+
+    def connection(self) -> NoReturn:
+        self._refuse("lending a connection")

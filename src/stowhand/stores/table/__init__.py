@@ -1,0 +1,17 @@
+"""Any table is a queue: a table that an application owns, served by workers.
+
+options.py      TableOptions: how the table is served
+names.py        names of tables and columns, parsed and quoted; expressions.py, keys.py, asking.py: what else is read
+records.py      rows become records
+store.py        TableStore: what a worker and people see; attempt_store.py: what a running handler sees
+backend.py      what a database must be able to do: postgres/, sqlite/
+"""
+
+from stowhand.conditions import Where, sql
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.stores.table.attempt_store import AttemptStore
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.store import TableStore
+
+__all__ = ["AttemptStore", "ExecutionLogEntry", "Finding", "TableOptions", "TableStore", "Where", "sql"]

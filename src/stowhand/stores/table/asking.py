@@ -1,0 +1,72 @@
+"""What people may ask of a table: states, conditions, moments. Refused before any SQL, with what to give instead."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from stowhand.conditions import Where
+from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.job import State
+from stowhand.outcomes import LONGEST_DELAY
+from stowhand.stores.table.names import is_sql, read_column
+
+WAITING = (State.QUEUED, State.ERRORED)
+
+
+def read_states(given: Sequence[State | str]) -> tuple[State, ...]:
+    """Each once. Raises ConfigurationError for none at all, and for what is no state."""
+    if not given:
+        raise ConfigurationError(f"states: none given; give at least one of {_KNOWN}")
+    states: list[State] = []
+    for one in given:
+        try:
+            state = State(one)
+        except ValueError:
+            near = difflib.get_close_matches(str(one), list(State), 1)
+            hint = f"did you mean {str(near[0])!r}?" if near else f"there are {_KNOWN}"
+            raise ConfigurationError(f"states: no state {one!r}; {hint}") from None
+        if state not in states:
+            states.append(state)
+    return tuple(states)
+
+
+def read_conditions(given: object, *, folds: bool = True) -> tuple[Any, ...]:
+    """A condition, or several that must all hold. Raises ConfigurationError for text: it would be SQL."""
+    several = given if isinstance(given, tuple | list) else (given,)
+    for one in several:
+        if isinstance(one, Where):
+            read_column(one.column, field="condition", folds=folds)
+        elif isinstance(one, str):
+            shown = one.replace('"', '\\"')
+            raise ConfigurationError(
+                f'condition: text given, {one!r}; SQL of your own is written sql("{shown}"),'
+                ' a comparison with a value Where("column", "<", value)'
+            )
+        elif not is_sql(one):
+            raise ConfigurationError(
+                f'condition: a {type(one).__qualname__} given; give Where("column", "<", value) or sql("…")'
+            )
+    return tuple(several)
+
+
+def read_after(given: object) -> datetime | float | None:
+    """A moment (aware), or seconds from now."""
+    if given is None:
+        return None
+    if isinstance(given, datetime):
+        if given.utcoffset() is None:
+            raise InvalidJob(f"after: {given} has no time zone; give an aware datetime, or seconds from now")
+        return given
+    if isinstance(given, bool) or not isinstance(given, timedelta | int | float):
+        raise InvalidJob(f"after: a {type(given).__qualname__} given; give an aware datetime, a timedelta or seconds")
+    delay = given.total_seconds() if isinstance(given, timedelta) else float(given)
+    if math.isnan(delay) or not 0 <= delay <= LONGEST_DELAY:
+        raise InvalidJob(f"after: {given} given; give 0 seconds to 100 years")
+    return delay
+
+
+_KNOWN = ", ".join(State)

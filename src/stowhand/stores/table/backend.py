@@ -1,0 +1,129 @@
+"""What one database must be able to do for a table's store. Two siblings do it: ``postgres/`` and ``sqlite/``.
+
+    stores.table.postgres.PostgresTable(place, options, shape, *, pinned=None)     place: a URL or a pool
+    stores.table.sqlite.SqliteTable(place, options, shape, *, pinned=None)         place: a file
+
+``shape`` is made of the options (names.py); what is selected, and in what order, comes from expressions.py;
+``options.stalled``, ``retry_delay`` and so on are seconds. Nothing is connected before ``open``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from stowhand.handler import Attempt, Transaction
+from stowhand.job import State
+from stowhand.lifecycle import Settlement
+from stowhand.queue_store import Answer
+from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
+from stowhand.stores.table.keys import Key
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A row that was claimed, as the database gave it."""
+
+    lease: Lease
+    """``epoch``: ``started_at`` in microseconds since 1970, unless a column is mapped for it."""
+    values: tuple[Any, ...]
+    """Of the column expressions, after the update, in order."""
+    names: tuple[str, ...]
+    """Of the result's columns."""
+    num_failures: int
+    num_resets: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One trouble with a table, and how to mend it."""
+
+    problem: str
+    mend: str = ""
+    """DDL, ready to be run; empty where only a person can decide."""
+    fatal: bool = True
+    """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
+
+
+class AttemptTools(Protocol):
+    """What a backend does for one running attempt; guarded by the attempt's lease, on its connection if it has one."""
+
+    async def add_log(self, lease: Lease, entry: str) -> int:
+        """Append an entry (JSON text). Raises LogRefused."""
+
+    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
+        """Put it in the place of entry ``number`` (1, 2, …). Raises LogRefused."""
+
+    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
+        """To queued, due at ``after`` (a moment, or seconds from now); a running attempt is fenced out. Terminal:
+        refused."""
+
+    async def seconds_until(self, moment: datetime) -> float:
+        """From the database's now to this (aware) moment; negative when it has passed."""
+
+    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
+        """How many are in each of these states, and fulfil the conditions."""
+
+    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
+        """Is there one?"""
+
+
+class AttemptTransaction(Transaction, AttemptTools, Protocol):
+    """An attempt's own transaction, and what its handler may do there besides using the connection."""
+
+
+class Backend(AttemptTools, Protocol):
+    """One table in one database. Every time is the database's own; ``_now`` of tests excepted."""
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people; never a password."""
+
+    @property
+    def key(self) -> Key:
+        """What the id column holds; known once it is open. People's ids have passed ``keys.read_key``."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that a record is made of, in order (as in ``Taken``); known once it is open."""
+
+    async def open(self) -> None:
+        """Connect and look at the catalog. Raises StoreUnreachable, TableUnsuitable; touches no row."""
+
+    async def close(self) -> None:
+        """Let every connection go. Harmless when repeated."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+        """Due records in the order of ``order_by_expression``, locked ones skipped, now processing under the token."""
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+        """As ``Store.settle``. A record whose ``cancel`` is set goes to canceled instead of anywhere but completed."""
+
+    async def next_due(self) -> float | None:
+        """As ``Store.next_due``."""
+
+    async def wait(self, timeout: float) -> bool:
+        """As ``Store.wait``."""
+
+    @property
+    def hears(self) -> bool:
+        """As ``Store.hears``."""
+
+    def heart(self) -> Heart:
+        """As ``Store.heart``."""
+
+    async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
+        """A transaction that holds the attempt's record locked: its connection, and how it ends. Raises LeaseLost."""
+
+    async def longest_wait(self) -> float:
+        """Seconds that the one due longest has been due; 0: none is."""
+
+    async def longest_run(self) -> float:
+        """Seconds since the oldest record in processing was claimed; 0: none is."""
+
+    async def logs(self, record_id: JobId) -> Sequence[str] | None:
+        """Its execution log, entry by entry as JSON text; ``None``: no such record."""
+
+    async def check(self) -> Sequence[Finding]:
+        """Compare table and view with the options."""

@@ -1,0 +1,84 @@
+"""The calls to a table's backend, timed for whoever listens (``StoreCalled``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from stowhand.clock import stopwatch
+from stowhand.events import Events, StoreCalled
+from stowhand.store import Heart, Lease, Pulse, ResetJob
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Of one store. Nothing is measured while nobody listens."""
+
+    def __init__(self, store: str, events: Events | None) -> None:
+        self._store = store
+        self.events = events
+
+    @contextmanager
+    def timed(self, operation: str) -> Iterator[None]:
+        """Say how the block went; one that is cancelled has not failed."""
+        events = self.events
+        if events is None or not events.wants(StoreCalled):
+            yield
+            return
+        began, failed = stopwatch(), False
+        try:
+            yield
+        except Exception:
+            failed = True
+            raise
+        finally:
+            events.emit(StoreCalled(self._store, operation, stopwatch() - began, failed))
+
+
+class TimedHeart:
+    """A heart whose calls are told of; in its own thread, where they happen."""
+
+    def __init__(self, heart: Heart, calls: Calls) -> None:
+        self._heart, self._calls = heart, calls
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew them."""
+        return self._timed("beat", lambda: self._heart.beat(leases, lease))
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent."""
+        return self._timed("release", lambda: self._heart.release(leases))
+
+    def abandon(self, token: str) -> bool:
+        """Let this token claim nothing more."""
+        return self._timed("abandon", lambda: self._heart.abandon(token))
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back what nobody beats for."""
+        return self._timed("reset_stalled", lambda: self._heart.reset_stalled(slack))
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back what this worker holds."""
+        return self._timed("reset_worker", lambda: self._heart.reset_worker(worker))
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one."""
+        return self._timed("reset_lease", lambda: self._heart.reset_lease(lease))
+
+    def check(self) -> None:
+        """Nothing can become too new: the table is the user's."""
+        self._heart.check()
+
+    def maintain(self) -> None:
+        """What must stay bounded."""
+        self._timed("maintain", self._heart.maintain)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._heart.close()
+
+    def _timed(self, operation: str, call: Callable[[], T]) -> T:
+        with self._calls.timed(operation):
+            return call()

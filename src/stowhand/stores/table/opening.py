@@ -1,0 +1,71 @@
+"""Which backend a place asks for. Each is imported only then, so that nobody needs the other one's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from stowhand.errors import ConfigurationError
+from stowhand.stores.table.backend import Backend
+from stowhand.stores.table.names import Shape, read_shape
+from stowhand.stores.table.options import TableOptions
+
+Pinned = Callable[[], datetime]
+"""Tests only: the database's idea of now."""
+_PLACES = (
+    "postgresql://user@host:5432/database, a libpq string ('host=… dbname=…'), a psycopg_pool.AsyncConnectionPool,"
+    " sqlite:///relative/file.db or sqlite:////absolute/file.db"
+)
+
+
+def backend_of(place: str | object, options: TableOptions[Any], pinned: Pinned | None) -> tuple[Backend, Shape]:
+    """The backend, and the names it was made with. Raises ConfigurationError."""
+    if not isinstance(options, TableOptions):
+        raise ConfigurationError(f"options: a {type(options).__qualname__} given; give TableOptions(…)")
+    if isinstance(place, str) and place.partition(":")[0].lower() == "sqlite":
+        return _sqlite(place, options, pinned)
+    if isinstance(place, str):
+        _check_url(place)
+    try:
+        import psycopg  # noqa: F401 - the driver may be absent; that it is there says nothing about our own modules
+    except ImportError as error:
+        raise ConfigurationError(f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})") from error
+    from stowhand.stores.table.postgres import PostgresTable
+
+    shape = _shape(options, folds=True)
+    return PostgresTable(place, options, shape, pinned=pinned), shape
+
+
+def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None) -> tuple[Backend, Shape]:
+    path = url[len("sqlite:") :]
+    if not path.startswith("///") or len(path) == 3:
+        meant = path.lstrip("/") or "app.db"
+        raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")
+    problems = []
+    if options.transactional:
+        problems.append(
+            "transactional: it needs locks of single rows, which SQLite has not; take PostgreSQL, or leave it out"
+        )
+    if options.notify_channel is not None:
+        problems.append("notify_channel: SQLite has no channels, and is polled; leave it out")
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    from stowhand.stores.table.sqlite import SqliteTable
+
+    shape = _shape(options, folds=False)
+    return SqliteTable(path[3:].partition("?")[0], options, shape, pinned=pinned), shape
+
+
+def _shape(options: TableOptions[Any], *, folds: bool) -> Shape:
+    return read_shape(options.table_name, options.view_name, options.alternate_column_names, folds=folds)
+
+
+def _check_url(url: str) -> None:
+    scheme, colon, _ = url.partition("://")
+    if colon and scheme.lower() not in ("postgresql", "postgres"):
+        raise ConfigurationError(f"no table's store for {scheme!r}; give {_PLACES}")
+    if not url.strip():
+        raise ConfigurationError(f"the place of the table is empty; give {_PLACES}")
+    if not colon and "=" not in url and ("/" in url or url.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3"))):
+        raise ConfigurationError(f"{url}: for an SQLite file write sqlite:///{url}")

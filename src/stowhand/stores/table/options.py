@@ -1,0 +1,241 @@
+"""How a user's table is served: one frozen value with a sentence per option; contradictions are refused when made."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from stowhand import limits
+from stowhand.conditions import Sql
+from stowhand.errors import ConfigurationError
+from stowhand.lifecycle import seconds
+from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
+from stowhand.stores.table.records import fields_of
+
+R = TypeVar("R")
+
+RESET_FAILURE_MESSAGE = "job processor died while handling this message too many times"
+Expression = str | Sql | Any
+"""A column by its name (``id``, ``j.id``), ``sql(…)`` of your own, or, on PostgreSQL, what ``psycopg.sql`` composes.
+Text that is no name is refused: it would be SQL."""
+
+
+class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+    """Durations are ``timedelta`` or seconds, exact to the microsecond."""
+
+    name: str
+    """The store's name, in logs and metrics; a claim's ``task``."""
+    table_name: str
+    """The table that is locked and updated: ``jobs``, ``app.jobs``, ``"Jobs"``, each with an alias if you like:
+    ``jobs j``."""
+    view_name: str | None = None
+    """The view that records are read from, with an alias if you like; ``None``: the table itself."""
+    column_expressions: Sequence[Expression] = ()
+    """What a record is made of; ``()``: the fields of ``record``, or every column of the view."""
+    record: type[R] | None = None
+    """A dataclass, a msgspec.Struct or a pydantic model, made of the columns by name."""
+    scan: Callable[[Sequence[Any]], R] | None = None
+    """Makes a record of one row: exactly the values of ``column_expressions``. Instead of ``record``. With neither, a
+    record is a dict."""
+    record_id: Callable[[R], Any] | None = None
+    """Gives a record's key; ``None``: its attribute, or its item, ``id``, or of the name that is mapped to ``id``."""
+    order_by_expression: Expression | Sequence[Expression] = ()
+    """Whose turn it is; ``()``: by id."""
+    alternate_column_names: Mapping[str, str] = {}
+    """Documented name -> the table's own. ``lease_token`` may be mapped too: then the claim's token has a column of its
+    own, and ``worker_hostname`` holds the worker's name alone."""
+    max_num_resets: int = 5
+    """How often a record may be taken back from a worker that died; the next time it is failed. 0: the first time."""
+    stalled_max_age: timedelta | float = 30.0
+    """Without a heartbeat for so long, a record in processing is taken back. At least three heartbeats."""
+    reset_failure_message: str = RESET_FAILURE_MESSAGE
+    """What such a record is failed with."""
+    retry_after: timedelta | float = 0.0
+    """How long an errored record waits, where the handler does not say."""
+    max_num_retries: int = 0
+    """Secondary attempts: 2 means at most 3 attempts. 0: no retries, whatever ``retry_after``."""
+    heartbeat_interval: timedelta | float | None = None
+    """``None``: a third of ``stalled_max_age``, unless the worker says."""
+    cancel_interval: timedelta | float | None = None
+    """How soon a running handler hears that its record is to be canceled; ``None``: with the heartbeat."""
+    transactional: bool = False
+    """Handlers run in a transaction that holds their record locked. PostgreSQL only."""
+    notify_channel: str | None = None
+    """A channel on which a trigger of the table notifies (``stowhand table ddl --notify``); ``None``: poll."""
+
+    def __post_init__(self) -> None:
+        problems = [
+            *_of_name(self.name),
+            *_of_columns(self.alternate_column_names),
+            *_of_relations(self),
+            *_of_expressions(self),
+            *_of_record(self),
+            *_of_counts(self),
+            *_of_times(self),
+            *_of_rest(self),
+        ]
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+        for field in _DURATIONS:
+            # What was given as 0.3 stays exact; a timedelta is exact to the microsecond either way.
+            value = getattr(self, field)
+            msgspec.structs.force_setattr(self, field, None if value is None else seconds(value))
+        msgspec.structs.force_setattr(self, "alternate_column_names", dict(self.alternate_column_names))
+        msgspec.structs.force_setattr(self, "column_expressions", tuple(self.column_expressions))
+
+    @property
+    def stalled(self) -> float:
+        """``stalled_max_age`` in seconds: the lease."""
+        return seconds(self.stalled_max_age)
+
+    @property
+    def retry_delay(self) -> float:
+        """``retry_after`` in seconds."""
+        return seconds(self.retry_after)
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two looks at running records: for the heartbeat, and for ``cancel``."""
+        beat = self.stalled / BEATS if self.heartbeat_interval is None else seconds(self.heartbeat_interval)
+        return beat if self.cancel_interval is None else min(beat, seconds(self.cancel_interval))
+
+
+BEATS = 3
+"""A lease must outlast so many of them: a heartbeat may fail, and the next one may be late."""
+LONGEST = 100 * 366 * 86_400.0
+NAME_LIMIT = 128
+_DURATIONS = ("stalled_max_age", "retry_after", "heartbeat_interval", "cancel_interval")
+
+
+def _of_name(name: object) -> Iterator[str]:
+    try:
+        limits.check_name("name", name, NAME_LIMIT)
+    except ValueError as error:
+        yield f'{error} (the store\'s name, in logs and metrics: name="uploads")'
+
+
+def _of_columns(alternate: object) -> Iterator[str]:
+    """Documented names that nobody documented, and two of them for one column."""
+    if not isinstance(alternate, Mapping):
+        yield f'alternate_column_names: a {type(alternate).__qualname__} given; give a dict: {{"state": "status"}}'
+        return
+    known = (*COLUMNS, TOKEN)
+    for name in alternate:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            yield f"alternate_column_names: no documented column {name!r}; {hint} (documented name -> the table's own)"
+
+
+def _of_relations(options: TableOptions[Any]) -> Iterator[str]:
+    given: object = options.alternate_column_names
+    try:
+        shape = read_shape(
+            options.table_name, options.view_name, given if isinstance(given, Mapping) else {}, folds=False
+        )
+    except ConfigurationError as error:
+        yield str(error)
+        return
+    bearers: dict[str, str] = {}
+    for documented, own in shape.columns.items():
+        other = bearers.setdefault(own.lower(), documented)
+        if other != documented:
+            yield (
+                f"alternate_column_names: {other!r} and {documented!r} are both the column {own!r};"
+                f" map each to a column of its own"
+            )
+
+
+def _of_expressions(options: TableOptions[Any]) -> Iterator[str]:
+    order = options.order_by_expression
+    lists = {
+        "column_expressions": options.column_expressions,
+        "order_by_expression": order if isinstance(order, list | tuple) else (order,),
+    }
+    for field, given in lists.items():
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            yield f"{field}: a {type(given).__qualname__} given; give a list: [{given!r}]"
+            continue
+        for one in given:
+            try:
+                read_expression(field, one, folds=False)
+            except ConfigurationError as error:
+                yield str(error)
+
+
+def _of_record(options: TableOptions[Any]) -> Iterator[str]:
+    if options.record is not None and options.scan is not None:
+        yield "record and scan: both given; record= makes a record of columns by name, scan= of one row: give one"
+    elif options.scan is not None and not options.column_expressions:
+        yield "scan: it takes the values of column_expressions, and there are none; list them"
+    if options.record is not None and fields_of(options.record) is None:
+        yield (
+            f"record: {options.record!r} given; give a dataclass, a msgspec.Struct or a pydantic model,"
+            " or scan= for anything else"
+        )
+    for field in ("scan", "record_id"):
+        given = getattr(options, field)
+        if given is not None and not callable(given):
+            yield f"{field}: a {type(given).__qualname__} given; give a function"
+
+
+def _of_counts(options: TableOptions[Any]) -> Iterator[str]:
+    for field in ("max_num_resets", "max_num_retries"):
+        value = getattr(options, field)
+        # bool is an int to Python.
+        if type(value) is not int:
+            yield f"{field}: a {type(value).__qualname__} given; give a whole number"
+        elif not 0 <= value < limits.INT32:
+            yield f"{field}: {reprlib.repr(value)} given; give 0 to {limits.INT32 - 1}"
+
+
+def _of_times(options: TableOptions[Any]) -> Iterator[str]:
+    troubles = [trouble for field in _DURATIONS if (trouble := _trouble(field, getattr(options, field)))]
+    yield from troubles
+    if troubles or options.heartbeat_interval is None:
+        return
+    beat, least = seconds(options.heartbeat_interval), seconds(options.heartbeat_interval) * BEATS
+    # Three times 0.1 is more than 0.3.
+    if least > options.stalled * 1.000001:
+        yield (
+            f"stalled_max_age: {options.stalled:g} s given, which live records would not outlast: it must be at least"
+            f" {BEATS} heartbeats, {BEATS} x {beat:g} s = {least:g} s; give stalled_max_age={least:g},"
+            f" or heartbeat_interval={options.stalled / BEATS:g}"
+        )
+
+
+def _trouble(field: str, value: object) -> str | None:
+    if value is None and field.endswith("_interval"):
+        return None
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
+        return f"{field}: a {type(value).__qualname__} given; give a timedelta or seconds"
+    duration = value.total_seconds() if isinstance(value, timedelta) else value
+    if math.isnan(duration):
+        return f"{field}: {value!r} given; give seconds"
+    if duration < 0 or (duration == 0 and field != "retry_after"):
+        return f"{field}: {value} given, must {'not be negative' if field == 'retry_after' else 'be more than 0'}"
+    return f"{field}: {reprlib.repr(value)} given, the limit is 100 years" if duration > LONGEST else None
+
+
+def _of_rest(options: TableOptions[Any]) -> Iterator[str]:
+    transactional: object = options.transactional
+    if not isinstance(transactional, bool):
+        yield f"transactional: a {type(transactional).__qualname__} given; give True or False"
+    message: object = options.reset_failure_message
+    channel = options.notify_channel
+    if not isinstance(message, str) or not message.strip() or "\0" in message:
+        yield f"reset_failure_message: {reprlib.repr(message)} given; give a sentence"
+    if channel is not None:
+        try:
+            limits.check_name("notify_channel", channel, POSTGRES_LIMIT)
+        except ValueError as error:
+            yield str(error)
+        else:
+            if len(channel.encode()) > POSTGRES_LIMIT:
+                yield f"notify_channel: longer than the {POSTGRES_LIMIT} bytes of a channel's name"

@@ -1,0 +1,74 @@
+"""What people ask of a table, and of single records; and what a handler asks beside its own. On any connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from stowhand.database.link import Line, rows
+from stowhand.errors import StoreUnreachable
+from stowhand.job import State
+from stowhand.queue_store import Answer, Done
+from stowhand.store import JobId
+from stowhand.stores.table.postgres.home import Home
+
+
+async def requeue(home: Home, line: Line, record_id: JobId, after: datetime | float | None) -> Answer:
+    """To queued; a running attempt is fenced out. Raises StoreUnreachable where somebody holds the row locked."""
+    moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
+    key = str(record_id)
+    done = await rows(line, home.statement("requeue"), home.values(id=key, after=moment, delay=delay))
+    if done:
+        canceled = done[0][0] == State.CANCELED
+        return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if canceled else "")
+    found = await rows(line, home.statement("state_of"), home.values(id=key))
+    if not found:
+        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+    if found[0][0] in (State.QUEUED, State.ERRORED, State.PROCESSING):
+        raise StoreUnreachable(
+            f"{home}: somebody's open transaction holds record {record_id}; try again when it has ended"
+        )
+    return Answer(record_id, Done.REFUSED, f"it is {found[0][0]}, which is final: INSERT a record anew")
+
+
+async def seconds_until(home: Home, line: Line, moment: datetime) -> float:
+    """From the database's now."""
+    ((seconds,),) = await rows(line, home.statement("seconds_until"), home.values(moment=moment))
+    return float(seconds)
+
+
+async def count(home: Home, line: Line, states: Sequence[State], conditions: Sequence[Any]) -> dict[State, int]:
+    """As the view shows them; every state asked for is a key."""
+    statement, values = home.composer.counting("count", conditions)
+    found = await rows(line, statement, {**values, **home.values(states=_names(states))})
+    return dict.fromkeys(states, 0) | {State(state): number for state, number in found}
+
+
+async def exists(home: Home, line: Line, states: Sequence[State], conditions: Sequence[Any]) -> bool:
+    """Is there one?"""
+    statement, values = home.composer.counting("exists", conditions)
+    ((found,),) = await rows(line, statement, {**values, **home.values(states=_names(states))})
+    return bool(found)
+
+
+async def next_due(home: Home, line: Line) -> float | None:
+    """Seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
+    ((seconds,),) = await rows(line, home.statement("next_due"), home.values())
+    return None if seconds is None else float(seconds)
+
+
+async def moment(home: Home, line: Line, name: str) -> float:
+    """Seconds, as ``longest_wait`` and ``longest_run`` say."""
+    ((seconds,),) = await rows(line, home.statement(name), home.values())
+    return float(seconds)
+
+
+async def logs(home: Home, line: Line, record_id: JobId) -> Sequence[str] | None:
+    """Entry by entry, as JSON text."""
+    found = await rows(line, home.statement("logs"), home.values(id=str(record_id)))
+    return None if not found else [entry or "null" for entry in found[0][0] or ()]
+
+
+def _names(states: Sequence[State]) -> list[str]:
+    return [state.value for state in states]

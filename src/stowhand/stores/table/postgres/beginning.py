@@ -1,0 +1,71 @@
+"""Begins the transactions of attempts: each on a connection of its own, with its record locked."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import psycopg
+
+from stowhand.database.link import Pool
+from stowhand.errors import LeaseLost, StoreError
+from stowhand.handler import Attempt
+from stowhand.lifecycle import Cancel, Settlement, settle
+from stowhand.store import Lease
+from stowhand.stores.table.postgres.handed import AttemptConnection
+from stowhand.stores.table.postgres.hold import Gone, Hold, InDoubt
+from stowhand.stores.table.postgres.home import Home
+from stowhand.stores.table.postgres.logs import Logs
+from stowhand.stores.table.postgres.settling import Settlements
+from stowhand.stores.table.postgres.transaction import Desk, RecordTransaction
+
+MOST = 1000
+"""Connections at most; how many attempts run at once is the worker's affair."""
+
+
+class Transactions:
+    """Of one table."""
+
+    def __init__(self, home: Home, settlements: Settlements, logs: Logs) -> None:
+        self._home, self._desk = home, Desk(home, settlements, logs)
+        self._pool = Pool(home.dialer, MOST, home.role) if isinstance(home.pool, Pool) else home.pool
+
+    async def begin(self, attempt: Attempt[Any]) -> tuple[AttemptConnection, RecordTransaction]:
+        """The handler's connection, and the transaction. Raises LeaseLost, StoreUnreachable."""
+        lease, hold = attempt.lease, await self._hold(attempt.lease)
+        try:
+            with self._home.translated():
+                lock = self._home.statement("lock"), self._home.values(id=str(lease.job_id), token=lease.token)
+                row = await hold.begin(*lock, self._home.options.stalled)
+                if row is None:
+                    raise LeaseLost(f"record {lease.job_id} was given to somebody else, or is gone")
+                if row[0]:
+                    await self._desk.mark(hold.line, lease, _canceled(attempt))
+                    await hold.commit()
+                    raise LeaseLost(f"record {lease.job_id} was asked to cancel before its handler began")
+        except BaseException as error:
+            if isinstance(error, StoreError | Gone | InDoubt):
+                with suppress(psycopg.Error, OSError):
+                    await hold.roll_back()
+            await hold.let_go(reset=False)
+            if isinstance(error, Gone | InDoubt):  # then the lease ends by itself
+                raise LeaseLost(f"record {lease.job_id} could not be canceled: {error}") from None
+            raise
+        hold.stay(self._desk.clock, self._home.options.stalled / 3)
+        return hold.handed, RecordTransaction(self._desk, attempt, hold)
+
+    async def _hold(self, lease: Lease) -> Hold:
+        with self._home.translated():
+            async with AsyncExitStack() as stack:
+                connection = await stack.enter_async_context(self._pool.lend("transaction"))
+                return Hold(stack.pop_all(), connection, f"record {lease.job_id}")
+
+    async def close(self) -> None:
+        """Let the connections go that are not in use."""
+        await self._pool.close()
+
+
+def _canceled(attempt: Attempt[Any]) -> Settlement:
+    claim = attempt.claim
+    outcome = Cancel("canceled before its handler began")
+    return settle(outcome, attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=lambda attempts: 0.0)

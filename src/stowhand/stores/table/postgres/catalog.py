@@ -1,0 +1,75 @@
+"""A user's table and view, compared with the options: all that is wrong, each trouble with the DDL that mends it.
+
+    facts.py       what the catalog says
+    findings.py    what is wrong with that (column_types.py, mending.py)
+    glance.py      a bounded look at rows and plans
+    trying.py      the options' expressions, planned by the server
+
+For ``open``: ``facts = await admit(line, options, shape)``, then ``shape.lacking(*absent_columns(facts, shape))``.
+
+No row is touched, and no lock taken beyond what a SELECT takes: all of it runs in one read-only transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from stowhand.database.link import Line
+from stowhand.errors import TableUnsuitable
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.names import OPTIONAL, Shape
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.postgres.facts import Facts, survey
+from stowhand.stores.table.postgres.findings import judge
+from stowhand.stores.table.postgres.glance import glance
+from stowhand.stores.table.postgres.trying import try_expressions
+
+PATIENCE = 5
+"""Seconds that a lock is waited for."""
+
+
+async def check(line: Line, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+    """What there is, and every trouble with it: the fatal ones first. Raises what psycopg raises."""
+    async with _only_reading(line):
+        facts = await survey(line, shape)
+        found = [*judge(facts, shape, options), *[finding async for finding in glance(line, facts, shape)]]
+        if not any(finding.fatal for finding in found):
+            lacking = shape.lacking(*absent_columns(facts, shape))
+            found += [finding async for finding in try_expressions(line, lacking, options, facts)]
+    return facts, sorted(found, key=lambda finding: not finding.fatal)
+
+
+async def admit(line: Line, options: TableOptions[Any], shape: Shape) -> Facts:
+    """For ``open``: what there is, if a worker can serve it. Raises TableUnsuitable with every fatal finding."""
+    facts, found = await check(line, options, shape)
+    refuse_fatal(shape, found)
+    return facts
+
+
+def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
+    """Raises TableUnsuitable that names each fatal finding and what mends it."""
+    fatal = [finding for finding in found if finding.fatal]
+    if not fatal:
+        return
+    lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
+    for finding in fatal:
+        lines.append(f"* {finding.problem}")
+        lines.extend(f"    {line}" for line in finding.mend.splitlines())
+    raise TableUnsuitable("\n".join(lines))
+
+
+def absent_columns(facts: Facts, shape: Shape) -> tuple[str, ...]:
+    """The optional ones that the table does not have: for ``Shape.lacking``."""
+    return tuple(name for name in OPTIONAL if facts.column(shape, name) is None)
+
+
+@asynccontextmanager
+async def _only_reading(line: Line) -> AsyncIterator[None]:
+    """A transaction in which nothing can be written, and nobody is waited for longer than a few seconds."""
+    async with line.transaction():
+        await line.execute(
+            b"set transaction read only; set local timezone = 'UTC'; set local lock_timeout = '%ds'" % PATIENCE
+        )
+        yield

@@ -1,0 +1,254 @@
+"""What is wrong with a table and a view, judged by the catalog's facts alone: every trouble, each with its DDL."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from stowhand.errors import ConfigurationError
+from stowhand.job import State
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.ddl import NEXT, RECOMMENDED, Plan, full_ddl, index_ddl, trigger_ddl, view_ddl
+from stowhand.stores.table.ddl import Index as Recommended
+from stowhand.stores.table.expressions import order_of
+from stowhand.stores.table.names import COLUMNS, OPTIONAL, TOKEN, Column, Relation, Shape
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.postgres.column_types import type_findings
+from stowhand.stores.table.postgres.facts import Column as Known
+from stowhand.stores.table.postgres.facts import Entry, Facts, Index
+from stowhand.stores.table.postgres.mending import Mender, grant
+
+WRITTEN_NULL = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs")
+"""A claim, a requeue or a hand-back empties them."""
+WRITTEN = tuple(name for name in (*COLUMNS, TOKEN) if name not in ("id", "cancel"))
+"""By a worker. (It reads ``cancel``.)"""
+GIVEN = ("state", "num_resets", "num_failures", "worker_hostname", "cancel")
+"""An INSERT need not know of them."""
+KINDS = {"p": "a partitioned table", "v": "a view", "m": "a materialised view", "f": "a foreign table"}
+
+
+def judge(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
+    """In the order in which they are best mended."""
+    if facts.server.standby:
+        yield Finding("the server is a standby, which cannot be written to: connect to the primary")
+    elif facts.server.read_only:
+        yield Finding("default_transaction_read_only is on, so nothing can be written: turn it off for this login")
+    if facts.table is None:
+        yield _absent(facts, shape, shape.table)
+    else:
+        yield from _table(facts, shape, facts.table)
+        yield from _columns(facts, shape, Mender(facts, shape))
+        yield from _key(facts, shape, Mender(facts, shape))
+        yield from _rights(facts, shape, facts.table)
+    if shape.viewed:
+        yield from _view(facts, shape)
+    if facts.table is not None:
+        yield from _advice(facts, shape, options)
+
+
+def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
+    """With the names that may have been meant, or what makes it."""
+    what, option = ("table", "table_name") if wanted is shape.table else ("view", "view_name")
+    shown = ".".join(wanted.parts)
+    elsewhere = [schema for schema, name, _ in facts.around if name == wanted.name and schema != wanted.schema]
+    if elsewhere:
+        why = "" if wanted.schema else f", and the search_path ({facts.server.search_path}) does not lead there"
+        return Finding(
+            f"there is no {what} {shown}; there is one in the schema {elsewhere[0]}{why}:"
+            f" {option}={Relation(wanted.name, elsewhere[0]).quoted!r}"
+        )
+    here = {name for schema, name, _ in facts.around if wanted.schema in (None, schema)}
+    near = difflib.get_close_matches(wanted.name, here, n=1, cutoff=0.75)
+    alike = [name for name in here if name.lower() == wanted.name.lower()]
+    if alike or near:
+        meant = Relation((alike or near)[0], wanted.schema)
+        return Finding(f"there is no {what} {shown}; did you mean {option}={meant.quoted!r}?")
+    if wanted is shape.table:
+        return Finding(f"there is no table {shown}", full_ddl(Plan(shape=_alone(shape))).strip())
+    makeable = facts.table is not None or _absent(facts, shape, shape.table).mend
+    return Finding(f"there is no view {shown}", view_ddl(shape) if makeable else "")
+
+
+def _alone(shape: Shape) -> Shape:
+    """The table, without the view: that is a finding of its own."""
+    return Shape(shape.table, shape.table, shape.columns, False, shape.mapped, shape.absent, shape.folds)
+
+
+def _table(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:
+    """Can rows of this kind of relation be locked and updated?"""
+    shown = ".".join(shape.table.parts)
+    if table.kind in "vmf":
+        advice = "; give the table itself as table_name, and the view as view_name" if table.kind == "v" else ""
+        yield Finding(f"{shown} is {KINDS[table.kind]}: its rows cannot be locked{advice}")
+    ours = {own: documented for documented, own in shape.columns.items()}
+    keys = {*(table.parent_keys or ()), *(table.own_keys or ())}
+    moving = [key for key in keys if ours.get(key, "id") != "id"]
+    if moving:
+        yield Finding(
+            f"{shown} is partitioned by {', '.join(sorted(moving))}, which a worker writes: the row would move to"
+            " another partition under its lock; partition by another column"
+        )
+    if table.rules:
+        yield Finding(f"{shown} has a rule for UPDATE ({', '.join(table.rules)}), which a worker's statements cannot"
+                      " go through; a trigger can do the same")  # fmt: skip
+    if table.persistence == "u":
+        yield Finding(
+            f"{shown} is unlogged: a crash of the server empties it",
+            Mender(facts, shape).alter("SET LOGGED"),
+            fatal=False,
+        )
+    if table.filtered:
+        yield Finding(
+            f"row security of {shown} applies to {facts.server.user}: rows that its policies hide are never run",
+            fatal=False,
+        )
+
+
+def _columns(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
+    for documented, own in shape.columns.items():
+        column = facts.columns.get(own)
+        if column is None:
+            if documented not in OPTIONAL or documented in shape.mapped:
+                yield _missing(facts, shape, documented, mender)
+            continue
+        yield from type_findings(documented, column, mender, cancels=facts.column(shape, "cancel") is not None)
+        if documented in WRITTEN and (column.generated or column.identity == "a"):
+            yield Finding(f"column {own} computes itself; a worker writes it", mender.write_freely(documented, column))
+        elif documented in WRITTEN_NULL and column.filled:
+            yield Finding(f"column {own} is NOT NULL; a worker empties it", mender.allow_null(documented, column))
+        elif documented in GIVEN:
+            yield from _default(documented, column, mender)
+
+
+def _missing(facts: Facts, shape: Shape, documented: str, mender: Mender) -> Finding:
+    own = shape.columns[documented]
+    near = difflib.get_close_matches(own, facts.columns.keys() - {*shape.columns.values()}, n=1)
+    hint = ""
+    if near:
+        hint = f'; if {near[0]} is meant: alternate_column_names={{"{documented}": {Relation(near[0]).quoted!r}}}'
+    called = "" if own == documented else f" (for {documented})"
+    rest = "; the rows that are there will count as completed" if documented == "state" else ""
+    return Finding(f"there is no column {own}{called}{rest}{hint}", mender.add(documented))
+
+
+def _default(documented: str, column: Known, mender: Mender) -> Iterator[Finding]:
+    """An INSERT that gives nothing but the user's own columns makes a record that can be claimed."""
+    if column.domain is not None or column.identity:
+        return
+    if documented == "state" and not (column.default or "").startswith("'queued'"):
+        found = f"the default {column.default}" if column.default else "no default"
+        yield Finding(
+            f"column {column.name} has {found}: an INSERT that does not name it makes a record that is never claimed",
+            mender.set_default("state"),
+            fatal=False,
+        )
+    elif column.default is None and column.filled:
+        yield Finding(
+            f"column {column.name} is NOT NULL without a default: every INSERT must name it",
+            mender.set_default(documented),
+            fatal=False,
+        )
+
+
+def _key(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
+    """One row for one id, always."""
+    own = shape.columns["id"]
+    column = facts.columns.get(own)
+    if column is None:
+        return
+    unique = [index for index in facts.indexes if index.unique and index.columns == [own] and index.predicate is None]
+    if any(index.valid for index in unique):
+        return
+    if unique:
+        assert facts.table is not None
+        name = Relation(unique[0].name, facts.table.schema)
+        yield Finding(f"the unique index {name.name} is not valid", f"REINDEX INDEX {name.quoted};")
+    elif facts.table is not None and facts.table.kind == "p":
+        yield Finding(f"column {own} has no unique index; in a partitioned table only the partition's key can have one")
+    else:
+        primary = any(index.primary for index in facts.indexes)
+        kind = "UNIQUE" if primary else "PRIMARY KEY"
+        yield Finding(f"column {own} has no unique index", mender.alter(f"ADD {kind} ({shape['id']})"))
+
+
+def _rights(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:
+    user = facts.server.user
+    if not table.reachable:
+        yield Finding(f"{user} may not use the schema {table.schema}", grant("USAGE", table, user, "SCHEMA "))
+    present = {name: column for name in shape.columns if (column := facts.column(shape, name)) is not None}
+    lacking = [
+        right
+        for right, ok in (
+            ("SELECT", all(column.readable for column in present.values())),
+            ("UPDATE", all(column.writable for name, column in present.items() if name in WRITTEN)),
+        )
+        if not ok
+    ]
+    if lacking and present:
+        rights = ", ".join(lacking)
+        yield Finding(f"{user} lacks {rights} on {'.'.join(shape.table.parts)}", grant(rights, table, user))
+
+
+def _view(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    shown, view = ".".join(shape.view.parts), facts.view
+    if view is None:
+        yield _absent(facts, shape, shape.view)
+        return
+    if view.kind == "m":
+        yield Finding(f"{shown} is a materialised view: a claimed record would show what it was before the claim")
+    own = shape.columns["id"]
+    column, key = facts.view_columns.get(own), facts.column(shape, "id")
+    if column is None:
+        yield Finding(f"the view {shown} does not show {own}: select it, unchanged, under that name")
+    elif key is not None and key.type != column.type:
+        yield Finding(
+            f"the view {shown} shows {own} as {column.type}; in the table it is {key.type}: select it unchanged"
+        )
+    if not view.reachable:
+        yield Finding(
+            f"{facts.server.user} may not use the schema {view.schema}",
+            grant("USAGE", view, facts.server.user, "SCHEMA "),
+        )
+    if column is not None and not column.readable:
+        yield Finding(f"{facts.server.user} lacks SELECT on {shown}", grant("SELECT", view, facts.server.user))
+
+
+def _advice(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
+    """Indexes, for a table that can have them."""
+    assert facts.table is not None
+    if facts.table.kind not in "rp":
+        return
+    for wanted in RECOMMENDED:
+        own = [shape.columns[name] for name in wanted.columns]
+        if wanted is NEXT:
+            own = _ordered_by(facts, shape, options) or own
+        if not any(_serves(index, wanted, own, shape) for index in facts.indexes):
+            behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
+            yield Finding(f"no index on ({', '.join(own)}){behind}", index_ddl(shape, wanted, own=own), fatal=False)
+    if options.notify_channel is not None and not facts.triggered:
+        yield Finding(
+            f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll",
+            trigger_ddl(shape, options.notify_channel),
+            fatal=False,
+        )
+
+
+def _ordered_by(facts: Facts, shape: Shape, options: TableOptions[Any]) -> list[str]:
+    """The table's columns that say whose turn it is; none where anything else has a say in it."""
+    try:
+        order = order_of(options, shape)
+    except ConfigurationError:
+        return []
+    names = [one.name if isinstance(one, Column) else "" for one in order]
+    return list(dict.fromkeys(names)) if all(name in facts.columns for name in names) else []
+
+
+def _serves(index: Index, wanted: Recommended, own: list[str], shape: Shape) -> bool:
+    """Does it begin with these columns, and hold the rows that are looked for?"""
+    if not index.valid or index.columns[: len(own)] != own:
+        return False
+    if index.predicate is None:
+        return not wanted.states
+    named = [state for state in State if f"'{state}'" in index.predicate]
+    return bool(wanted.states) and {*wanted.states} <= {*named} and shape.columns["state"] in index.predicate

@@ -1,0 +1,233 @@
+"""A record held locked by a transaction of its own, on a connection that is lent to a handler meanwhile.
+
+Knows how such a transaction begins, stays, is taken back and ends; nothing of outcomes. A handler may have done
+anything to it: what can still be trusted is found out when it is taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+
+from stowhand.clock import Clock
+from stowhand.database import trouble
+from stowhand.database.address import DEADLINE
+from stowhand.database.borrowed import Guest
+from stowhand.database.link import Row, Values
+from stowhand.database.statements import quote_identifier, quote_text
+from stowhand.stores.table.postgres.handed import AttemptConnection
+
+LOCK_PATIENCE = 10.0
+"""Seconds that somebody else may hold a record locked when its attempt wants to begin."""
+PATIENCE = 5.0
+"""Seconds that what still runs on the connection may take when the handler has ended."""
+GRACE = 0.1
+"""Seconds for a task that has its answer to say so."""
+RESTORED = ("search_path", "role", "statement_timeout", "lock_timeout", "TimeZone")
+"""Settings that a handler may change for itself, and under which statements of ours would mean something else."""
+
+ENDED_BY_HANDLER = (
+    "its handler ended the transaction itself (COMMIT or ROLLBACK): what it did until then cannot be taken back, or is "
+    "lost. The attempt's outcome ends it; a part of its own is `async with ctx.connection.transaction()`"
+)
+LEFT_OPEN = "its handler left a stream, a COPY or a pipeline open on its connection"
+FAILED = (
+    "its handler returned, but one of its statements had failed, and so nothing of its transaction can be committed. "
+    "A database error that is to be survived belongs into `async with ctx.connection.transaction()`"
+)
+
+
+class Gone(Exception):
+    """The transaction ended, or has to: nothing that a handler did in it will be committed by us."""
+
+
+class InDoubt(Exception):
+    """COMMIT was sent, and no answer came."""
+
+
+class Hold:
+    """One open transaction. ``line`` is for statements of ours, ``handed`` for the handler's."""
+
+    def __init__(self, stack: AsyncExitStack, connection: psycopg.AsyncConnection[Any], owner: str) -> None:
+        """``stack`` gives the connection back when it is closed."""
+        self._stack, self._connection = stack, connection
+        self._savepoint = quote_identifier(f"attempt_{uuid.uuid4().hex}")
+        self._transaction: object = None
+        self._ours = ""
+        """Makes the settings ours again, and gives the transaction's number."""
+        self._staying: asyncio.Task[None] | None = None
+        self._pinging = False
+        self.line = Guest(connection, prepared=False)
+        self.handed = AttemptConnection(connection, owner)
+
+    async def begin(self, lock: bytes, values: Values, stalled: float) -> Row | None:
+        """The row that ``lock`` gives, locked; ``None``: it gives none. Raises what psycopg raises, TimeoutError.
+
+        ``stalled``: seconds without a statement after which the server ends the transaction.
+        """
+        await self._connection.set_autocommit(True)  # BEGIN and COMMIT are ours to say
+        known = ", ".join(f"pg_catalog.current_setting('{name}')" for name in RESTORED)
+        async with asyncio.timeout(LOCK_PATIENCE + PATIENCE):
+            begun = await self._run(f"begin read write; select {known}, {', '.join(_limits(stalled))}")
+            begun.nextset()
+            settings = await _only(begun)
+            self._ours = "select pg_catalog.txid_current(), " + ", ".join(
+                f"pg_catalog.set_config('{name}', {quote_text(value)}, true)"
+                for name, value in zip(RESTORED, settings, strict=False)
+            )
+            row = await (await self._run(lock, values)).fetchone()
+            if row is not None:
+                (self._transaction, *_) = await _only(await self._run(f"{self._ours}; savepoint {self._savepoint}"))
+        return row
+
+    def stay(self, clock: Clock, every: float) -> None:
+        """Send something that often, so that the server does not take the transaction for abandoned."""
+        self._staying = asyncio.get_running_loop().create_task(self._stay(clock, every), name="stowhand transaction")
+
+    async def take_back(self) -> None:
+        """From here on nobody but us uses the connection. Raises Gone where it is in no state to be used."""
+        self.handed.end()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.handed.quiet()
+        except TimeoutError:
+            raise Gone("its handler ended while a statement still ran on its connection") from None
+        try:
+            # A stream or a COPY that was left open keeps the lock for itself, and waits for nothing.
+            async with asyncio.timeout(PATIENCE if self._pinging else GRACE):
+                await self._connection.lock.acquire()
+        except TimeoutError:
+            raise Gone(LEFT_OPEN) from None
+        finally:
+            if self._staying is not None:
+                self._staying.cancel()
+        self._connection.lock.release()
+        if self._connection.closed:
+            raise Gone("the connection of its transaction broke")
+        pgconn = self._connection.pgconn
+        if pgconn.pipeline_status != PipelineStatus.OFF or pgconn.transaction_status == TransactionStatus.ACTIVE:
+            raise Gone(LEFT_OPEN)
+        if pgconn.transaction_status == TransactionStatus.IDLE:
+            raise Gone(ENDED_BY_HANDLER)
+
+    async def ready(self) -> None:
+        """Make what the handler did fit to be committed, and the settings ours again.
+
+        Raises Gone when it is not our transaction any more, and what psycopg raises when it cannot be committed.
+        """
+        if self._connection.info.transaction_status == TransactionStatus.INERROR:
+            await self.undo()
+            raise psycopg.errors.InFailedSqlTransaction(FAILED)
+        # What is deferred would fail at COMMIT, and take the lock with it.
+        (transaction, *_) = await _only(await self._run(f"{self._ours}; set constraints all immediate"))
+        if transaction != self._transaction:
+            raise Gone(ENDED_BY_HANDLER)
+
+    async def undo(self) -> None:
+        """Back to where the handler began; the record stays locked. Raises Gone, what psycopg raises."""
+        try:
+            await self._run(f"rollback to savepoint {self._savepoint}")
+        except psycopg.errors.InvalidSavepointSpecification:
+            raise Gone(ENDED_BY_HANDLER) from None
+
+    async def commit(self) -> None:
+        """Raises Gone when it was rolled back for certain, InDoubt when nobody knows."""
+        try:
+            said = await self._run("commit")
+        except (psycopg.Error, OSError) as error:
+            if self._connection.closed or trouble.ends_connection(error):
+                raise InDoubt from None
+            raise Gone(f"its transaction could not be committed: {trouble.first_line(error)}") from None
+        if said.statusmessage != "COMMIT":  # of a transaction that had failed it makes a ROLLBACK, without an error
+            raise Gone(FAILED)
+
+    async def roll_back(self) -> None:
+        """All of it. Raises what psycopg raises."""
+        await self._run("rollback")
+
+    async def let_go(self, reset: bool) -> None:
+        """Give the connection back; one that is in the middle of something is closed. Always bounded."""
+        self.handed.end()
+        if self._staying is not None:
+            self._staying.cancel()
+            await asyncio.wait([self._staying])
+        connection = self._connection
+        if connection.info.transaction_status == TransactionStatus.ACTIVE:
+            await self._interrupt()
+        idle = connection.info.transaction_status == TransactionStatus.IDLE and not connection.lock.locked()
+        try:
+            if idle and reset:
+                await self._run("discard all")  # what the handler has set is no matter of the next one
+        except (psycopg.Error, OSError):
+            idle = False
+        finally:
+            if idle:
+                await self._stack.aclose()
+            else:
+                await connection.close()
+                with suppress(Gone):  # whoever lent it hears that it is not to be used again
+                    await self._stack.__aexit__(Gone, Gone(), None)
+
+    async def _interrupt(self) -> None:
+        """End what still runs, or the server goes on with it and holds the lock; whoever waits for it hears so."""
+        with suppress(psycopg.Error, OSError):
+            await self._connection.cancel_safe(timeout=PATIENCE)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.handed.quiet()
+        except TimeoutError:
+            with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+            await self.handed.quiet()
+
+    async def _stay(self, clock: Clock, every: float) -> None:
+        connection = self._connection
+        while not connection.closed:
+            await clock.sleep(every)
+            open_ = connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+            if open_ and not connection.lock.locked() and connection.info.pipeline_status == PipelineStatus.OFF:
+                self._pinging = True
+                with suppress(psycopg.Error, OSError):  # whoever takes the connection back will find out
+                    await self._run("")  # says nothing, and does no harm in a transaction that has failed
+                self._pinging = False
+
+    async def _run(self, statement: bytes | str, values: Values = ()) -> psycopg.AsyncCursor[Row]:
+        cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
+        text = statement.encode() if isinstance(statement, str) else statement
+        async with asyncio.timeout(DEADLINE):
+            await cursor.execute(text, values or None, prepare=False)
+        return cursor
+
+
+async def _only(cursor: psycopg.AsyncCursor[Row]) -> Row:
+    row = await cursor.fetchone()
+    assert row is not None
+    return row
+
+
+def _limits(stalled: float) -> list[str]:
+    """Settings of the transaction: who is gone shall not hold a record for ever."""
+    milliseconds = min(max(round(stalled * 1000), 1), 2**31 - 1)
+    limits = {
+        "lock_timeout": round(LOCK_PATIENCE * 1000),
+        "idle_in_transaction_session_timeout": milliseconds,
+        # The host vanished: noticed in about as long. (More than 32,767 s is more than a socket takes.)
+        "tcp_keepalives_idle": min(max(round(stalled / 2), 1), 32_767),
+        "tcp_keepalives_interval": min(max(round(stalled / 6), 1), 32_767),
+        "tcp_keepalives_count": 3,
+        "tcp_user_timeout": milliseconds,
+    }
+    settings = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in limits.items()]
+    # A process that dies while its statement runs is else noticed only when the statement is done. PostgreSQL 14, and
+    # not on every system.
+    check = f"pg_catalog.set_config('client_connection_check_interval', '{max(milliseconds // 3, 1)}', true)"
+    able = "pg_catalog.current_setting('server_version_num')::int4 >= 140000 and pg_catalog.version() like '%linux%'"
+    return [*settings, f"case when {able} then {check} end"]

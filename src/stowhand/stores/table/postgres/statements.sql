@@ -1,0 +1,318 @@
+-- Every statement about one user's table. What stands in {braces} is composed of the user's names, quoted (composing.py);
+-- values travel as parameters. The table is `j` wherever no text of the user's stands beside it.
+--
+-- held    the row is in processing and bears the claim's token: what every write after a claim is guarded by
+-- bears   it bears the token, whatever its state: what a repeat is known by
+-- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
+-- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
+
+-- One transaction (claiming.py). The lock says that this token's claim is under way: who abandons it waits for the end.
+-- What follows reads timestamps as text, so they are to be in UTC; and compiling would cost more than any claim.
+-- name: begin_claim
+select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(token)s, 9)),
+  pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
+  pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true)
+
+-- name: claim
+with picked as (
+  select {p_id} as id
+  from {source}
+  where {eligible}{suspicion}{conditions}
+  order by {order}
+  limit %(limit)s
+  for update of {locked} skip locked
+), numbered as (
+  select id, row_number() over () as place from picked
+)
+update {table} as j
+set {state} = (case when {cancel} then 'canceled' else 'processing' end)::{state_type},
+  {started_at} = case when {cancel} then j.{started_at} else {started_now} end,
+  {last_heartbeat_at} = case when {cancel} then j.{last_heartbeat_at} else {beat_now} end,
+  {finished_at} = case when {cancel} then {finished_now} end,
+  {failure_message} = case when {cancel} then j.{failure_message} end,
+  {execution_logs} = case when {cancel} then j.{execution_logs} end,
+  {worker_hostname} = case when {cancel} then j.{worker_hostname} else %(mark)s end{take_token}
+from numbered n
+where j.{id} = n.id
+returning n.place, {key}, {cancel}, {epoch}, coalesce(j.{num_failures}, 0), coalesce(j.{num_resets}, 0)
+
+-- After the update, in its transaction: what the expressions say of the record as it is now.
+-- name: read
+select {view_id}::text as stowhand_id, {record}
+from {view}
+where {view_id} = any(%(ids)s::text[]::{id_type}[])
+
+-- The same where the expressions name the table too. A bare name is the view's: it stands nearer.
+-- name: read_beside
+select stowhand_shown.*
+from {beside}
+  cross join lateral (select {view_id}::text as stowhand_id, {record} from {view} where {view_id} = {beside_id})
+    as stowhand_shown
+where {beside_id} = any(%(ids)s::text[]::{id_type}[])
+
+-- To let the server judge the order. Gives nothing.
+-- name: order
+select from {ordered} order by {order} limit 0
+
+-- name: settle
+with given as (
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(states)s::text[], %(delays)s::float8[],
+    %(errors)s::text[]) as g(id, token, state, delay, error)
+), locked as (
+  select j.{id} as id, g.token, case when g.state <> 'completed' and {cancel} then 'canceled' else g.state end as state,
+    g.delay, g.error
+  from given g join {table} as j on j.{id} = g.id and {held}
+  order by j.{id}
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = l.state::{state_type},
+  {failure_message} = coalesce(l.error::{message_type}, j.{failure_message}),
+  {num_failures} = coalesce(j.{num_failures}, 0) + (l.state in ('errored', 'failed'))::int,
+  {finished_at} = case when l.state = 'queued' then j.{finished_at} else {finished_now} end,
+  {process_after} = case when l.state in ('queued', 'errored')
+    then {process_now} + l.delay * interval '1 second' else j.{process_after} end,
+  {started_at} = case when l.state = 'queued' then null else j.{started_at} end,
+  {worker_hostname} = case when l.state = 'queued' then {bare} else j.{worker_hostname} end{queue_up}{leave_token}
+from locked l
+where j.{id} = l.id
+returning {key}, l.token
+
+-- What became of settlements that found nothing to write. What went back to the queue bears no token, or somebody else
+-- put it there.
+-- name: look
+select g.id::text, g.token, case
+  when j.{id} is null then 'gone'
+  when {held} then 'busy'
+  when not {bears} then 'lost'
+  when j.{state}::text = 'canceled' and g.state <> 'completed' then 'settled'
+  when j.{state}::text = g.state and g.state <> 'queued'
+    and (g.state not in ('errored', 'failed') or j.{failure_message} is not distinct from g.error::{message_type}) then 'settled'
+  else 'lost' end
+from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(states)s::text[], %(errors)s::text[])
+    as g(id, token, state, error)
+  left join {table} as j on j.{id} = g.id
+
+-- name: beat
+with given as (
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[]) as g(id, token)
+), locked as (
+  select j.{id} as id, g.token
+  from given g join {table} as j on j.{id} = g.id and {held}
+  order by j.{id}
+  for no key update of j skip locked
+), beaten as (
+  update {table} as j set {last_heartbeat_at} = {beat_now}
+  from locked l where j.{id} = l.id
+  returning j.{id} as id, l.token, {cancel} as canceled
+)
+select g.id::text, g.token, case
+  when b.canceled then 'canceled'
+  when b.id is not null then 'renewed'
+  when j.{id} is not null and {held} then 'busy'
+  else 'lost' end
+from given g
+  left join beaten b on b.id = g.id and b.token = g.token
+  left join {table} as j on j.{id} = g.id
+
+-- Unspent: due as it was when it was claimed.
+-- name: release
+with given as (
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[]) as g(id, token)
+), locked as (
+  select j.{id} as id, g.token
+  from given g join {table} as j on j.{id} = g.id and {held}
+  order by j.{id}
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = (case when {cancel} then 'canceled' else 'queued' end)::{state_type},
+  {finished_at} = case when {cancel} then {finished_now} else j.{finished_at} end,
+  {started_at} = case when {cancel} then j.{started_at} end,
+  {worker_hostname} = {bare}{drop_token}
+from locked l
+where j.{id} = l.id
+returning {key}, l.token
+
+-- name: claim_is_over
+select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(token)s, 9))
+
+-- name: held_by_token
+select {key} from {table} as j, (select %(token)s::text as token) as g where {held}
+
+-- name: find_stalled
+select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
+from {table} as j
+where j.{state} = 'processing' and {stale}
+order by j.{id}
+limit %(page)s
+for update of j skip locked
+
+-- name: find_held_by_worker
+select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
+from {table} as j
+where j.{state} = 'processing' and {bare} = %(worker)s
+order by j.{id}
+limit %(page)s
+for update of j skip locked
+
+-- name: find_held_by_lease
+select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
+from {table} as j, (select %(token)s::text as token) as g
+where {held} and j.{id} = %(id)s::text::{id_type}
+for update of j skip locked
+
+-- Only where it is still what was found, and nobody's transaction holds it.
+-- name: reset
+with given as (
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(marks)s::text[], %(epochs)s::bigint[], %(states)s::text[],
+    %(errors)s::text[]) as g(id, mark, epoch, state, error)
+), locked as (
+  select j.{id} as id, case when {cancel} then 'canceled' else g.state end as state, g.error
+  from given g join {table} as j on j.{id} = g.id and j.{state} = 'processing'
+    and j.{worker_hostname} is not distinct from g.mark and {epoch} is not distinct from g.epoch
+    and (%(age)s::float8 is null or {stale})
+  order by j.{id}
+  for update of j skip locked
+)
+update {table} as j
+set {state} = l.state::{state_type},
+  {num_resets} = coalesce(j.{num_resets}, 0) + (l.state = 'queued')::int,
+  {failure_message} = case when l.state = 'failed' then l.error::{message_type} else j.{failure_message} end,
+  {finished_at} = case when l.state = 'queued' then j.{finished_at} else {finished_now} end,
+  {started_at} = case when l.state = 'queued' then null else j.{started_at} end,
+  {worker_hostname} = {bare}{queue_up}{drop_token}
+from locked l
+where j.{id} = l.id
+returning {key}, l.state
+
+-- Waiting records that were asked to cancel before they ran.
+-- name: cancel_waiting
+with locked as (
+  select j.{id} as id from {table} as j
+  where j.{state} in ('queued', 'errored') and {cancel}
+  limit %(page)s
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = 'canceled', {finished_at} = {finished_now}
+from locked l
+where j.{id} = l.id
+returning {key}
+
+-- No later than a day hence, no sooner than now; null: nothing waits.
+-- name: next_due
+select case when min(d.due) is not null then
+    extract(epoch from least(greatest(min(d.due), {now}), {now} + interval '1 day') - {now})::float8 end
+from (
+  -- The last in descending order is null, if any is: by the index, and not by a walk over all that wait.
+  select case when last.due is null then {now} end
+    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued' order by 1 desc limit 1) as last
+  union all
+  select min({process_read}) from {table} as j where j.{state} = 'queued'
+  union all
+  select min(coalesce(greatest({process_read}, {finished_read} + {retry_after}), {now}))
+    from {table} as j where j.{state} = 'errored' and {retries}
+) as d(due)
+
+-- name: longest_wait
+select coalesce(extract(epoch from {now} - min(d.due)), 0)::float8
+from (
+  select min(greatest({queued_read}, {process_read})) from {table} as j
+    where j.{state} = 'queued' and (j.{process_after} is null or j.{process_after} <= {process_now})
+      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now}
+  union all
+  select min(greatest({process_read}, {finished_read} + {retry_after})) from {table} as j
+    where j.{state} = 'errored' and {retries}
+      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}
+) as d(due)
+
+-- name: longest_run
+select coalesce(extract(epoch from {now} - min({started_read})), 0)::float8
+from {table} as j where j.{state} = 'processing'
+
+-- name: seconds_until
+select extract(epoch from %(moment)s::timestamptz - {now})::float8
+
+-- A running attempt is fenced out; what was asked to cancel is canceled instead.
+-- name: requeue
+with locked as (
+  select j.{id} as id, {cancel} as canceled
+  from {table} as j
+  where j.{id} = %(id)s::text::{id_type} and j.{state} in ('queued', 'errored', 'processing')
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = (case when l.canceled then 'canceled' else 'queued' end)::{state_type},
+  {process_after} = case when l.canceled then j.{process_after}
+    else {after} end,
+  {finished_at} = case when l.canceled then {finished_now} else j.{finished_at} end,
+  {started_at} = case when l.canceled then j.{started_at} end,
+  {worker_hostname} = {bare}{queue_up_unless_canceled}{drop_token}
+from locked l
+where j.{id} = l.id
+returning j.{state}::text
+
+-- name: state_of
+select j.{state}::text from {table} as j where j.{id} = %(id)s::text::{id_type}
+
+-- name: count
+select {c_state}::text, count(*) from {counted}
+where {c_state}::text = any(%(states)s::text[]){conditions}
+group by 1
+
+-- name: exists
+select exists (select from {counted} where {c_state}::text = any(%(states)s::text[]){conditions})
+
+-- name: logs
+select j.{execution_logs}::text[] from {table} as j where j.{id} = %(id)s::text::{id_type}
+
+-- name: add_log
+with locked as (
+  select j.{id} as id from {table} as j, (select %(token)s::text as token) as g
+  where j.{id} = %(id)s::text::{id_type} and {held}
+    and coalesce(array_length(j.{execution_logs}, 1), 0) < %(most)s::int
+  for no key update of j skip locked
+)
+update {table} as j
+set {execution_logs} = array_append(j.{execution_logs}, %(entry)s::{log_type})
+from locked l
+where j.{id} = l.id
+returning array_length(j.{execution_logs}, 1)
+
+-- name: update_log
+with locked as (
+  select j.{id} as id from {table} as j, (select %(token)s::text as token) as g
+  where j.{id} = %(id)s::text::{id_type} and {held}
+    and %(number)s::int between 1 and array_length(j.{execution_logs}, 1)
+  for no key update of j skip locked
+)
+update {table} as j
+set {execution_logs}[%(number)s::int] = %(entry)s::{log_type}
+from locked l
+where j.{id} = l.id
+returning %(number)s::int
+
+-- name: look_at_log
+select {held}, coalesce(array_length(j.{execution_logs}, 1), 0)
+from {table} as j, (select %(token)s::text as token) as g
+where j.{id} = %(id)s::text::{id_type}
+
+-- What an attempt's own transaction (transaction.py) holds until its end. Not FOR UPDATE: rows elsewhere that refer to
+-- the record by a foreign key may be written meanwhile.
+-- name: lock
+select {cancel}
+from {table} as j, (select %(token)s::text as token) as g
+where j.{id} = %(id)s::text::{id_type} and {held}
+for no key update of j
+
+-- name: write_logs
+with locked as (
+  select j.{id} as id from {table} as j, (select %(token)s::text as token) as g
+  where j.{id} = %(id)s::text::{id_type} and {held}
+  for no key update of j skip locked
+)
+update {table} as j
+set {execution_logs} = %(entries)s::text[]::{log_type}[]
+from locked l
+where j.{id} = l.id

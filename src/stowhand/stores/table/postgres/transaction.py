@@ -1,0 +1,230 @@
+"""An attempt in a transaction of its own, which holds its record locked from before its handler to its end.
+
+    begin       BEGIN, lock the record under (id, token), SAVEPOINT; the handler works behind the savepoint
+    settle      completed, or back to queued: what the handler did, and the record's state, are committed together
+                anything else: back to the savepoint, so nobody ever sees what an unsuccessful attempt did; its state
+                is committed alone
+    rollback    everything
+
+While it is open the row lock says that the worker is alive: beats skip the row and call it busy, the reset skips it.
+The lock ends with the process; with a host that vanished, after the TCP timeouts; with a frozen process, or one whose
+loop is blocked, after ``stalled_max_age`` without a statement (a loop that runs sends an empty one now and then). A
+``cancel`` that was set before it is honoured in ``begin``; whoever sets it later waits for the lock, so until the end.
+
+What cannot be committed is never called completed: an attempt whose transaction failed, was ended by its handler, or
+was lost with its connection is recorded as an error, by the ordinary way, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from msgspec.structs import replace
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.database import trouble
+from stowhand.database.link import Line, Pool
+from stowhand.errors import LogRefused, StoreUnreachable
+from stowhand.execution_log import ENTRIES_LIMIT
+from stowhand.handler import Attempt
+from stowhand.job import State
+from stowhand.lifecycle import Retry, Settlement, settle
+from stowhand.queue_store import Answer
+from stowhand.store import JobId, Lease, Verdict
+from stowhand.stores.table.postgres import asking
+from stowhand.stores.table.postgres.hold import ENDED_BY_HANDLER, Gone, Hold, InDoubt
+from stowhand.stores.table.postgres.home import Home
+from stowhand.stores.table.postgres.logs import Logs
+from stowhand.stores.table.postgres.settling import Settlements, acceptable, write
+from stowhand.text import clean
+
+KEPT = (State.COMPLETED, State.QUEUED)
+"""Where a record goes when its attempt was not unsuccessful: what the handler did is committed with it."""
+PAUSE = 0.05
+"""Seconds."""
+
+
+class Desk:
+    """What the transactions of one table share."""
+
+    def __init__(self, home: Home, settlements: Settlements, logs: Logs) -> None:
+        self.home, self.settlements, self.logs = home, settlements, logs
+        self.clock: Clock = SystemClock()
+        self.resets = isinstance(home.pool, Pool)
+        """Connections are made as new after each attempt; an application's are left as its handlers leave them."""
+
+    async def mark(self, line: Line, lease: Lease, settlement: Settlement) -> bool:
+        """Write it, if the record is still the lease's. Raises what psycopg raises."""
+        return bool(await write(self.home, line, [(lease, settlement)]))
+
+    async def write_logs(self, lease: Lease, entries: Sequence[str]) -> None:
+        """On a connection apart. Raises StoreError."""
+        with self.home.translated():
+            async with self.home.pool.connection("log") as line:
+                await self.logs.replace(line, lease, entries)
+
+
+class RecordTransaction:
+    """How it ends, and what a handler may do in it beside using the connection."""
+
+    def __init__(self, desk: Desk, attempt: Attempt[Any], hold: Hold) -> None:
+        self._desk, self._attempt, self._clock = desk, attempt, desk.clock
+        self._hold: Hold | None = hold
+        self._logs: list[str] = []
+        self._doubtful: Settlement | None = None
+        """COMMIT was sent with this one, and no answer came."""
+        self.recorded: Settlement | None = None
+        """What stands in the record instead of the settlement that was given; ``None``: that one."""
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def settle(self, settlement: Settlement) -> Verdict:
+        """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
+        hold, self._hold = self._hold, None
+        _, given = acceptable((self._attempt.lease, settlement))
+        if given is not settlement:
+            self.recorded = settlement = given
+        try:
+            if hold is not None:
+                return await self._settle_within(hold, settlement)
+        except Gone as gone:
+            self.recorded = self._instead(self.recorded or settlement, str(gone))
+        except InDoubt:
+            self._doubtful = self.recorded or settlement
+        finally:
+            if hold is not None:
+                await hold.let_go(reset=self._desk.resets)
+        if self._doubtful is not None:
+            return await self._resolve(self._doubtful)
+        return await self._settle_outside(self.recorded or settlement)
+
+    async def rollback(self) -> None:
+        """Undo everything; the record is as it was when it was claimed."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            try:
+                await hold.take_back()
+                await hold.roll_back()
+            except (Gone, psycopg.Error, OSError):
+                pass  # closed, its transaction is rolled back too
+            finally:
+                await hold.let_go(reset=self._desk.resets)
+
+    async def _settle_within(self, hold: Hold, settlement: Settlement) -> Verdict:
+        await hold.take_back()
+        marked = False
+        try:
+            if settlement.state in KEPT:
+                try:
+                    await hold.ready()
+                    marked = await self._mark(hold, settlement)
+                except (psycopg.Error, UnicodeError) as error:
+                    why = f"its transaction could not be committed: {trouble.first_line(error)}"
+                    self.recorded = settlement = self._instead(settlement, why)
+            if settlement.state not in KEPT:
+                await hold.undo()
+                marked = await self._mark(hold, settlement)
+        except (psycopg.Error, OSError, UnicodeError) as error:
+            raise Gone(f"its transaction could not be ended: {trouble.first_line(error)}") from None
+        await hold.commit()
+        # Nobody but the handler can have changed a record that was locked all the time; that was its own decision.
+        return Verdict.SETTLED if marked else Verdict.LOST
+
+    async def _mark(self, hold: Hold, settlement: Settlement) -> bool:
+        if self._logs:
+            await self._desk.logs.replace(hold.line, self._attempt.lease, self._logs)
+        return await self._desk.mark(hold.line, self._attempt.lease, settlement)
+
+    def _instead(self, settlement: Settlement, why: str) -> Settlement:
+        """What is recorded when nothing of the handler's work is committed: never that it completed."""
+        if settlement.state not in KEPT:
+            told = why != ENDED_BY_HANDLER or settlement.error is None
+            return settlement if told else replace(settlement, error=clean(f"{settlement.error}\n({why})"))
+        claim = self._attempt.claim
+        return settle(
+            Retry(clean(why)),
+            attempts=claim.attempts,
+            max_attempts=claim.max_attempts,
+            backoff=lambda attempts: self._desk.home.options.retry_delay,
+        )
+
+    async def _resolve(self, doubtful: Settlement) -> Verdict:
+        """Committed, or not? A record that is still ours was rolled back, and then so was the handler's work."""
+        instead = self._instead(doubtful, "its transaction could not be committed: the connection broke")
+        verdict = await self._settle_outside(instead, repeat=True)
+        if verdict is Verdict.LOST or verdict is Verdict.UNKNOWN:
+            # It is not ours any more, so this writes nothing, and tells whether what stands there is our own.
+            (verdict,) = await self._desk.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
+            return verdict if verdict is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
+        self.recorded = instead
+        return verdict
+
+    async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Verdict:
+        """The ordinary way. The record stays locked until the server has noticed that the transaction is over."""
+        lease, end = self._attempt.lease, self._clock.monotonic() + self._desk.home.options.stalled
+        while True:
+            try:
+                if self._logs:
+                    await self._desk.write_logs(lease, self._logs)
+                (verdict,) = await self._desk.settlements.settle([(lease, settlement)], repeat=repeat)
+                if True or self._clock.monotonic() > end:
+                    return verdict
+            except StoreUnreachable:
+                if self._clock.monotonic() > end:
+                    raise
+                repeat = True
+            await self._clock.sleep(PAUSE)
+
+    # -- for the handler -------------------------------------------------------------------------
+
+    async def add_log(self, lease: Lease, entry: str) -> int:
+        """Kept until the end, and written then, however the attempt ends. Raises LogRefused."""
+        self._check_open()
+        if len(self._logs) >= ENTRIES_LIMIT:
+            raise LogRefused(f"record {lease.job_id}: an attempt has at most {ENTRIES_LIMIT} log entries")
+        self._logs.append(entry)
+        return len(self._logs)
+
+    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
+        """Put it in the place of entry ``number`` (1, 2, …). Raises LogRefused."""
+        self._check_open()
+        if not 1 <= number <= len(self._logs):
+            raise LogRefused(f"record {lease.job_id}: its log has no entry {number}")
+        self._logs[number - 1] = entry
+
+    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
+        """Another record; undone with the rest if the attempt does not succeed."""
+        async with self._asking() as line:
+            return await asking.requeue(self._desk.home, line, record_id, after)
+
+    async def seconds_until(self, moment: datetime) -> float:
+        """From the database's now; negative when it has passed."""
+        async with self._asking() as line:
+            return await asking.seconds_until(self._desk.home, line, moment)
+
+    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
+        """As this transaction sees it."""
+        async with self._asking() as line:
+            return await asking.count(self._desk.home, line, states, conditions)
+
+    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
+        """As this transaction sees it."""
+        async with self._asking() as line:
+            return await asking.exists(self._desk.home, line, states, conditions)
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[Line]:
+        """The transaction's own connection; what fails there leaves the transaction as it was."""
+        self._check_open()
+        assert self._hold is not None
+        with self._desk.home.translated():
+            async with self._hold.line.transaction():
+                yield self._hold.line
+
+    def _check_open(self) -> None:
+        if self._hold is None:
+            raise LogRefused(f"the attempt of record {self._attempt.lease.job_id} is over")

@@ -1,0 +1,174 @@
+"""Rows become records: dicts, or what the options say; and the key is found in them.
+
+A row of which no record can be made becomes an ``Unreadable``: its attempt fails, the others go on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.text import clean
+from stowhand.unreadable import Unreadable
+
+LOGS = "execution_logs"
+ERROR_LIMIT = 2048
+
+
+class Records:
+    """Makes records of rows, as the options say."""
+
+    def __init__(
+        self,
+        record: type | None,
+        scan: Callable[[Sequence[Any]], Any] | None,
+        record_id: Callable[[Any], Any] | None,
+        id_column: str = "id",
+    ) -> None:
+        self._scan, self._record, self._record_id = scan, record, record_id
+        self._keys = dict.fromkeys(("id", id_column))
+        self._fields = None if record is None else fields_of(record)
+
+    def read(self, names: Sequence[str], values: Sequence[Any]) -> Any:
+        """A record, or an Unreadable. Never raises."""
+        try:
+            return self.make(names, values)
+        except Exception as error:  # noqa: BLE001 - boundary: scan is the user's, and one row must not stop the others
+            return Unreadable(_in_one_line(error))
+
+    def make(self, names: Sequence[str], values: Sequence[Any]) -> Any:
+        """A record. Raises whatever ``scan`` or the type raises."""
+        if self._scan is not None:
+            return _no_coroutine(self._scan(values))
+        row = dict(zip(names, values, strict=True))
+        return row if self._record is None else self._typed(row, self._record)
+
+    def from_row(self, names: Sequence[str] | None, row: Any) -> Any:
+        """As ``make``, of a row that may bear its names itself."""
+        if isinstance(row, Mapping):
+            return self.make(list(row), list(row.values()))
+        return self.make(names or (), row)
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Fields without which no record can be made, and which such rows lack."""
+        return [field for field, required in (self._fields or {}).items() if required and field not in names]
+
+    def key(self, record: Any) -> Any:
+        """The record's key: what ``record_id`` gives, or its attribute or item ``id``, or what the column is called.
+
+        A key is its own.
+        """
+        if record is None or isinstance(record, str | bytes | int | float | UUID):
+            return record
+        if self._record_id is not None:
+            return self._record_id(record)
+        for name in self._keys:
+            if isinstance(record, Mapping):
+                if name in record:
+                    return record[name]
+            elif hasattr(record, name):
+                return getattr(record, name)
+        raise ConfigurationError(
+            f"a {type(record).__qualname__} has no id; give the id itself, or TableOptions(record_id=…)"
+        )
+
+    def _typed(self, row: dict[str, Any], record: type) -> Any:
+        wants_logs = LOGS in row and LOGS in (self._fields or ())
+        try:
+            return _converted(row | {LOGS: read_logs(row[LOGS])} if wants_logs else row, record)
+        except (ValueError, TypeError):  # of msgspec and pydantic alike
+            # A uuid may be meant to be text, and the logs to be something of the program's own.
+            plain = {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()}
+            return _converted(plain | {LOGS: plain_logs(row[LOGS])} if wants_logs else plain, record)
+
+
+async def rows_of(given: Any) -> tuple[Sequence[str] | None, list[Any]]:
+    """All rows of a cursor (asynchronous or not) and the names of its columns; or of a list, without names."""
+    if not hasattr(given, "fetchall"):
+        return None, list(given)
+    names = [column[0] for column in given.description or ()]
+    rows = given.fetchall()
+    return names, list(await rows if inspect.isawaitable(rows) else rows)
+
+
+def read_logs(value: Any) -> list[ExecutionLogEntry]:
+    """The entries of an ``execution_logs`` column, whatever its driver made of it; NULL is no entries.
+
+    Raises ValueError (msgspec's) for what is no entry.
+    """
+    return [
+        one if isinstance(one, ExecutionLogEntry) else msgspec.convert(one, ExecutionLogEntry, strict=False)
+        for one in plain_logs(value)
+    ]
+
+
+def plain_logs(value: Any) -> list[Any]:
+    """As JSON has them: a list of objects. Nulls are left out: the other program may write them for what is absent."""
+    entries = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
+    return [_plain(one) for one in entries or ()]
+
+
+def shown_log(entry: str) -> ExecutionLogEntry:
+    """An entry for people to read. What is none is shown as it stands, as the output of ``unreadable``."""
+    try:
+        return read_logs([entry])[0]
+    except ValueError:
+        return ExecutionLogEntry(key="unreadable", start_time=datetime.fromtimestamp(0, UTC), out=entry)
+
+
+def fields_of(record: object) -> dict[str, bool] | None:
+    """Field, as a row spells it -> must it be given? ``None``: the type has no list of fields."""
+    if not isinstance(record, type):
+        return None
+    if issubclass(record, msgspec.Struct):
+        return {field.encode_name: field.required for field in msgspec.structs.fields(record)}
+    if dataclasses.is_dataclass(record):
+        return {
+            field.name: field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            for field in dataclasses.fields(record)
+            if field.init
+        }
+    models: Any = getattr(record, "model_fields", None)
+    if isinstance(models, dict):
+        return {_alias(name, field): field.is_required() for name, field in models.items()}
+    return None
+
+
+def _converted(row: dict[str, Any], record: type) -> Any:
+    validate = getattr(record, "model_validate", None)  # pydantic's
+    # Not strict, because SQLite has neither truths nor moments; a text is still a text where the type says so.
+    return validate(row) if validate is not None else msgspec.convert(row, record, strict=False)
+
+
+def _plain(entry: Any) -> Any:
+    made = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
+    return {name: value for name, value in made.items() if value is not None} if isinstance(made, dict) else made
+
+
+def _alias(name: str, field: Any) -> str:
+    given = field.validation_alias if isinstance(field.validation_alias, str) else field.alias
+    return given if isinstance(given, str) else name
+
+
+def _no_coroutine(made: Any) -> Any:
+    if inspect.iscoroutine(made):
+        made.close()
+        raise TypeError("scan is asynchronous; it must be a plain function")
+    return made
+
+
+def _in_one_line(error: Exception) -> str:
+    try:
+        said = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - boundary: an error whose text cannot be made is still an error
+        said = ""
+    name = type(error).__name__
+    return clean(f"{name}: {said}" if said else name, ERROR_LIMIT)

@@ -1,0 +1,255 @@
+"""A user's table and view, compared with the options: all that is wrong, each trouble with the DDL that mends it.
+
+SQLite lets a column hold anything, so only that is wrong which changes what is written: TEXT columns declared as
+numbers, counters declared as TEXT, STRICT tables of other types. It cannot change a column's type or constraint either:
+the DDL makes another column, copies, and takes the first one's place; indexes, triggers and views that name the column
+have to be dropped before, and made again. No row is changed here, and rows are looked at within bounds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from stowhand.errors import TableUnsuitable
+from stowhand.job import State
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.ddl import RECOMMENDED, Plan, full_ddl, index_ddl, view_ddl
+from stowhand.stores.table.names import OPTIONAL, TOKEN, Relation, Shape, quote
+from stowhand.stores.table.sqlite.facts import Column, Facts
+from stowhand.stores.table.sqlite.moments import Kind, kind_of
+from stowhand.stores.table.sqlite.statements import MOMENTS
+
+OLDEST = (3, 35, 0)
+"""RETURNING."""
+LOOKED_AT = 10_000
+"""Rows."""
+TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)
+COUNTERS = ("num_resets", "num_failures")
+EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN)
+"""A claim, a requeue or a hand-back writes NULL there."""
+_MADE = {
+    "state": "TEXT NOT NULL DEFAULT 'queued'",
+    "num_resets": "INTEGER NOT NULL DEFAULT 0",
+    "num_failures": "INTEGER NOT NULL DEFAULT 0",
+    "worker_hostname": "TEXT NOT NULL DEFAULT ''",
+    "cancel": "INTEGER NOT NULL DEFAULT 0",
+}
+"""What stands behind the name of a column that is added; TEXT where nothing is said."""
+
+
+def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """By the catalog alone, in the order in which it is best mended."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        yield Finding(f"Python's SQLite is {sqlite3.sqlite_version}; 3.35 or newer is needed")
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        yield Finding(f"{path}, or its folder, may not be written by this user: SQLite writes both")
+    if facts.kind is None:
+        yield _absent(facts, shape, shape.table)
+    elif facts.kind != "table":
+        advice = "; give the table itself as table_name, and the view as view_name" if facts.kind == "view" else ""
+        yield Finding(f"{shape.table.name} is a {facts.kind}{' table' * (facts.kind == 'virtual')}{advice}")
+    else:
+        for documented in shape.columns:
+            yield from _column(facts, shape, documented)
+        yield from _key(facts, shape)
+    if shape.viewed and facts.view_columns is None:
+        yield _absent(facts, shape, shape.view)
+    elif shape.viewed and not _shows_keys(facts, shape):
+        yield Finding(f"the view {shape.view.name} has no column {shape.columns['id']}: it must show each record's key")
+    if facts.kind == "table":
+        yield from _advice(facts, shape)
+
+
+def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """At some rows."""
+    table, row = shape.table.quoted, quote(shape.table.name)
+    if facts.kind != "table" or facts.column(shape, "id") is None or facts.column(shape, "state") is None:
+        return
+    state, key = f"{row}.{shape['state']}", shape["id"]
+    some = f"SELECT {row}.{key} AS stowhand_id, {state} AS stowhand_state FROM {table}"
+    known = ", ".join(f"'{one.value}'" for one in State)
+    strange = connection.execute(
+        f"SELECT stowhand_state, count(*) FROM ({some} LIMIT {LOOKED_AT})"
+        f" WHERE stowhand_state IS NULL OR stowhand_state NOT IN ({known}) GROUP BY 1 ORDER BY 2 DESC LIMIT 5"
+    ).fetchall()
+    for found, number in strange:
+        mend = (
+            f"UPDATE {table} SET {shape['state']} = 'queued' WHERE {shape['state']} IS NULL;" if found is None else ""
+        )
+        shown = "no state (NULL)" if found is None else f"the state {found!r}, which nobody knows,"
+        yield Finding(
+            f"{number} of the first {LOOKED_AT} records have {shown} and are never claimed", mend, fatal=False
+        )
+    if (after := facts.column(shape, "process_after")) is not None:
+        moment = f"{row}.{quote(after.name)}"
+        unreadable = connection.execute(
+            f"SELECT count(*) FROM (SELECT {moment} AS moment FROM {table}"
+            f" WHERE {state} IN ('queued', 'errored') AND {moment} IS NOT NULL LIMIT {LOOKED_AT})"
+            " WHERE stowhand_micros(moment) IS NULL"
+        ).fetchone()[0]
+        if unreadable:
+            yield Finding(
+                f"column {after.name} of {unreadable} waiting records holds no moment", fatal=False
+            )
+    if shape.viewed and _shows_keys(facts, shape):
+        view = f"SELECT stowhand_view.{key} AS stowhand_id FROM {shape.view.quoted} AS stowhand_view"
+        twice = connection.execute(
+            f"SELECT stowhand_id FROM ({view} LIMIT {LOOKED_AT}) GROUP BY 1 HAVING count(*) > 1 LIMIT 1"
+        ).fetchone()
+        if twice is not None:
+            yield Finding(f"the view {shape.view.name} shows a record more than once (id {twice[0]!r}, for one)")
+        hidden = connection.execute(
+            f"SELECT count(*) FROM ({some} WHERE {state} = 'processing' LIMIT 100) AS few"
+            f" WHERE NOT EXISTS ({view} WHERE stowhand_view.{key} = few.stowhand_id)"
+        ).fetchone()[0]
+        if hidden:
+            yield Finding(f"the view {shape.view.name} hides {hidden} records that are processing", fatal=False)
+
+
+def _shows_keys(facts: Facts, shape: Shape) -> bool:
+    return shape.columns["id"].lower() in map(str.lower, facts.view_columns or ())
+
+
+def refuse_fatal(shape: Shape, found: list[Finding]) -> None:
+    """Raises TableUnsuitable that names each fatal finding and what mends it."""
+    fatal = [finding for finding in found if finding.fatal]
+    if not fatal:
+        return
+    lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
+    for finding in fatal:
+        lines.append(f"* {finding.problem}")
+        lines.extend(f"    {line}" for line in finding.mend.splitlines())
+    raise TableUnsuitable("\n".join(lines))
+
+
+def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
+    what, option = ("table", "table_name") if wanted is shape.table else ("view", "view_name")
+    shown = ".".join(wanted.parts)
+    if wanted.schema is not None and wanted.schema.lower() != "main":
+        return Finding(f"{shown}: no file is attached as {wanted.schema}; give {option}={quote(wanted.name)!r}")
+    near = difflib.get_close_matches(wanted.name, facts.around, n=1, cutoff=0.75)
+    if near:
+        return Finding(f"there is no {what} {shown}; did you mean {option}={near[0]!r}?")
+    if wanted is shape.table:
+        alone = msgspec.structs.replace(shape, view=shape.table, viewed=False)
+        return Finding(f"there is no table {shown}", full_ddl(Plan(shape=alone, dialect="sqlite")).strip())
+    return Finding(f"there is no view {shown}", view_ddl(shape, "sqlite") if facts.kind == "table" else "")
+
+
+def _column(facts: Facts, shape: Shape, documented: str) -> Iterator[Finding]:
+    own, column = shape.columns[documented], facts.column(shape, documented)
+    if column is None:
+        if documented not in OPTIONAL or documented in shape.mapped:
+            yield _missing(facts, shape, documented)
+        return
+    if column.generated and documented not in ("id", "cancel"):
+        yield Finding(f"column {own} computes itself; a worker writes it", _instead(shape, documented))
+    elif trouble := _type_trouble(documented, column, facts.strict):
+        yield Finding(f"column {own} is {column.declared or 'of no type'}: {trouble}", _instead(shape, documented))
+    elif documented in EMPTIED and column.filled:
+        yield Finding(f"column {own} is NOT NULL; a worker empties it", _instead(shape, documented))
+    elif documented == "state" and (column.default or "").strip("()'\"") != State.QUEUED:
+        has = f"the default {column.default}" if column.default else "no default"
+        yield Finding(
+            f"column {own} has {has}: an INSERT that does not name it makes a record that is never claimed",
+            _instead(shape, documented),
+            fatal=False,
+        )
+
+
+def _missing(facts: Facts, shape: Shape, documented: str) -> Finding:
+    own = shape.columns[documented]
+    taken = {name.lower() for name in shape.columns.values()}
+    near = difflib.get_close_matches(
+        own, [column.name for name, column in facts.columns.items() if name not in taken], 1
+    )
+    hint = f'; if {near[0]} is meant: alternate_column_names={{"{documented}": {near[0]!r}}}' if near else ""
+    called = "" if own == documented else f" (for {documented})"
+    add = "" if documented == "id" else f"ALTER TABLE {shape.table.quoted} ADD COLUMN {quote(own)} {_made(documented)};"
+    return Finding(f"there is no column {own}{called}{hint}", add)
+
+
+def _type_trouble(documented: str, column: Column, strict: bool) -> str:
+    declared = column.declared.upper()
+    number = kind_of(declared) is not Kind.TEXT
+    if documented == "id":
+        return "keys are INTEGER or TEXT" if "BLOB" in declared or kind_of(declared) is Kind.REAL else ""
+    if documented in TEXTS and (number or (strict and declared not in ("TEXT", "ANY"))):
+        return "it must keep text as it is"
+    textual = any(word in declared for word in ("CHAR", "CLOB", "TEXT"))
+    if documented in COUNTERS and not number and (textual or (strict and declared != "ANY")):
+        return "it must keep a number"
+    if strict and documented in (*MOMENTS, "cancel") and declared == "BLOB":
+        return "it must keep a moment" if documented in MOMENTS else "it must keep a truth"
+    return ""
+
+
+def _key(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """One row for one id, always."""
+    own = shape.columns["id"]
+    column = facts.column(shape, "id")
+    if column is None:
+        return
+    primary = [name for name, one in facts.columns.items() if one.place_in_key]
+    if primary == [own.lower()]:
+        return
+    names = [
+        tuple((name or "").lower() for name in index.columns)
+        for index in facts.indexes
+        if index.unique and not index.predicate
+    ]
+    if (own.lower(),) not in names:
+        name = quote(f"{shape.table.name}_{own}")
+        yield Finding(
+            f"column {own} has no unique index",
+            f"CREATE UNIQUE INDEX {name} ON {quote(shape.table.name)} ({shape['id']});",
+        )
+
+
+def _advice(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    for wanted in RECOMMENDED:
+        if "id" in wanted.columns and facts.column(shape, "id") is None:
+            continue
+        columns = tuple(shape.columns[name].lower() for name in wanted.columns)
+        predicate = _normal(wanted.predicate(shape))
+        if not any(
+            tuple((name or "").lower() for name in index.columns[: len(columns)]) == columns
+            and _normal(index.predicate) in ("", predicate)
+            for index in facts.indexes
+        ):
+            where = f" where {wanted.predicate(shape)}" if predicate else ""
+            yield Finding(
+                f"no index on ({', '.join(columns)}){where}: claims and resets would walk over what is finished",
+                index_ddl(shape, wanted, "sqlite"),
+                fatal=False,
+            )
+
+
+def _normal(predicate: str) -> str:
+    return re.sub(r'[\s"`;()\[\]]+', "", predicate).lower()
+
+
+def _made(documented: str) -> str:
+    return _MADE.get(documented, "TEXT")
+
+
+def _instead(shape: Shape, documented: str) -> str:
+    """Another column in its place: nothing else changes a type or a constraint."""
+    if documented == "id":
+        return ""
+    table, own = shape.table.quoted, shape.columns[documented]
+    column, new = quote(own), quote(f"{own}_new")
+    value = f"coalesce({column}, {_made(documented).rpartition(' ')[2]})" if documented in _MADE else column
+    return (
+        f"ALTER TABLE {table} ADD COLUMN {new} {_made(documented)};\n"
+        f"UPDATE {table} SET {new} = {value};\n"
+        f"ALTER TABLE {table} DROP COLUMN {column};\n"
+        f"ALTER TABLE {table} RENAME COLUMN {new} TO {column};"
+    )

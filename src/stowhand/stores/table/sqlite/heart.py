@@ -1,0 +1,139 @@
+"""Keeping leases true: a blocking connection of its own, used from one other thread.
+
+A lease ends ``stalled_max_age`` after ``last_heartbeat_at`` by the machine's wall clock. A queue that is ours keeps its
+leases by the boot's monotonic clock, which nobody can set; a table that other programs share has only its columns, and
+they compare them with the time of day. So a wall clock that leaps ahead by more than the lease resets live records:
+their attempts are lost, never settled twice.
+
+While an application holds a write transaction no beat can be written. Whoever had to wait for it does not reset in that
+round: the beats that waited with it come first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+from stowhand.clock import stopwatch
+from stowhand.store import JobId, Lease, Pulse, ResetJob
+from stowhand.stores.table.sqlite import leaving
+from stowhand.stores.table.sqlite.moments import after
+from stowhand.stores.table.sqlite.table import Abandoned, Line, Table
+
+PAGE = 1000
+SHORT = 0.5
+"""Seconds: whoever waited longer than that for the write lock lets the others' beats go first."""
+SHARE = 0.01
+"""Of the time, at most, goes into looking for waiting records that were canceled."""
+
+Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
+
+
+class TableHeart:
+    """Beats, hand-backs and resets."""
+
+    def __init__(self, connection: Line, table: Callable[[], Table], abandoned: Abandoned) -> None:
+        self._connection, self._table, self._abandoned = connection, table, abandoned
+        self._rest_until = float("-inf")
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
+        pairs = sorted({(one.job_id, one.token) for one in leases})
+        if not pairs:
+            return Pulse()
+        table = self._table()
+
+        def renew(connection: sqlite3.Connection, now: int) -> Pulse:
+            answers = {
+                pair: table.run(connection, "beat", now, {"id": pair[0], "token": pair[1]}).fetchone() for pair in pairs
+            }
+            return Pulse(
+                lost=frozenset(pair for pair, row in answers.items() if row is None),
+                canceled=frozenset(pair for pair, row in answers.items() if row is not None and row[0]),
+            )
+
+        return self._connection.write(renew)
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
+        table = self._table()
+
+        def give_back(connection: sqlite3.Connection, now: int) -> None:
+            for one in leases:
+                leaving.give_back(connection, table, now, one.job_id, one.token)
+
+        if leases:
+            self._connection.write(give_back)
+        return ()
+
+    def abandon(self, token: str) -> bool:
+        """Give back whatever this token holds; it claims nothing more."""
+        table = self._table()
+
+        def give_up(connection: sqlite3.Connection, now: int) -> None:
+            self._abandoned.add(token)
+            for (key,) in connection.execute(table.statements.many["held_by_token"], {"token": token}).fetchall():
+                leaving.give_back(connection, table, now, key, token)
+
+        self._connection.write(give_up)
+        return True
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
+        table = self._table()
+        age = table.options.stalled + slack
+
+        def find(connection: sqlite3.Connection, now: int) -> list[JobId]:
+            given = {"late": after(now, -age), "limit": PAGE}
+            return [key for (key,) in connection.execute(table.statements.many["stalled"], given)]
+
+        # A look without the write lock first: there is hardly ever anything to do.
+        if not self._connection.read(find):
+            return []
+        asked = stopwatch()
+        return self._reset(lambda connection, now: () if stopwatch() - asked > SHORT else find(connection, now))
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back a page of what this worker holds. Another program's marks are not ours to judge."""
+        statement = self._table().statements.many["held_by_worker"]
+        given = {"worker": worker, "limit": PAGE}
+        return self._reset(lambda connection, _: [key for (key,) in connection.execute(statement, given)])
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one record."""
+        return self._reset(lambda _connection, _now: [lease.job_id], lease.token)
+
+    def check(self) -> None:
+        """Does nothing: the table is its owner's, and whatever it lacks is said by whoever needs it."""
+
+    def maintain(self) -> None:
+        """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
+        table = self._table()
+        if not table.shape.has("cancel") or stopwatch() < self._rest_until:
+            return
+        begun = stopwatch()
+        statement = table.statements.many["canceled_waiting"]
+
+        def find(connection: sqlite3.Connection, _now: int) -> list[JobId]:
+            return [key for (key,) in connection.execute(statement, {"limit": PAGE})]
+
+        def put_away(connection: sqlite3.Connection, now: int) -> None:
+            for key in find(connection, now):
+                table.run(connection, "cancel_waiting", now, {"id": key})
+
+        if self._connection.read(find):
+            self._connection.write(put_away)
+        self._rest_until = stopwatch() + (stopwatch() - begun) / SHARE
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._connection.close()
+
+    def _reset(self, find: Find, token: str = "") -> Sequence[ResetJob]:
+        table = self._table()
+
+        def take_back(connection: sqlite3.Connection, now: int) -> list[ResetJob]:
+            found = [leaving.reset(connection, table, now, key, token) for key in list(find(connection, now))]
+            return [one for one in found if one is not None]
+
+        return self._connection.write(take_back)

@@ -1,0 +1,115 @@
+"""From the catalog to what a worker works with: the facts are read, judged, and statements are composed of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowhand.database.sqlite_trouble import is_busy
+from stowhand.errors import TableUnsuitable
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.expressions import order_of, selected
+from stowhand.stores.table.keys import Key
+from stowhand.stores.table.names import OPTIONAL, Shape, quote
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.sqlite import catalog
+from stowhand.stores.table.sqlite.facts import Facts, survey
+from stowhand.stores.table.sqlite.moments import Kind, kind_of
+from stowhand.stores.table.sqlite.selecting import Selecting
+from stowhand.stores.table.sqlite.statements import compose, kinds_of
+from stowhand.stores.table.sqlite.table import Table
+
+
+def check(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> list[Finding]:
+    """Every trouble: the fatal ones first."""
+    facts = survey(connection, shape)
+    found = list(catalog.judge(path, facts, shape))
+    if not any(finding.fatal for finding in found):
+        try:
+            _probe(connection, _table(facts, options, shape))
+        except TableUnsuitable as error:
+            found.append(Finding(str(error)))
+    found += catalog.look(connection, facts, shape)
+    return sorted(found, key=lambda finding: not finding.fatal)
+
+
+def read_table(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> Table:
+    """Raises TableUnsuitable with everything that keeps a worker from serving it. No row is looked at."""
+    facts = survey(connection, shape)
+    catalog.refuse_fatal(shape, list(catalog.judge(path, facts, shape)))
+    table = _table(facts, options, shape)
+    return _probe(connection, table)
+
+
+def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
+    shape = shape.lacking(*(name for name in OPTIONAL if facts.column(shape, name) is None))
+    shown = facts.view_columns or ()
+    kinds = kinds_of(shape, facts.declared)
+    key = facts.column(shape, "id")
+    assert key is not None
+    columns = selected(options, shape, shown)
+    return Table(
+        options=options,
+        shape=shape,
+        kinds=kinds,
+        key=Key.INTEGER if kind_of(key.declared) is Kind.INTEGER else Key.TEXT,
+        names=(),
+        statements=compose(shape, options, kinds),
+        selecting=Selecting(
+            shape,
+            kinds,
+            retries=options.max_num_retries > 0,
+            order=order_of(options, shape),
+            columns=columns,
+            shows_state=shape.viewed and shape.columns["state"].lower() in map(str.lower, shown),
+        ),
+    )
+
+
+def _probe(connection: sqlite3.Connection, table: Table) -> Table:
+    """Let SQLite compile what will be run; gives the table with the names of a record's columns."""
+    selecting = table.selecting
+    try:
+        walks = _walks(connection, table)
+        records = selecting.records()
+        cursor = connection.execute(records.text, {**records.values, "ids": "[]"})
+        names = tuple(column[0] for column in cursor.description[1:])
+        cursor.close()
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        if isinstance(error, sqlite3.Error) and is_busy(error):
+            raise
+        raise TableUnsuitable(
+            f"{'.'.join(table.shape.view.parts)}: column_expressions or order_by_expression cannot be selected from it:"
+            f" {error}"
+        ) from error
+    for statement in (selecting.due(), *table.statements.record.values(), *table.statements.many.values()):
+        connection.execute(f"EXPLAIN {statement}", _Anything()).close()
+    return msgspec.structs.replace(table, names=names, walks=walks)
+
+
+def _walks(connection: sqlite3.Connection, table: Table) -> bool:
+    """Would SQLite walk an index of what waits, in the order of claims? Anything else would be worse than to sort."""
+    query = table.selecting.candidates((), suspects=False, in_order=True)
+    steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _Anything(query.values)).fetchall()
+    partial = {name for name, kind in _indexes(connection, table) if kind}
+    first = str(steps[0][3])
+    return (
+        not any("TEMP B-TREE" in step[3] for step in steps)
+        and first.startswith("SCAN")
+        and any(first.endswith(f" INDEX {name}") for name in partial)
+    )
+
+
+def _indexes(connection: sqlite3.Connection, table: Table) -> list[tuple[str, int]]:
+    listed = connection.execute(f"PRAGMA main.index_list({quote(table.shape.table.name)})")
+    return [(name, partial) for _, name, _, _, partial in listed]
+
+
+class _Anything(dict[str, Any]):
+    """A value for every parameter."""
+
+    def __missing__(self, name: str) -> None:
+        return None

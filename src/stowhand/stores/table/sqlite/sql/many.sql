@@ -1,0 +1,51 @@
+-- Statements that look for records: what waits, what is running.
+
+-- name: stalled
+SELECT {row}.{id} FROM {table}
+WHERE {row}.{state} = 'processing' AND {stalled}
+ORDER BY {row}.{id} LIMIT :limit
+
+-- name: held_by_token
+SELECT {row}.{id} FROM {table} WHERE {held} ORDER BY {row}.{id}
+
+-- name: held_by_worker
+SELECT {row}.{id} FROM {table}
+WHERE {row}.{state} = 'processing' AND {marked} AND {worker} = :worker
+ORDER BY {row}.{id} LIMIT :limit
+
+-- name: canceled_waiting
+SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel} LIMIT :limit
+
+-- name: waiting_in_order
+-- In the order of the column as it is stored, which an index gives: within a day of the order of the moments.
+SELECT stowhand_micros({row}.{process_after}), {retried}
+FROM {table}
+WHERE {row}.{state} = :state AND {row}.{process_after} IS NOT NULL
+ORDER BY {row}.{process_after} LIMIT :limit
+
+-- name: is_queued_at_once
+SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL LIMIT 1
+
+-- name: first_errored_elsewhere
+-- Another program's, which knows no process_after for a retry.
+SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL
+
+-- name: longest_wait
+-- Since when the one that has been due longest is due; what nobody can tell is left out.
+SELECT min(since) FROM (
+    SELECT max(coalesce(queued, after), coalesce(after, queued)) AS since
+    FROM (
+        SELECT {queued_micros} AS queued, stowhand_micros({row}.{process_after}) AS after
+        FROM {table} WHERE {row}.{state} = 'queued'
+    )
+    UNION ALL
+    SELECT max(coalesce(retried, after), coalesce(after, retried))
+    FROM (
+        SELECT {retried} AS retried, stowhand_micros({row}.{process_after}) AS after
+        FROM {table} WHERE {row}.{state} = 'errored' AND {retries}
+    )
+)
+WHERE since <= :now
+
+-- name: longest_run
+SELECT min(stowhand_micros({row}.{started_at})) FROM {table} WHERE {row}.{state} = 'processing'

@@ -1,0 +1,286 @@
+"""A table of the user's as a queue: what a worker, a handler and people see of it. The work is done by a backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from stowhand.errors import TableUnsuitable
+from stowhand.events import Events
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.handler import Attempt
+from stowhand.job import State
+from stowhand.lifecycle import Settlement
+from stowhand.queue_store import Answer
+from stowhand.retry import constant
+from stowhand.store import Claim, ClaimRequest, Heart, JobId, Lease, Terms, Verdict
+from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
+from stowhand.stores.table.attempt_store import AttemptStore
+from stowhand.stores.table.backend import AttemptTools, Finding, Taken
+from stowhand.stores.table.calls import Calls, TimedHeart
+from stowhand.stores.table.keys import read_key
+from stowhand.stores.table.opening import Pinned, backend_of
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.records import Records, rows_of, shown_log
+
+R = TypeVar("R")
+
+
+class TableStore(Generic[R]):
+    """Jobs in a table of yours. Inserting them is yours too; a plain INSERT is enough.
+
+    ``place``: ``postgresql://…``, a libpq string, a ``psycopg_pool.AsyncConnectionPool``, or ``sqlite:///file``.
+    Nothing is connected before it is used. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        place: str | object,
+        options: TableOptions[R],
+        *,
+        events: Events | None = None,
+        _pinned: Pinned | None = None,
+    ) -> None:
+        self.options = options
+        self._backend, shape = backend_of(place, options, _pinned)
+        self._folds = shape.folds
+        self._records = Records(options.record, options.scan, options.record_id, shape.columns["id"])
+        self._calls = Calls(options.name, events)
+        self._opening = asyncio.Lock()
+        self._open = False
+
+    @property
+    def name(self) -> str:
+        """Of the options: what logs and metrics call it."""
+        return self.options.name
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people."""
+        return self._backend.description
+
+    @property
+    def events(self) -> Events | None:
+        """Who is told of calls to the table."""
+        return self._calls.events
+
+    @events.setter
+    def events(self, events: Events | None) -> None:
+        self._calls.events = events
+
+    # -- a worker's ------------------------------------------------------------------------------
+
+    @property
+    def terms(self) -> Terms:
+        """What the options lay down for every worker."""
+        options = self.options
+        silent = options.heartbeat_interval is None and options.cancel_interval is None
+        return Terms(
+            lease=options.stalled,
+            heartbeat_interval=None if silent else options.beat,
+            backoff=constant(options.retry_delay),
+            polls=options.notify_channel is None,
+        )
+
+    async def open(self) -> None:
+        """Connect and look at the catalog; no row is touched. Raises StoreUnreachable, TableUnsuitable."""
+        if not self._open:
+            await self._open_once()
+
+    async def _open_once(self) -> None:
+        async with self._opening:
+            if self._open:
+                return
+            try:
+                with self._calls.timed("open"):
+                    await self._backend.open()
+                self._check_record()
+            except BaseException:
+                await self._backend.close()
+                raise
+            self._open = True
+
+    async def close(self) -> None:
+        """Let every connection go."""
+        async with self._opening:
+            self._open = False
+            await self._backend.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def admit(self) -> None:
+        """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve."""
+        await self.open()
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
+        """Due records, now processing. A record that could not be read is an ``Unreadable``: it alone will fail."""
+        if request.tasks is not None and self.options.name not in request.tasks:
+            return []
+        conditions = read_conditions(request.conditions, folds=self._folds)
+        if conditions != request.conditions:
+            request = msgspec.structs.replace(request, conditions=conditions)
+        await self.open()
+        with self._calls.timed("claim"):
+            taken = await self._backend.claim(request)
+        return [self._claimed(one) for one in taken]
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+        """Record how records left processing."""
+        if not batch:
+            return []
+        await self.open()
+        with self._calls.timed("settle"):
+            return await self._backend.settle(batch, repeat=repeat)
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        """Seconds until the earliest waiting record is due."""
+        if tasks is not None and self.options.name not in tasks:
+            return None
+        await self.open()
+        with self._calls.timed("next_due"):
+            return await self._backend.next_due()
+
+    async def wait(self, timeout: float) -> bool:
+        """True when there may be new work."""
+        return await self._backend.wait(timeout)
+
+    @property
+    def hears(self) -> bool:
+        """Wake-ups are known to arrive just now."""
+        return self._backend.hears
+
+    def heart(self) -> Heart:
+        """A blocking connection of its own."""
+        return TimedHeart(self._backend.heart(), self._calls)
+
+    # -- a running handler's ---------------------------------------------------------------------
+
+    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
+        """Give the handler its ``ctx.store``; with ``transactional``, a transaction that encloses it."""
+        if self.options.transactional:
+            return self._in_transaction(attempt)
+        attempt.furnish(self._attempt_store(self._backend, attempt))
+        return None
+
+    @asynccontextmanager
+    async def _in_transaction(self, attempt: Attempt[Any]) -> AsyncIterator[None]:
+        with self._calls.timed("begin"):
+            connection, transaction = await self._backend.begin(attempt)
+        # From here on whoever ends the attempt ends the transaction.
+        attempt.transaction = transaction
+        attempt.furnish(self._attempt_store(transaction, attempt), connection)
+        yield
+
+    def _attempt_store(self, tools: AttemptTools, attempt: Attempt[Any]) -> AttemptStore[R]:
+        return AttemptStore(tools, attempt, self._records, lambda: self._backend.key, self._calls, self._folds)
+
+    # -- people's --------------------------------------------------------------------------------
+
+    async def requeue(self, record: R | JobId, after: datetime | timedelta | float | None = None) -> Answer:
+        """Put a record, or the one with this key, back to ``queued``, due at ``after``: a moment (aware), seconds from
+        now, ``None``: at once.
+
+        An attempt that is running will record nothing. Refused, with the reason, for what is over (completed, failed,
+        canceled). Raises InvalidJob for a key or a time that is none.
+        """
+        await self.open()
+        key, due = read_key(self._backend.key, self._records.key(record)), read_after(after)
+        with self._calls.timed("requeue"):
+            return await self._backend.requeue(key, due)
+
+    async def queued_count(self, include_processing: bool = False, conditions: object = ()) -> int:
+        """How many records wait (queued or errored, due or not), with those in processing if asked for."""
+        states = (*WAITING, State.PROCESSING) if include_processing else WAITING
+        return await self.count_by_state(*states, conditions=conditions)
+
+    async def count_by_state(self, *states: State | str, conditions: object = ()) -> int:
+        """How many records are in any of these states. Raises ConfigurationError when none is given."""
+        return sum((await self.counts(*states, conditions=conditions)).values()) if states else len(read_states(states))
+
+    async def counts(self, *states: State | str, conditions: object = ()) -> dict[State, int]:
+        """How many records are in each of these states (none given: of all), and fulfil the conditions."""
+        wanted, asked = read_states(states or tuple(State)), read_conditions(conditions, folds=self._folds)
+        await self.open()
+        with self._calls.timed("count"):
+            found = await self._backend.count(wanted, asked)
+        return {state: found.get(state, 0) for state in wanted}
+
+    async def exists(self, *states: State | str, conditions: object = ()) -> bool:
+        """Is there a record in any of these states? Cheaper than counting. None given: refused."""
+        wanted, asked = read_states(states), read_conditions(conditions, folds=self._folds)
+        await self.open()
+        with self._calls.timed("exists"):
+            return await self._backend.exists(wanted, asked)
+
+    async def max_duration_in_queue(self) -> timedelta:
+        """How long the record due longest has been due; zero when none is."""
+        await self.open()
+        with self._calls.timed("longest_wait"):
+            return timedelta(seconds=await self._backend.longest_wait())
+
+    async def oldest_claim_age(self) -> timedelta:
+        """How long ago the record in processing was claimed that was claimed first; zero when none is."""
+        await self.open()
+        with self._calls.timed("longest_run"):
+            return timedelta(seconds=await self._backend.longest_run())
+
+    async def logs(self, record: R | JobId) -> list[ExecutionLogEntry] | None:
+        """The execution log of the latest attempt; ``None``: no such record."""
+        await self.open()
+        key = read_key(self._backend.key, self._records.key(record))
+        with self._calls.timed("logs"):
+            found = await self._backend.logs(key)
+        return None if found is None else [shown_log(one) for one in found]
+
+    async def scan_all(self, rows: Any) -> list[R]:
+        """Records of rows of your own statement: of a cursor (asynchronous or not), or of a list of rows.
+
+        Rows without names (tuples) of a list must hold the values of the column expressions. Raises what the record's
+        type raises for the first row of which no record can be made.
+        """
+        names, plain = await rows_of(rows)
+        if names is None and any(not isinstance(row, Mapping) for row in plain):
+            await self.open()
+            names = self._backend.names
+        return [self._records.from_row(names, row) for row in plain]
+
+    def record_id(self, record: R) -> JobId:
+        """The record's key. Raises ConfigurationError when it has none."""
+        return self._records.key(record)
+
+    async def check(self) -> list[Finding]:
+        """Compare table, view and options with the catalog: every trouble, each with what mends it."""
+        with self._calls.timed("check"):
+            return list(await self._backend.check())
+
+    # --------------------------------------------------------------------------------------------
+
+    def _claimed(self, taken: Taken) -> Claim[R]:
+        most = self.options.max_num_retries + 1
+        return Claim(
+            lease=taken.lease,
+            record=self._records.read(taken.names, taken.values),
+            task=self.options.name,
+            attempts=min(taken.num_failures + 1, most),
+            max_attempts=most,
+            resets=taken.num_resets,
+        )
+
+    def _check_record(self) -> None:
+        """A field without a column would fail every record of the table, one after the other."""
+        missing = self._records.missing(self._backend.names)
+        if missing:
+            raise TableUnsuitable(
+                f"column_expressions give {', '.join(self._backend.names)}, and not {', '.join(missing)}, which"
+                f' {self.options.record!r} cannot do without; name a column of SQL by AS: sql("… AS {missing[0]}")'
+            )

@@ -1,0 +1,83 @@
+"""Chaos on a user's table whose handlers run in their record's transaction: every effect is there exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.chaos.nemesis import Fault, Fleet, plan
+from tests.chaos.test_chaos import restart, terminate_backend
+from tests.support.servers import PostgresServer
+
+RECORDS = 900
+KILLS, FREEZES, TERMINATED = 5, 2, 6
+FIRST_FAULT, LAST_FAULT, DEADLINE = 1.5, 8.0, 60.0
+TABLES = """
+create table records (
+  id bigserial primary key, state text not null default 'queued', failure_message text,
+  queued_at timestamptz default now(), started_at timestamptz, finished_at timestamptz, process_after timestamptz,
+  num_resets int not null default 0, num_failures int not null default 0, last_heartbeat_at timestamptz,
+  execution_logs json[], worker_hostname text not null default '', cancel boolean not null default false
+);
+create table effects (record bigint not null, part text not null);
+insert into records (state) select 'queued' from generate_series(1, %d);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.durable
+@pytest.mark.timeout(110)
+def test_effects_in_the_records_transaction_happen_exactly_once_whatever_dies(
+    tmp_path: Path, seed: int, durable_postgres: PostgresServer
+) -> None:
+    url, rng = durable_postgres.url("postgres"), random.Random(seed)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute((TABLES % RECORDS).encode())
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    fleet = Fleet(url, tmp_path, environment, rng, size=2, program=("-m", "tests.chaos.table_work", url))
+    faults: list[Fault] = [fleet.kill_one] * KILLS + [fleet.freeze_one] * FREEZES
+    faults += [lambda: terminate_backend(durable_postgres, rng)] * TERMINATED + [lambda: restart(durable_postgres)]
+    try:
+        rage(fleet, url, plan(rng, faults, FIRST_FAULT, LAST_FAULT))
+        assert fleet.stop(grace=25.0) == [0, 0], fleet.logs()[-4000:]
+    finally:
+        fleet.destroy()
+    assert asked(url, "select state, count(*) from records group by state") == [("completed", RECORDS)]
+    assert asked(url, "select part, count(*), count(distinct record) from effects group by part order by part") == [
+        ("begun", RECORDS, RECORDS),
+        ("ended", RECORDS, RECORDS),
+    ]
+    assert asked(url, "select count(*) > 0 from records where num_resets > 0 or num_failures > 0") == [(True,)]
+
+
+def rage(fleet: Fleet, url: str, todo: list[tuple[float, Fault]]) -> None:
+    """Until every record is done and every fault has struck."""
+    began = time.monotonic()
+    told: list[str] = []
+    while time.monotonic() - began < DEADLINE:
+        fleet.keep()
+        while todo and todo[0][0] <= time.monotonic() - began:
+            told.append(todo.pop(0)[1]())
+        if not todo and not fleet.frozen and not asked(url, "select from records where state <> 'completed' limit 1"):
+            return
+        time.sleep(0.1)
+    left = asked(url, "select id, state, num_resets, failure_message from records where state <> 'completed' limit 9")
+    raise AssertionError(f"not done in time: {left}\n{told}\n{fleet.logs()[-4000:]}")
+
+
+def asked(url: str, statement: str) -> list[tuple[object, ...]]:
+    """Its rows; the server may just be starting."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            with psycopg.connect(url, autocommit=True) as connection:
+                return connection.execute(statement.encode()).fetchall()
+        except psycopg.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)

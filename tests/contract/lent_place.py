@@ -1,0 +1,82 @@
+"""The place "http": a store in memory (or PostgreSQL), lent by a real server; what is offered there goes over HTTP.
+
+What is not (``offers.py``) goes straight to the lent store, so that a test can bring about what a remote worker meets:
+a reset, a cancellation, a look at the row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from stowhand.queue_store import QueueStore
+from stowhand.store import Heart, StoreOptions
+from stowhand.stores.http import HttpStore
+from stowhand.stores.http.proofs import Proofs
+from tests.contract.offers import NOT_OFFERED
+from tests.contract.places import Image, Place, Secrets
+from tests.support.lent import Street
+
+REFUSED = NOT_OFFERED["http"]
+
+
+class LentPlace:
+    """Another place, reached over HTTP. ``close`` it after the test."""
+
+    def __init__(self, inner: Place, street: Street, name: str = "http") -> None:
+        self.name = name
+        self.inner, self._street = inner, street
+        self._url: str | None = None
+        self._proofs = Proofs()
+
+    def store(self, options: StoreOptions) -> QueueStore:
+        if self._url is None:
+            self._url = self._street.lend(self.inner.store(options))
+        remote = HttpStore(self._url)
+        # Tests let one store settle what another has claimed: the fence is to decide, not the missing proof.
+        remote._proofs = remote._claiming._proofs = self._proofs
+        return cast("QueueStore", Both(remote, self.inner.store(options)))
+
+    def image(self, job_id: int) -> Image | None:
+        return self.inner.image(job_id)
+
+    def secrets(self) -> dict[int, Secrets]:
+        return self.inner.secrets()
+
+    def close(self) -> None:
+        if self._url is not None:
+            self._street.take_back(self._url)
+
+
+class Both:
+    """A store over HTTP, and beside it the way to the lent one."""
+
+    def __init__(self, remote: HttpStore, lent: QueueStore) -> None:
+        self._remote, self._lent = remote, lent
+
+    async def open(self) -> None:
+        await self._remote.open()
+        await self._lent.open()
+
+    async def close(self) -> None:
+        await self._remote.close()
+        await self._lent.close()
+
+    def heart(self) -> Heart:
+        return cast("Heart", BothHearts(self._remote.heart(), self._lent.heart()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lent if name in REFUSED else self._remote, name)
+
+
+class BothHearts:
+    """The same for a heart."""
+
+    def __init__(self, remote: Heart, lent: Heart) -> None:
+        self._remote, self._lent = remote, lent
+
+    def close(self) -> None:
+        self._remote.close()
+        self._lent.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lent if name in REFUSED else self._remote, name)

@@ -1,0 +1,60 @@
+"""What each store offers: the one table of exceptions. docs/explanation/stores.md says the same, and a test proves it.
+
+A store that is not named here offers everything of store.py and queue_store.py.
+"""
+
+from __future__ import annotations
+
+NOT_OFFERED: dict[str, frozenset[str]] = {
+    "http": frozenset(
+        {
+            # done by the server, for all of its workers
+            "reset_stalled",
+            "reset_worker",
+            "reset_lease",
+            "check",
+            "maintain",
+            # done where the jobs are kept
+            "enqueue_in",
+            "connection",
+            "now",
+            "register",
+            "known_items",
+            "schedule",
+            "ticks",
+            "list",
+            "counts",
+            "retry",
+            "cancel",
+            "remove",
+            "remove_key",
+            "complete_jobs",
+            "permanently_fail_jobs",
+            "reschedule_jobs",
+            "force_unlock_workers",
+            "install",
+            "plan",
+            "uninstall",
+        }
+    ),
+}
+"""By store: methods that it refuses, or (those of the heart) that do nothing because somebody else does it."""
+
+HTTP_SKIPS_FILES = frozenset(
+    {
+        "test_actions",
+        "test_administration",
+        "test_history",
+        "test_inspect",
+        "test_lending",
+        "test_reset",
+        "test_schema",
+        "test_timetable",
+    }
+)
+"""Files of this suite that are about little else than what is not offered over HTTP."""
+
+HTTP_SKIPS: dict[str, str] = {
+    "test_no_other_settlement_changes_the_payload": "its settlements end in ways that no worker sends; the server refuses",
+}
+"""Test -> why it cannot hold over HTTP."""

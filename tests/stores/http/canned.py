@@ -1,0 +1,85 @@
+"""A server that says what a test wants: whole replies as bytes, in order, and a memory of what it was asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import Any
+
+
+class Canned:
+    """Use it as a context manager. The last reply is given again and again. ``cuts``: and then it hangs up."""
+
+    def __init__(self, *replies: bytes, cuts: bool = False) -> None:
+        self._replies, self._cuts = list(replies), cuts
+        self.asked: list[bytes] = []
+        self.bodies: list[Any] = []
+        """Of the POSTs, as JSON."""
+        self.met_quiet = threading.Event()
+        self.quiet = threading.Event()
+        """Held back until it is set, where a reply is empty."""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __enter__(self) -> Canned:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.quiet.set()
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rb") as stream:
+            while head := _head(stream):
+                body = stream.read(_length(head))
+                self.asked.append(head)
+                if body:
+                    self.bodies.append(json.loads(body))
+                reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+                if not reply:
+                    self.met_quiet.set()
+                    self.quiet.wait(20)
+                    return
+                try:
+                    client.sendall(reply)
+                except OSError:
+                    return
+                if self._cuts:
+                    return
+
+
+def reply(body: object, status: str = "200 OK", **headers: str) -> bytes:
+    """A whole reply with a JSON body, or with these bytes."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status}\r\n{lines}content-length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+def trouble(kind: str, message: str, status: str, fix: str = "", **headers: str) -> bytes:
+    """A reply that says no."""
+    return reply({"error": kind, "message": message, "fix": fix}, status, **headers)
+
+
+def _head(stream: Any) -> bytes:
+    head = b""
+    while (line := stream.readline()) not in (b"\r\n", b""):
+        head += line
+    return head
+
+
+def _length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.partition(b":")[2])
+    return 0

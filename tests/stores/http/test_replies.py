@@ -1,0 +1,262 @@
+"""What a client makes of replies that are no answers: the error says whose fault it is, and never a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from contextlib import suppress
+
+import pytest
+
+from stowhand.conditions import Where, sql
+from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import ClaimRequest, Lease, Verdict
+from stowhand.stores.http import HttpOptions, HttpStore
+from stowhand.stores.http.troubles import NoReply
+from tests.conftest import Run
+from tests.stores.http.canned import Canned, reply, trouble
+
+TOKEN = "stow_0a1b_secret-of-this-worker"
+REQUEST = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30.0)
+NONE: dict[str, object] = {"claims": []}
+LEASE = Lease(7, REQUEST.token, 1)
+
+
+def claim(server: Canned, run: Run, timeout: float = 10.0) -> object:
+    """One claim; what it gives or raises."""
+
+    async def go() -> object:
+        store = HttpStore(server.url, HttpOptions(token=TOKEN, timeout=timeout))
+        try:
+            return await store.claim(REQUEST)
+        finally:
+            await store.close()
+
+    return run(go())
+
+
+PAGE = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502</h1></body></html>"
+ODD = {
+    "a page of a proxy": (reply(PAGE, "502 Bad Gateway"), NoReply, "502: 502 Bad Gateway$"),
+    "a timeout of a proxy": (reply(b"", "504 Gateway Timeout"), NoReply, "504$"),
+    "too many": (trouble("too many", "slowly", "429 Too Many", "wait"), StoreUnreachable, r"slowly \(wait\)$"),
+    "the store is away": (trouble("unreachable", "away", "503 Service Unavailable"), StoreUnreachable, "away$"),
+    "a bug": (trouble("broken", "a bug", "500 Internal Server Error"), NoReply, "500: a bug$"),
+    "another server": (reply(b"<h1>Welcome</h1>", "404 Not Found"), StoreError, "Welcome; is this the address"),
+    "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
+    "no JSON": (reply(b"<html>hello</html>"), StoreError, "words that this version does not know"),
+    "another shape": (reply({"claims": 7}), StoreError, "claims"),
+    "an unknown field": (reply({"claims": [], "more": 1}), StoreError, "more"),
+    "out of scope": (trouble("out of scope", "no claim", "403 Forbidden", "ask"), StoreError, r"no claim \(ask\)"),
+    "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
+    "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
+    "a token that comes back": (trouble("malformed", f"{TOKEN}\n\x1b[31m", "400 Bad"), StoreError, r": \*\*\* \[31m$"),
+    "half a reply": (reply(NONE)[:-5], NoReply, "127.0.0.1"),
+    "no HTTP": (b"SSH-2.0-OpenSSH\r\n\r\n", NoReply, "127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_is_no_answer_says_whose_fault_it_is_and_no_secret(what: str, run: Run) -> None:
+    said, kind, words = ODD[what]
+    with Canned(said, cuts=what in ("half a reply", "no HTTP")) as server:
+        with pytest.raises(StoreError, match=words) as caught:
+            claim(server, run)
+        assert type(caught.value) is kind or isinstance(caught.value, kind)
+        assert isinstance(caught.value, StoreUnreachable) is issubclass(kind, StoreUnreachable)
+        assert TOKEN not in repr(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+
+def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -> None:
+    class Dripping(Canned):
+        def _serve(self, client: socket.socket) -> None:
+            with client, suppress(OSError):
+                for byte in reply(NONE):
+                    client.sendall(bytes([byte]))
+                    self.quiet.wait(0.1)
+
+    with Dripping(b"") as server:
+        began = time.monotonic()
+        with pytest.raises(NoReply, match=r"no answer within 0\.3 s"):
+            claim(server, run, timeout=0.3)
+        heart = HttpStore(server.url, HttpOptions(timeout=0.3)).heart()
+        with pytest.raises(NoReply):
+            heart.beat([LEASE], 30.0)
+        heart.close()
+        assert time.monotonic() - began < 2
+
+
+def test_nobody_listening_is_told_at_once(run: Run) -> None:
+    with Canned(b"") as server:
+        pass
+    with pytest.raises(StoreUnreachable) as caught:
+        claim(server, run)
+    assert not isinstance(caught.value, NoReply)
+
+
+def test_what_the_server_asks_for_is_waited_for(run: Run) -> None:
+    away = trouble("unreachable", "away", "503 Service Unavailable", retry_after="1")
+
+    async def go(server: Canned) -> float:
+        store = HttpStore(server.url)
+        with pytest.raises(StoreUnreachable):
+            await store.claim(REQUEST)
+        began = time.monotonic()
+        assert await store.claim(REQUEST) == []
+        await store.close()
+        return time.monotonic() - began
+
+    with Canned(away, reply(NONE)) as server:
+        assert 0.8 < run(go(server)) < 3
+
+
+def test_a_long_poll_is_cut_off_when_its_worker_stops(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        assert await store.wait(0.1) is True
+        polling = asyncio.create_task(store.wait(30.0))
+        assert await asyncio.to_thread(server.met_quiet.wait, 5)
+        began = time.monotonic()
+        polling.cancel()
+        await asyncio.wait([polling])
+        await store.close()
+        assert time.monotonic() - began < 0.5
+
+    with Canned(reply({"bell": "a.1"}), b"") as server:
+        run(go(server))
+    assert [body["wait"] for body in server.bodies] == [0, 30]
+    assert [body.get("bell") for body in server.bodies] == [None, "a.1"]
+
+
+def test_a_poll_that_fails_makes_the_store_deaf_until_one_is_answered(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        heard = [store.hears]
+        assert await store.wait(0.0) is True
+        heard.append(store.hears)
+        with pytest.raises(StoreUnreachable):
+            await store.wait(0.0)
+        heard.append(store.hears)
+        assert await store.wait(0.0) is True, "another bell: the server was restarted, and anything may have come"
+        assert await store.wait(0.0) is False
+        assert [*heard, store.hears] == [False, True, False, False], "at last the lent store does not hear"
+        await store.close()
+
+    deaf = reply({"bell": "b.1", "hears": False})
+    with Canned(reply({"bell": "a.1"}), reply(b"", "502 Bad Gateway"), reply({"bell": "b.1"}), deaf) as server:
+        run(go(server))
+
+
+def test_conditions_are_closed_values_only(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        for bad in (sql("length(path) < {}", 3), "size < 3"):
+            with pytest.raises(ConfigurationError, match="Where"):
+                await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(bad,)))
+        assert server.asked == []
+        await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(Where("size", "<", 3),)))
+        assert server.bodies[0]["conditions"] == [{"column": "size", "op": "<", "value": 3}]
+        with pytest.raises(ConfigurationError, match="takes no conditions"):
+            await store.claim(REQUEST)
+        await store.close()
+
+    with Canned(reply(NONE), trouble("refused", "takes no conditions", "400 Bad Request")) as server:
+        run(go(server))
+
+
+def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> None:
+    settled = reply({"verdicts": ["settled"]})
+    refused = trouble("malformed", "batch[0].settlement.delay: -1 s", "400 Bad Request")
+    batch = [(Lease(n, "t", 1), COMPLETED) for n in (1, 2)]
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        assert await store.settle(batch) == [Verdict.SETTLED] * 2
+        await store.close()
+
+    with Canned(refused, settled, refused, settled) as server:
+        run(go(server))
+    sent = [
+        [(one["proof"]["lease"]["job_id"], one["settlement"]["state"]) for one in body["batch"]]
+        for body in server.bodies
+    ]
+    assert sent == [[(1, "completed"), (2, "completed")], [(1, "completed")], [(2, "completed")], [(2, "failed")]]
+    assert "delay: -1" in server.bodies[-1]["batch"][0]["settlement"]["error"]
+
+
+@pytest.mark.parametrize("result", ['"' + "x" * 1024 * 1024 + '"', '"\ud800"'])
+def test_a_settlement_that_no_request_can_carry_fails_its_job_alone(run: Run, result: str) -> None:
+    big = Settlement(State.COMPLETED, Ended.OK, result=result)
+    batch = [(Lease(1, "t", 1), big), (Lease(2, "t", 1), COMPLETED)]
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        assert await store.settle(batch) == [Verdict.SETTLED] * 2
+        await store.close()
+
+    with Canned(reply({"verdicts": ["settled", "settled"]})) as server:
+        run(go(server))
+    (body,) = server.bodies
+    assert [one["settlement"]["state"] for one in body["batch"]] == ["failed", "completed"]
+    assert "could not be written" in body["batch"][0]["settlement"]["error"]
+
+
+def test_what_is_much_goes_in_several_requests_below_the_limit(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        result = '"' + "x" * 300_000 + '"'
+        batch = [(Lease(n, "t", 1), Settlement(State.COMPLETED, Ended.OK, result=result)) for n in range(7)]
+        assert len(await store.settle(batch)) == 7
+        await store.close()
+
+    three, one = reply({"verdicts": ["settled"] * 3}), reply({"verdicts": ["settled"]})
+    with Canned(three, three, one) as server:
+        run(go(server))
+    assert [len(body["batch"]) for body in server.bodies] == [3, 3, 1]
+
+
+def test_an_enqueue_says_what_was_enqueued_before_it_failed(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        jobs = [NewJob(task="t") for _ in range(1500)]
+        with pytest.raises(OutcomeUnknown, match="the first 1000 jobs of this call are enqueued"):
+            await store.enqueue_many(jobs)
+        with pytest.raises(InvalidJob, match="task: not here"):
+            await store.enqueue(NewJob(task="t"))
+        with pytest.raises(StoreError, match="not for the task 't'"):
+            await store.enqueue(NewJob(task="t"))
+        asked = len(server.asked)
+        for wrong in ([NewJob(task="a", key="k"), NewJob(task="b", key="k")], [NewJob(task="")]):
+            with pytest.raises(InvalidJob):
+                await store.enqueue_many(wrong)
+        with pytest.raises(InvalidJob, match="lent store"):
+            await store.enqueue(NewJob(task="t", payload='"' + '\\"' * 520_000 + '"'))
+        with pytest.raises(InvalidJob, match="enqueue_many"):
+            await store.add_jobs([NewJob(task="t") for _ in range(1001)])
+        assert len(server.asked) == asked, "what cannot be is refused before anything is sent"
+        await store.close()
+
+    first = reply({"ids": list(range(1, 1001))})
+    bad = trouble("invalid job", "task: not here", "400 Bad Request")
+    outside = trouble("out of scope", "this token is not for the task 't'", "403 Forbidden")
+    with Canned(first, reply(b"", "502 Bad Gateway"), bad, outside) as server:
+        run(go(server))
+
+
+def test_a_claim_is_believed_only_under_its_own_token(run: Run) -> None:
+    lent = {
+        "lease": {"job_id": 1, "token": "another", "epoch": 1},
+        "authorization": "a",
+        "record": {},
+        "kind": "record",
+    }
+    with (
+        Canned(reply({"claims": [lent | {"task": "t", "attempts": 1, "max_attempts": 1}]})) as server,
+        pytest.raises(StoreError, match="leases of another one"),
+    ):
+        claim(server, run)

@@ -1,0 +1,151 @@
+"""A transactional table, and a worker's part played by hand: claim, begin, act, settle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.rows import dict_row
+
+from stowhand.handler import Attempt
+from stowhand.lifecycle import Outcome, Settlement, settle
+from stowhand.outcomes import from_error, from_returned
+from stowhand.store import Claim, ClaimRequest, Verdict
+from stowhand.stores.table import TableOptions, TableStore
+
+TABLES = """
+drop schema public cascade;
+create schema public;
+create table jobs (
+  id bigserial primary key,
+  state text not null default 'queued',
+  failure_message text,
+  queued_at timestamptz default now(),
+  started_at timestamptz,
+  finished_at timestamptz,
+  process_after timestamptz,
+  num_resets integer not null default 0,
+  num_failures integer not null default 0,
+  last_heartbeat_at timestamptz,
+  execution_logs json[],
+  worker_hostname text not null default '',
+  cancel boolean not null default false,
+  note text
+);
+create table effects (id serial primary key, job bigint, what text);
+"""
+WRITE = "insert into effects (job, what) values (%s, %s)"
+Work = Callable[[Attempt[Any]], Awaitable[object]]
+
+
+def options(**given: Any) -> TableOptions[dict[str, Any]]:
+    """Of the table above."""
+    defaults: dict[str, Any] = {"name": "jobs", "table_name": "jobs", "transactional": True, "max_num_retries": 2}
+    return TableOptions(**defaults | given)
+
+
+class Desk:
+    """One store on that table, and a connection of somebody else who looks on."""
+
+    def __init__(self, url: str, store: TableStore[dict[str, Any]], other: psycopg.AsyncConnection[Any]) -> None:
+        self.url, self.store, self.other = url, store, other
+        self.heart = store.heart()
+
+    async def execute(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """By somebody else, committed at once."""
+        cursor = await self.other.execute(statement.encode(), values or None)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def claim(self, rows: int = 1) -> Claim[Any]:
+        """Insert so many, claim the first."""
+        await self.execute(f"insert into jobs (note) select 'n' from generate_series(1, {rows})")
+        claims = await self.store.claim(ClaimRequest(worker="w-1", token=str(uuid4()), limit=1, lease=30.0))
+        return claims[0]
+
+    async def row(self, job_id: object) -> dict[str, Any]:
+        """As others see it."""
+        ((row),) = await self.execute("select * from jobs where id = %s", (job_id,))
+        return row
+
+    async def effects(self) -> list[str]:
+        """What handlers did, as others see it."""
+        return [row["what"] for row in await self.execute("select what from effects order by id")]
+
+    @asynccontextmanager
+    async def attempt(self, claim: Claim[Any] | None = None) -> AsyncIterator[Attempt[Any]]:
+        """A begun attempt; at the end of the block it is rolled back, if nobody has ended it."""
+        attempt: Attempt[Any] = Attempt(claim or await self.claim(), 0.0)
+        around = self.store.attend(attempt)
+        assert around is not None
+        try:
+            async with around:
+                yield attempt
+        finally:
+            if attempt.transaction is not None:
+                await attempt.transaction.rollback()
+
+    async def run(self, work: Work, claim: Claim[Any] | None = None) -> tuple[Verdict, dict[str, Any]]:
+        """As a worker does it; the verdict, and the row afterwards."""
+        async with self.attempt(claim) as attempt:
+            try:
+                outcome = from_returned(await work(attempt))
+            except Exception as error:  # noqa: BLE001 - a worker's boundary
+                outcome = from_error(error)
+            verdict = await self.settle(attempt, attempt.decided or outcome)
+        return verdict, await self.row(attempt.lease.job_id)
+
+    async def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Verdict:
+        """Judge, and record."""
+        assert attempt.transaction is not None
+        return await attempt.transaction.settle(judged(attempt, outcome))
+
+
+def judged(attempt: Attempt[Any], outcome: Outcome) -> Settlement:
+    """The settlement."""
+    claim = attempt.claim
+    return settle(
+        outcome,
+        attempts=claim.attempts,
+        max_attempts=claim.max_attempts,
+        backoff=lambda attempts: 0.0,
+        then=tuple(attempt.then),
+    )
+
+
+@asynccontextmanager
+async def opened(url: str, place: object = None, **given: Any) -> AsyncIterator[Desk]:
+    """The tables made, the store open. ``place``: where the store goes, if not straight to the URL."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True, row_factory=dict_row) as other:
+        await other.execute(TABLES.encode())
+        async with TableStore(place or url, options(**given)) as store:
+            desk = Desk(url, store, other)
+            try:
+                yield desk
+            finally:
+                desk.heart.close()
+
+
+def write(what: str) -> Work:
+    """A handler that leaves that behind."""
+
+    async def work(attempt: Attempt[Any]) -> None:
+        await attempt.connection.execute(WRITE, (attempt.lease.job_id, what))
+
+    return work
+
+
+async def leaves_a_pipeline(attempt: Attempt[Any]) -> None:
+    """A handler that does."""
+    await attempt.connection.pipeline().__aenter__()
+    await attempt.connection.execute(WRITE, (0, "x"))
+
+
+async def soon(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Until it holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
+            await asyncio.sleep(0.01)

@@ -1,0 +1,157 @@
+"""What others do at the same time: to the rows, to the table, to the connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from stowhand.conditions import sql
+from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.store import Verdict
+from tests.stores.table.postgres.jobs import ERRORED, FAILED, TABLE, Jobs, new_token, until
+from tests.stores.table.postgres.test_shapes import through_its_life
+from tests.support.pgbouncer import PgBouncer, find_pgbouncer
+from tests.support.proxy import Proxy
+
+HELD_UP = sql("jobs.id <> 1 or pg_advisory_xact_lock_shared(42) is not null")
+"""Record 1 is judged only when the lock is free; what the claim sees, it has seen by then."""
+
+
+@pytest.mark.parametrize("view", [None, "shown jobs"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'processing', worker_hostname = 'executor-1'",
+        "state = 'completed'",
+        "process_after = now() + interval '1 hour'",
+        "num_resets = 2",
+    ],
+)
+async def test_what_changes_between_seeing_and_locking_is_judged_anew(
+    jobs: Jobs, view: str | None, change: str
+) -> None:
+    jobs.sql("create view shown as select *, size * 2 as twice from jobs")
+    jobs.add(3)
+    async with jobs.served(view_name=view) as served:
+        with jobs.transaction() as other:
+            other.execute("select pg_advisory_xact_lock(42)")
+            claiming = asyncio.create_task(served.claim(conditions=(HELD_UP,)))
+            await until(lambda: jobs.sql("select 1 from pg_locks where not granted and locktype = 'advisory'"))
+            jobs.sql(f"update jobs set {change} where id = 2")
+            before = jobs.row(2)
+        assert [taken.lease.job_id for taken in await claiming] == [1, 3]
+    assert jobs.row(2) == before
+
+
+async def test_the_owner_may_alter_the_table_while_a_worker_runs(jobs: Jobs) -> None:
+    jobs.make(TABLE.replace("bigserial", "serial"))
+    jobs.add(2)
+    async with jobs.served(column_expressions=["id", "path"], max_num_retries=1, retry_after=60) as served:
+        for _ in range(7):  # more often than a driver asks before it prepares
+            served.heart.release([taken.lease for taken in await served.claim()])
+        jobs.sql("alter table jobs alter id type bigint, add more text, alter path type varchar(50)")
+        jobs.sql("update jobs set id = id + 9e15::bigint")
+        await through_its_life(served)
+
+
+async def test_a_message_is_cut_to_what_its_column_holds(jobs: Jobs) -> None:
+    jobs.sql("alter table jobs alter failure_message type varchar(4)")
+    jobs.add(2)
+    async with jobs.served(max_num_resets=0) as served:
+        lease = await served.take()
+        assert await served.settle(lease, ERRORED) is Verdict.SETTLED
+        assert await served.settle(lease, ERRORED) is Verdict.ALREADY_SETTLED
+        served.heart.reset_lease(await served.take())
+    assert [jobs.row(one)["failure_message"] for one in (1, 2)] == ["it f", "job "]
+
+
+async def test_a_claim_that_the_database_refuses_claims_nothing_and_leaves_the_store_usable(jobs: Jobs) -> None:
+    jobs.add(2)
+    async with jobs.served() as served:
+        with pytest.raises(StoreError, match="division by zero"):
+            await served.claim(conditions=(sql("size / (size - 1) > 0"),))
+        assert jobs.states() == ["queued", "queued"]
+        assert len(await served.ids()) == 2
+
+
+async def test_connections_that_were_cut_come_back(jobs: Jobs) -> None:
+    jobs.add(3)
+    async with jobs.served() as served:
+        lease = await served.take()
+        await served.table.next_due()
+        await served.settle(lease, FAILED)
+        jobs.sql(
+            "select pg_terminate_backend(pid, 1000) from pg_stat_activity where application_name like 'stowhand%%'"
+        )
+        lease = await served.take()
+        assert await served.table.next_due() == 0
+        assert await served.settle(lease) is Verdict.SETTLED
+
+
+@pytest.fixture
+def proxy(jobs: Jobs) -> Iterator[Proxy]:
+    """Between the store and the database."""
+    with Proxy(jobs.url) as proxy:
+        direct, jobs.url = jobs.url, proxy.url
+        yield proxy
+        jobs.url = direct
+
+
+@pytest.mark.parametrize("reply", [b"skip locked", b"COMMIT"])
+async def test_a_claim_whose_reply_is_lost_is_abandoned(jobs: Jobs, proxy: Proxy, reply: bytes) -> None:
+    jobs.add(2)
+    token = new_token()
+    async with jobs.served() as served:
+        proxy.lose_next_reply("claim", reply)
+        with pytest.raises(StoreUnreachable):
+            await served.claim(token=token)
+        await until(lambda: served.heart.abandon(token))
+        assert jobs.states() == ["queued", "queued"]
+        assert len(await served.ids()) == 2
+
+
+async def test_a_commit_on_its_way_is_waited_for_by_whoever_abandons_its_token(jobs: Jobs, proxy: Proxy) -> None:
+    """Else the token would be forgotten, and its claim come true afterwards."""
+    jobs.add(2)
+    token = new_token()
+    async with jobs.served() as served:
+        go = proxy.hold_next_request("claim", b"COMMIT")
+        with pytest.raises(StoreUnreachable):
+            await served.claim(token=token)
+        assert not served.heart.abandon(token)
+        go.set()
+        await until(lambda: served.heart.abandon(token))
+        assert jobs.states() == ["queued", "queued"]
+
+
+async def test_a_settlement_whose_reply_is_lost_is_known_when_it_is_repeated(jobs: Jobs, proxy: Proxy) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        lease = await served.take()
+        proxy.lose_next_reply("settle")
+        with pytest.raises(StoreUnreachable):
+            await served.settle(lease, ERRORED)
+        assert await served.settle(lease, ERRORED, repeat=True) is Verdict.ALREADY_SETTLED
+
+
+@pytest.fixture
+def bouncer(jobs: Jobs) -> Iterator[PgBouncer]:
+    program = find_pgbouncer()
+    if isinstance(program, str):
+        pytest.skip(f"PgBouncer: {program}")
+    with PgBouncer(program, jobs.url) as bouncer:
+        yield bouncer
+
+
+async def test_a_pooler_before_the_database(jobs: Jobs, bouncer: PgBouncer) -> None:
+    jobs.add(2)
+    direct, jobs.url = jobs.url, bouncer.url
+    try:
+        async with jobs.served(max_num_retries=1, retry_after=60, notify_channel="jobs") as served:
+            await through_its_life(served)
+            assert not await served.table.wait(0.01)
+            assert not served.table.hears
+    finally:
+        jobs.url = direct

@@ -1,0 +1,77 @@
+"""Waking by NOTIFY, and living without it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stowhand.stores.table.postgres.ears import Ears
+from tests.stores.table.postgres.jobs import Jobs, Served
+
+CHANNEL = 'the "jobs"'
+
+
+def ears(served: Served) -> Ears:
+    return served.table._ears
+
+
+async def listening(served: Served) -> None:
+    assert await served.table.wait(5.0)  # only just connected: there may be work
+    assert served.table.hears
+
+
+async def woken(jobs: Jobs, served: Served) -> bool:
+    waiting = asyncio.create_task(served.table.wait(5.0))
+    await asyncio.sleep(0.01)
+    jobs.sql("select pg_notify(%s, '')", CHANNEL)
+    return await waiting
+
+
+async def test_a_notification_wakes(jobs: Jobs) -> None:
+    async with jobs.served(notify_channel=CHANNEL) as served:
+        await listening(served)
+        assert not await served.table.wait(0.01)
+        assert await woken(jobs, served)
+        jobs.sql("select pg_notify(%s, '')", CHANNEL)  # while nobody waits
+        assert await served.table.wait(5.0)
+        assert not await served.table.wait(0.01)
+
+
+async def test_without_a_channel_it_only_sleeps(jobs: Jobs) -> None:
+    async with jobs.served() as served:
+        assert not await served.table.wait(0.01)
+        assert not served.table.hears
+
+
+async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
+    async with jobs.served(notify_channel=CHANNEL) as served:
+        await listening(served)
+        jobs.hang_up("listen")
+        assert not await served.table.wait(0.01)
+        assert not served.table.hears
+        ears(served)._not_before = 0.0
+        await listening(served)
+        assert await woken(jobs, served)
+
+
+async def test_a_connection_that_was_told_to_listen_no_more_is_found_out(jobs: Jobs) -> None:
+    async with jobs.served(notify_channel=CHANNEL) as served:
+        await listening(served)
+        connection = ears(served)._connection
+        assert connection is not None
+        await connection.execute(b"unlisten *")
+        ears(served).prove_every = 0.0
+        assert not await served.table.wait(0.01)
+        assert not served.table.hears
+
+
+async def test_a_wait_that_is_canceled_leaves_the_ears_open(jobs: Jobs) -> None:
+    async with jobs.served(notify_channel=CHANNEL) as served:
+        await listening(served)
+        waiting = asyncio.create_task(served.table.wait(5.0))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await woken(jobs, served)

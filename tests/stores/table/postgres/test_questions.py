@@ -1,0 +1,197 @@
+"""Counts, waits, requeues and execution logs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from stowhand.conditions import Where, sql
+from stowhand.errors import LogRefused, StoreUnreachable
+from stowhand.execution_log import ENTRIES_LIMIT
+from stowhand.job import State
+from stowhand.queue_store import Done
+from stowhand.store import Lease, Verdict
+from tests.stores.table.postgres.jobs import FAILED, Jobs, new_token
+
+EVERY = tuple(State)
+
+
+def ago(minutes: float) -> tuple[str]:
+    return (f"now() - interval '{minutes} minutes'",)
+
+
+async def test_counts_and_existence_by_state_and_condition(jobs: Jobs) -> None:
+    jobs.add(2, size=5)
+    jobs.add(process_after=ago(-5))
+    for state in ("processing", "completed", "errored"):
+        jobs.add(state=state)
+    async with jobs.served() as served:
+        table = served.table
+        assert await table.count([State.QUEUED, State.ERRORED]) == {State.QUEUED: 3, State.ERRORED: 1}
+        assert sum((await table.count(EVERY)).values()) == 6
+        given = (Where("size", ">", 1), sql("path = 'p' or path = 'q'"))
+        assert await table.count([State.QUEUED, State.FAILED], given) == {State.QUEUED: 2, State.FAILED: 0}
+        assert await table.exists([State.PROCESSING])
+        assert not await table.exists([State.FAILED])
+        assert not await table.exists([State.PROCESSING], given)
+
+
+async def test_a_view_without_a_state_is_counted_by_the_table_s(jobs: Jobs) -> None:
+    jobs.sql("create view shown as select id, size * 2 as twice from jobs")
+    jobs.add(2)
+    async with jobs.served(view_name="shown") as served:
+        assert await served.table.count([State.QUEUED], (Where("twice", "=", 2),)) == {State.QUEUED: 2}
+        assert [taken.values for taken in await served.claim()] == [(1, 2), (2, 2)]
+
+
+async def test_the_longest_wait_counts_from_when_a_record_fell_due(jobs: Jobs) -> None:
+    async with jobs.served(max_num_retries=1, retry_after=300) as served:
+
+        async def minutes() -> float:
+            return round(await served.table.longest_wait() / 60, 1)
+
+        assert await minutes() == 0
+        jobs.add(queued_at=ago(50), process_after=ago(-1))
+        assert await minutes() == 0
+        jobs.add(state="errored", finished_at=ago(30))
+        assert await minutes() == 25
+        jobs.add(queued_at=ago(40), process_after=ago(30))
+        assert await minutes() == 30
+        jobs.add(queued_at=ago(35))
+        assert await minutes() == 35
+
+
+async def test_without_retries_errored_records_wait_for_nothing(jobs: Jobs) -> None:
+    jobs.add(state="errored", finished_at=ago(30))
+    async with jobs.served() as served:
+        assert await served.table.longest_wait() == 0
+        assert await served.table.next_due() is None
+
+
+async def test_the_longest_run(jobs: Jobs) -> None:
+    jobs.add(state="processing", started_at=ago(5))
+    jobs.add(state="completed", started_at=ago(50))
+    async with jobs.served() as served:
+        assert 299 < await served.table.longest_run() < 310
+
+
+async def test_when_the_next_record_is_due(jobs: Jobs) -> None:
+    async with jobs.served(max_num_retries=1, retry_after=300) as served:
+
+        async def minutes() -> float | None:
+            seconds = await served.table.next_due()
+            return None if seconds is None else round(seconds / 60, 1)
+
+        jobs.add(state="completed")
+        assert await minutes() is None
+        jobs.add(process_after=("'infinity'",))
+        assert await minutes() == 24 * 60
+        jobs.add(process_after=ago(-30))
+        assert await minutes() == 30
+        jobs.add(state="errored", finished_at=ago(1))
+        assert await minutes() == 4
+        jobs.add(state="errored", finished_at=ago(10), process_after=ago(-2))
+        assert await minutes() == 2
+        jobs.add(process_after=("'-infinity'",))
+        assert await minutes() == 0
+
+
+async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attempt_out(jobs: Jobs) -> None:
+    jobs.add()
+    moment = datetime(2040, 1, 1, tzinfo=UTC)
+    async with jobs.served() as served:
+        lease = await served.take()
+        assert (await served.table.requeue(1, moment)).done is Done.DONE
+        row = jobs.row(1)
+        assert (row["state"], row["process_after"], row["started_at"]) == ("queued", moment, None)
+        assert await served.settle(lease) is Verdict.LOST
+        assert (await served.table.requeue(1, 90.0)).done is Done.DONE
+        row = jobs.row(1)
+        assert row["process_after"] - row["queued_at"] == timedelta(seconds=90)
+        assert 0 < await served.table.seconds_until(row["process_after"]) <= 90
+        assert (await served.table.requeue(1, None)).done is Done.DONE
+        assert await served.ids() == [1]
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELED])
+async def test_what_is_final_is_not_requeued(jobs: Jobs, state: State) -> None:
+    jobs.add(state=state.value)
+    before = jobs.row(1)
+    async with jobs.served() as served:
+        answer = await served.table.requeue(1, None)
+        assert (answer.done, answer.why) == (Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+        assert (await served.table.requeue(99, None)).done is Done.MISSING
+    assert jobs.row(1) == before
+
+
+async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:
+    jobs.add(cancel=True, state="errored")
+    async with jobs.served() as served:
+        answer = await served.table.requeue(1, None)
+        assert answer.done is Done.DONE
+        assert "cancel" in answer.why
+    assert jobs.states() == ["canceled"]
+
+
+async def test_a_locked_record_is_not_waited_for_by_a_requeue(jobs: Jobs) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        with jobs.locked(), pytest.raises(StoreUnreachable, match="open transaction holds record 1"):
+            await served.table.requeue(1, None)
+
+
+async def test_log_entries_are_numbered_in_order_and_replaced(jobs: Jobs) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        lease = await served.take()
+        assert [await served.table.add_log(lease, f'{{"key":"{at}"}}') for at in range(5)] == [1, 2, 3, 4, 5]
+        await served.table.update_log(lease, 3, '{"key":"it\'s new"}')
+        assert await served.table.logs(1) == [
+            '{"key":"0"}',
+            '{"key":"1"}',
+            '{"key":"it\'s new"}',
+            '{"key":"3"}',
+            '{"key":"4"}',
+        ]
+        assert await served.table.logs(2) is None
+        for number in (0, 6, -1):
+            with pytest.raises(LogRefused, match=f"no entry {number}, it has 5"):
+                await served.table.update_log(lease, number, "{}")
+        await served.settle(lease, FAILED)
+        assert len(await served.table.logs(1) or ()) == 5
+
+
+async def test_the_log_is_the_lease_s_alone(jobs: Jobs) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        lease = await served.take()
+        stranger = Lease(1, new_token(), 1)
+        with pytest.raises(LogRefused, match="is over"):
+            await served.table.add_log(stranger, "{}")
+        await served.table.add_log(lease, "{}")
+        with pytest.raises(LogRefused, match="is over"):
+            await served.table.update_log(stranger, 1, '{"key":"theirs"}')
+        await served.settle(lease)
+        for call in (served.table.add_log(lease, "{}"), served.table.update_log(lease, 1, '{"late":1}')):
+            with pytest.raises(LogRefused, match="is over"):
+                await call
+        assert await served.table.logs(1) == ["{}"]
+
+
+async def test_a_log_is_bounded(jobs: Jobs) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        lease = await served.take()
+        jobs.sql(f"update jobs set execution_logs = array_fill('{{}}'::json, array[{ENTRIES_LIMIT}])")
+        with pytest.raises(LogRefused, match="full"):
+            await served.table.add_log(lease, "{}")
+
+
+async def test_a_locked_record_s_log_is_not_waited_for_for_ever(jobs: Jobs) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        lease = await served.take()
+        with jobs.locked(), pytest.raises(StoreUnreachable, match="try again"):
+            await served.table.add_log(lease, "{}")
+        assert await served.table.add_log(lease, "{}") == 1

@@ -1,0 +1,119 @@
+"""Many rows, many workers: what a claim costs does not grow with what it does not take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from stowhand.conditions import sql
+from stowhand.lifecycle import COMPLETED
+from stowhand.stores.table.ddl import RECOMMENDED, index_ddl
+from stowhand.stores.table.names import read_shape
+from tests.stores.table.postgres.jobs import SNOOZED, Jobs, Served
+
+FINISHED = 60_000
+HUNDRED = 100
+"""Pages. The table has more than a thousand."""
+
+
+@pytest.fixture
+def crowd(jobs: Jobs) -> Jobs:
+    """Many finished records, some at work, one that waits; with the indexes that the DDL recommends."""
+    jobs.add(FINISHED, state="completed", started_at=("now()",), finished_at=("now()",))
+    jobs.add(20, state="processing", started_at=("now()",), last_heartbeat_at=("now()",))
+    jobs.add(300, process_after=("now() + interval '1 hour'",))
+    jobs.add()
+    for index in RECOMMENDED:
+        jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
+    jobs.sql("create view shown as select j.*, size * 2 as twice from jobs j")
+    jobs.sql("vacuum analyze jobs")
+    return jobs
+
+
+def pages_read(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> int:
+    """Pages of tables and indexes that the statement looks at. It is rolled back."""
+    explain = b"explain (analyze, buffers, format json) " + statement
+    with jobs.transaction() as connection:
+        ((found,),) = connection.execute(explain, values).fetchall()
+        connection.rollback()
+    plan: dict[str, Any] = found[0]["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]:
+    home = served.table._home
+    given = {"limit": 1, "mark": "w", "token": "00000000-0000-0000-0000-000000000000", "age": 30.0, "page": 1000}
+    found = {}
+    for suspects in (False, True):
+        statement, values = home.composer.claim((), suspects=suspects)
+        found["claim of suspects" if suspects else "claim"] = statement, {**values, **home.values(**given)}
+    for name in ("find_stalled", "next_due", "longest_run", "cancel_waiting"):
+        found[name] = home.statement(name), dict(home.values(**given))
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"view_name": "shown v"}, {"order_by_expression": sql("size desc, id")}])
+async def test_plans_do_not_walk_over_what_is_finished(crowd: Jobs, options: dict[str, Any]) -> None:
+    async with crowd.served(max_num_retries=1, **options) as served:
+        pages = {name: pages_read(crowd, *asked) for name, asked in hot_statements(served).items()}
+    assert max(pages.values()) < HUNDRED, pages
+
+
+async def test_one_free_record_behind_ten_thousand_locked_ones_is_found(jobs: Jobs) -> None:
+    jobs.add(10_000)
+    (free,) = jobs.add()
+    clock = asyncio.get_running_loop().time
+    async with jobs.served() as served:
+        with jobs.locked(f"id < {free}"):
+            before = clock()
+            assert await served.ids(1) == [free]
+            assert clock() - before < 1.0
+
+
+async def test_one_due_record_behind_ten_thousand_that_are_not_is_found(jobs: Jobs) -> None:
+    jobs.add(10_000, process_after=("now() + interval '1 hour'",))
+    (free,) = jobs.add()
+    async with jobs.served() as served:
+        assert await served.ids(1) == [free]
+        assert await served.ids(1) == []
+
+
+async def test_many_workers_share_the_records_and_none_is_given_twice(jobs: Jobs) -> None:
+    jobs.add(400)
+    taken: list[Any] = []
+    async with jobs.served() as one, jobs.served() as two, jobs.served() as three:
+
+        async def work(served: Served, name: str) -> None:
+            while claims := await served.claim(7, worker=name):
+                taken.extend(claim.lease.job_id for claim in claims)
+                back, done = claims[:1], claims[1:]
+                batch = [(claim.lease, COMPLETED) for claim in done] + [(claim.lease, SNOOZED) for claim in back]
+                assert len(set(await served.table.settle(batch))) == 1
+
+        await asyncio.gather(*(work(served, f"w{at}") for at, served in enumerate((one, two, three, one, two, three))))
+    assert len(taken) == len(set(taken)) == 400
+    assert jobs.sql("select count(*) from jobs where state not in ('completed', 'queued')") == [(0,)]
+
+
+async def test_a_database_whose_transactions_are_serializable_by_default(jobs: Jobs) -> None:
+    (name,) = jobs.sql("select current_database()")[0]
+    jobs.sql(f"alter database {name} set default_transaction_isolation = 'serializable'")
+    try:
+        await test_many_workers_share_the_records_and_none_is_given_twice(jobs)
+    finally:
+        jobs.sql(f"alter database {name} reset all")
+
+
+async def test_suspects_are_not_sought_again_and_again_in_vain(jobs: Jobs) -> None:
+    """No index helps to find them among a million that wait: the search is rare if it is dear."""
+    jobs.add()
+    async with jobs.served() as served:
+        assert await served.ids(suspects=True) == []
+        served.table._claims._suspects_not_before = float("inf")
+        jobs.sql("update jobs set num_resets = 2")
+        assert await served.ids(suspects=True) == []
+        served.table._claims._suspects_not_before = 0.0
+        assert await served.ids(suspects=True) == [1]

@@ -1,0 +1,168 @@
+"""A worker whose handlers run in their record's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+
+from stowhand.clock import stopwatch
+from stowhand.events import Event, Events, JobEnded, JobLost, JobsReturned, JobStarted
+from stowhand.handler import Attempt
+from stowhand.lifecycle import Ended
+from stowhand.options import WorkerOptions
+from stowhand.worker import Worker
+from tests.conftest import Run
+from tests.stores.table.postgres.attempts import WRITE, Desk, opened
+
+Scene = Callable[[Desk], Awaitable[None]]
+
+
+def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
+    async def go() -> None:
+        async with opened(url, **({"stalled_max_age": 1.5, "heartbeat_interval": 0.3} | options)) as desk:
+            await desk.execute("insert into jobs (note) values ('n')")
+            await scene(desk)
+
+    run(go())
+
+
+@asynccontextmanager
+async def at_work(desk: Desk, handle: Any, **given: Any) -> AsyncIterator[list[Event]]:
+    said, events = list[Event](), Events()
+    for kind in (JobStarted, JobEnded, JobLost, JobsReturned):
+        events.on(kind, said.append)
+    worker = Worker(desk.store, handle, WorkerOptions(poll_interval=0.05, **given), events=events)
+    running = asyncio.ensure_future(worker.run())
+    try:
+        yield said
+    finally:
+        worker.stop(now=True)
+        await running
+
+
+async def until(reached: Callable[[], Awaitable[object]], seconds: float = 10.0) -> None:
+    end = stopwatch() + seconds
+    while not await reached():
+        assert stopwatch() < end, "it did not come to that"
+        await asyncio.sleep(0.02)
+
+
+async def writes(ctx: Attempt[Any], record: Any) -> None:
+    await ctx.connection.execute(WRITE, (record["id"], "done"))
+
+
+def stands(desk: Desk, state: str) -> Callable[[], Awaitable[bool]]:
+    async def reached() -> bool:
+        return bool((await desk.row(1))["state"] == state)
+
+    return reached
+
+
+def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, writes) as said:
+            await until(stands(desk, "completed"))
+        assert await desk.effects() == ["done"]
+        (ended,) = [event for event in said if isinstance(event, JobEnded)]
+        assert ended.ended is Ended.OK
+
+    play(run, shared_url, scene)
+
+
+def test_what_a_failed_attempt_did_is_undone_and_its_error_recorded(run: Run, shared_url: str) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await writes(ctx, record)
+        raise ValueError("no")
+
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, handle):
+            await until(stands(desk, "errored"))
+        assert await desk.effects() == []
+        assert (await desk.row(1))["num_failures"] == 1
+
+    play(run, shared_url, scene, retry_after=60)
+
+
+def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_url: str) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await writes(ctx, record)
+        await ctx.connection.execute("select pg_sleep(30)")
+
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, handle, job_timeout=0.2):
+            await until(stands(desk, "errored"))
+        assert await desk.effects() == []
+        assert "longer than 0.2 s" in (await desk.row(1))["failure_message"]
+
+    play(run, shared_url, scene, retry_after=60)
+
+
+def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Run, shared_url: str) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await writes(ctx, record)
+        await asyncio.sleep(30)
+
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, handle) as said:
+            await until(lambda: asyncio.sleep(0, any(isinstance(event, JobStarted) for event in said)))
+            await asyncio.sleep(0.2)
+        row = await desk.row(1)
+        assert (row["state"], row["num_failures"], row["num_resets"]) == ("queued", 0, 0)
+        assert await desk.effects() == []
+        assert not any(isinstance(event, JobLost) for event in said)
+
+    play(run, shared_url, scene)
+
+
+def test_its_lock_keeps_a_long_record_alive_without_a_heartbeat(run: Run, shared_url: str) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await asyncio.sleep(2.5)
+        await writes(ctx, record)
+
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, handle) as said:
+
+            async def looked() -> bool:
+                assert not await asyncio.to_thread(desk.heart.reset_stalled, 0.0)
+                return bool((await desk.row(1))["state"] == "completed")
+
+            await until(looked)
+            assert not any(isinstance(event, JobLost) for event in said)
+        assert await desk.effects() == ["done"]
+
+    play(run, shared_url, scene)
+
+
+def test_a_transaction_that_somebody_terminates_ends_as_an_error_and_nothing_of_it_stays(
+    run: Run, shared_url: str
+) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await writes(ctx, record)
+        async with await psycopg.AsyncConnection.connect(shared_url, autocommit=True) as other:
+            await other.execute("select pg_terminate_backend(%s)", (ctx.connection.info.backend_pid,))
+        await asyncio.sleep(0.05)
+
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, handle):
+            await until(stands(desk, "errored"))
+        assert await desk.effects() == []
+
+    play(run, shared_url, scene, retry_after=60)
+
+
+def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url: str) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await writes(ctx, record)
+        await ctx.store.requeue(record, 3600)
+
+    async def scene(desk: Desk) -> None:
+        async with at_work(desk, handle) as said:
+            await until(lambda: asyncio.sleep(0, any(isinstance(event, JobEnded) for event in said)))
+        row = await desk.row(1)
+        assert (row["state"], row["num_failures"], await desk.effects()) == ("queued", 0, ["done"])
+
+    play(run, shared_url, scene)

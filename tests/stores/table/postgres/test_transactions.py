@@ -1,0 +1,320 @@
+"""Transactional handlers: what they do is committed with their record's state, or nobody ever sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.errors import LeaseLost, LogRefused, NonRetryable, StoreUnreachable
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.handler import Attempt
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import Cancel, Complete, Retry
+from stowhand.store import Verdict
+from stowhand.stores.table.postgres import hold
+from tests.conftest import Run
+from tests.stores.table.postgres.attempts import WRITE, Desk, leaves_a_pipeline, opened, write
+
+Scene = Callable[[Desk], Awaitable[None]]
+
+
+def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
+    async def go() -> None:
+        async with opened(url, **options) as desk:
+            await scene(desk)
+
+    run(go())
+
+
+def test_what_a_handler_did_and_its_records_state_become_visible_together(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        async with desk.attempt() as attempt:
+            await write("done")(attempt)
+            assert (await desk.effects(), (await desk.row(1))["state"]) == ([], "processing")
+            assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
+        row = await desk.row(1)
+        assert (await desk.effects(), row["state"], row["num_failures"]) == (["done"], "completed", 0)
+        assert row["finished_at"] >= row["started_at"]
+
+    play(run, shared_url, scene)
+
+
+def test_an_unsuccessful_attempt_makes_no_observable_change_but_its_records(run: Run, shared_url: str) -> None:
+    cases: list[tuple[object, str, int]] = [
+        (Retry("no luck"), "errored", 1),
+        (NonRetryable("no luck"), "failed", 1),
+        (Cancel("no luck"), "canceled", 0),
+        (ValueError("no luck"), "errored", 1),
+    ]
+
+    async def scene(desk: Desk) -> None:
+        for outcome, state, failures in cases:
+
+            async def work(attempt: Attempt[Any], outcome: object = outcome) -> object:
+                await write("half")(attempt)
+                await attempt.connection.execute("update jobs set note = 'changed'")
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return outcome
+
+            verdict, row = await desk.run(work)
+            assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, state, failures)
+            assert (await desk.effects(), row["note"]) == ([], "n")
+            assert "no luck" in row["failure_message"]
+            await desk.execute("delete from jobs")
+
+    play(run, shared_url, scene)
+
+
+def test_what_goes_back_to_queued_keeps_what_its_handler_did(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> object:
+        await write("a part")(attempt)
+        await attempt.store.requeue(attempt.lease.job_id, 3600)
+        return Complete()
+
+    async def scene(desk: Desk) -> None:
+        verdict, row = await desk.run(work)
+        assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "queued", 0)
+        assert await desk.effects() == ["a part"]
+        assert row["process_after"] > datetime.now(UTC)
+
+    play(run, shared_url, scene)
+
+
+def test_a_rollback_leaves_the_record_as_it_was_claimed(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        claim = await desk.claim()
+        before = await desk.row(1)
+        async with desk.attempt(claim) as attempt:
+            await write("half")(attempt)
+        assert (await desk.effects(), await desk.row(1)) == ([], before)
+        assert not desk.heart.release([claim.lease])
+        assert (await desk.row(1))["state"] == "queued"
+
+    play(run, shared_url, scene)
+
+
+def test_a_record_that_is_not_ours_any_more_is_not_begun(run: Run, shared_url: str) -> None:
+    changes = (
+        "update jobs set state = 'queued'",
+        "update jobs set worker_hostname = 'w-1/6f1c9d5e-0000-4000-8000-000000000000'",
+        "update jobs set worker_hostname = 'theirs'",
+        "delete from jobs",
+    )
+
+    async def scene(desk: Desk) -> None:
+        for change in changes:
+            claim = await desk.claim()
+            await desk.execute(change)
+            before = await desk.execute("select * from jobs")
+            with pytest.raises(LeaseLost):
+                async with desk.attempt(claim):
+                    pytest.fail("begun")
+            assert await desk.execute("select * from jobs") == before
+            await desk.execute("delete from jobs")
+
+    play(run, shared_url, scene)
+
+
+def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        claim = await desk.claim()
+        await desk.execute("update jobs set cancel = true")
+        with pytest.raises(LeaseLost, match="asked to cancel"):
+            async with desk.attempt(claim):
+                pytest.fail("begun")
+        row = await desk.row(1)
+        assert (row["state"], row["num_failures"], row["finished_at"] is None) == ("canceled", 0, False)
+
+    play(run, shared_url, scene)
+
+
+def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        async with desk.attempt() as attempt:
+            asked = asyncio.create_task(desk.execute("update jobs set cancel = true"))
+            await asyncio.wait([asked], timeout=0.1)
+            assert not asked.done()
+            await desk.settle(attempt, Retry("again"))
+            await asked
+        assert (await desk.row(1))["state"] == "errored"
+        desk.heart.maintain()
+        assert (await desk.row(1))["state"] == "canceled"
+
+    play(run, shared_url, scene)
+
+
+def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
+    run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(desk: Desk) -> None:
+        claim = await desk.claim()
+        async with await psycopg.AsyncConnection.connect(shared_url) as application:
+            await application.execute("select from jobs for update")
+            with monkeypatch.context() as patience:
+                patience.setattr(hold, "LOCK_PATIENCE", 0.1)
+                with pytest.raises(StoreUnreachable, match="lock"):
+                    async with desk.attempt(claim):
+                        pytest.fail("begun")
+            beginning = asyncio.create_task(desk.run(write("late"), claim))
+            await asyncio.wait([beginning], timeout=0.1)
+            assert not beginning.done()
+            beginning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await beginning
+            beginning = asyncio.create_task(desk.run(write("late"), claim))
+            await asyncio.wait([beginning], timeout=0.05)
+            await application.rollback()
+            assert (await beginning)[0] is Verdict.SETTLED
+        assert await desk.effects() == ["late"]
+
+    play(run, shared_url, scene)
+
+
+def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        heart = desk.heart
+        claim = await desk.claim()
+        stale = "update jobs set last_heartbeat_at = now() - interval '1 day', started_at = now() - interval '1 day'"
+        await desk.execute(stale)
+        async with desk.attempt(claim):
+            pulse = heart.beat([claim.lease], 30.0)
+            assert pulse.busy == {(1, claim.lease.token)}
+            assert not heart.reset_stalled(0.0)
+        (reset,) = heart.reset_stalled(0.0)
+        assert (reset.job_id, reset.state) == (1, State.QUEUED)
+
+    play(run, shared_url, scene)
+
+
+def test_rows_that_refer_to_the_record_may_be_written_meanwhile(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        await desk.execute("create table comments (job bigint references jobs)")
+        async with desk.attempt() as attempt:
+            async with asyncio.timeout(2):
+                await desk.execute("insert into comments values (1)")
+            await desk.settle(attempt, Complete())
+
+    play(run, shared_url, scene)
+
+
+def test_logs_are_written_at_the_end_however_it_ends(run: Run, shared_url: str) -> None:
+    first = ExecutionLogEntry(key="step", start_time=datetime(2026, 1, 1, tzinfo=UTC))
+    last = ExecutionLogEntry(key="step", start_time=first.start_time, exit_code=3, out="bad")
+
+    async def work(attempt: Attempt[Any]) -> None:
+        assert await attempt.store.add_execution_log_entry(first) == 1
+        assert await attempt.store.add_execution_log_entry(first) == 2
+        with pytest.raises(LogRefused):
+            await attempt.store.update_execution_log_entry(3, last)
+        await attempt.store.update_execution_log_entry(1, last)
+        if attempt.lease.job_id == 1:
+            raise ValueError("failed")
+
+    async def scene(desk: Desk) -> None:
+        for job_id, state in ((1, "errored"), (2, "completed")):
+            _, row = await desk.run(work)
+            assert (row["id"], row["state"], len(row["execution_logs"])) == (job_id, state, 2)
+            assert row["execution_logs"][0]["exitCode"] == 3
+            await desk.execute("update jobs set state = 'failed' where state = 'errored'")
+
+    play(run, shared_url, scene)
+
+
+def test_the_store_of_an_attempt_works_in_its_transaction(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        await attempt.connection.execute("insert into jobs (state) values ('errored'), ('completed')")
+        assert await attempt.store.count_by_state("errored") == 1
+        assert await attempt.store.exists("completed")
+        with pytest.raises(Exception, match="no_such_column"):
+            await attempt.store.exists("queued", conditions=[("no_such_column")])
+        await attempt.store.requeue(2, 60)
+        raise ValueError("undo it")
+
+    async def scene(desk: Desk) -> None:
+        claim = await desk.claim(rows=2)
+        before = await desk.row(2)
+        _, row = await desk.run(work, claim)
+        assert (row["state"], "undo it" in row["failure_message"]) == ("errored", True)
+        assert await desk.row(2) == before
+        assert len(await desk.execute("select id from jobs")) == 2
+
+    play(run, shared_url, scene)
+
+
+def test_settings_of_a_handler_do_not_reach_the_next(run: Run, shared_url: str) -> None:
+    seen: list[object] = []
+
+    async def work(attempt: Attempt[Any]) -> None:
+        cursor = await attempt.connection.execute("select current_setting('search_path'), pg_backend_pid()")
+        seen.append(await cursor.fetchone())
+        await attempt.connection.execute("set search_path = nowhere")
+
+    async def scene(desk: Desk) -> None:
+        for _ in range(2):
+            verdict, _ = await desk.run(work)
+            assert verdict is Verdict.SETTLED
+        assert len(set(seen)) == 1  # one connection served both
+
+    play(run, shared_url, scene)
+
+
+def test_an_applications_pool_gets_its_connections_back_as_they_were(run: Run, shared_url: str) -> None:
+    from psycopg_pool import AsyncConnectionPool
+
+    async def go() -> None:
+        async with (
+            AsyncConnectionPool(shared_url, min_size=1, max_size=1, open=False) as pool,
+            opened(shared_url, pool) as desk,
+        ):
+            for _ in range(2):
+                verdict, _ = await desk.run(write("pooled"))
+                assert verdict is Verdict.SETTLED
+            async with desk.attempt() as attempt:
+                await attempt.connection.execute(WRITE, (1, "half"))
+            async with pool.connection() as connection:
+                assert not connection.autocommit
+                assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            assert await desk.effects() == ["pooled", "pooled"]
+            assert (await desk.run(leaves_a_pipeline))[1]["state"] == "errored"
+            async with asyncio.timeout(5), pool.connection() as connection:
+                assert await (await connection.execute("select 1")).fetchone() == (1,)
+
+    run(go())
+
+
+def test_what_cannot_be_serialized_is_an_error(run: Run, shared_url: str) -> None:
+    async def looks_and_writes(attempt: Attempt[Any]) -> None:
+        await attempt.connection.execute("select count(*) from effects")
+        await write("one")(attempt)
+
+    async def go() -> None:
+        place = f"{shared_url}&options=-c%20default_transaction_isolation%3Dserializable"
+        async with opened(shared_url, place) as desk:
+            first = await desk.claim(rows=2)
+            async with desk.attempt(first) as attempt:
+                await looks_and_writes(attempt)
+                verdict, row = await desk.run(looks_and_writes)
+                assert (verdict, row["state"]) == (Verdict.SETTLED, "completed")
+                assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
+            row = await desk.row(first.lease.job_id)
+            assert (row["state"], await desk.effects()) == ("errored", ["one"])
+            assert "could not serialize" in row["failure_message"]
+
+    run(go())
+
+
+def test_jobs_to_enqueue_are_refused_and_the_work_is_undone(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        async with desk.attempt() as attempt:
+            await write("half")(attempt)
+            attempt.then.append(NewJob(task="other"))
+            assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
+        assert ((await desk.row(1))["state"], await desk.effects()) == ("failed", [])
+
+    play(run, shared_url, scene)

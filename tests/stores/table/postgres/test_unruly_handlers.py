@@ -1,0 +1,299 @@
+"""What a transactional handler may do to its connection, and what becomes of its record all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.handler import Attempt
+from stowhand.lifecycle import Cancel, Complete, Retry
+from stowhand.store import Verdict
+from stowhand.stores.table.postgres import hold
+from tests.conftest import Run
+from tests.stores.table.postgres.attempts import WRITE, Desk, Work, leaves_a_pipeline, opened, write
+
+Scene = Callable[[Desk], Awaitable[None]]
+LEFT: list[object] = []
+
+
+def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
+    async def go() -> None:
+        async with opened(url, **options) as desk:
+            await scene(desk)
+
+    run(go())
+
+
+async def swallows_an_error(attempt: Attempt[Any]) -> None:
+    with pytest.raises(psycopg.Error):
+        await attempt.connection.execute("select 1/0")
+
+
+async def commits(attempt: Attempt[Any]) -> None:
+    await attempt.connection.execute("commit")
+
+
+async def rolls_back(attempt: Attempt[Any]) -> None:
+    await attempt.connection.execute("rollback")
+
+
+async def begins_anew(attempt: Attempt[Any]) -> None:
+    await attempt.connection.execute("commit and chain")
+    await attempt.connection.execute(WRITE, (0, "x"))
+
+
+async def commits_and_fails(attempt: Attempt[Any]) -> None:
+    await begins_anew(attempt)
+    await swallows_an_error(attempt)
+
+
+async def leaves_a_copy(attempt: Attempt[Any]) -> None:
+    copy = attempt.connection.cursor().copy("copy effects (what) from stdin")
+    await (await copy.__aenter__()).write(b"x\n")
+    LEFT.append(copy)
+
+
+async def breaks_the_connection(attempt: Attempt[Any]) -> None:
+    with pytest.raises(psycopg.OperationalError):
+        await attempt.connection.execute("select pg_terminate_backend(pg_backend_pid())")
+
+
+async def breaks_a_deferred_constraint(attempt: Attempt[Any]) -> None:
+    await attempt.connection.execute("create table parents (id int primary key)")
+    await attempt.connection.execute(
+        "create table children (parent int references parents deferrable initially deferred)"
+    )
+    await attempt.connection.execute("insert into children values (7)")
+
+
+async def turns_it_read_only(attempt: Attempt[Any]) -> None:
+    await attempt.connection.execute("set transaction read only")
+
+
+UNRULY: dict[Work, str] = {
+    swallows_an_error: "one of its statements had failed",
+    commits: "ended the transaction itself",
+    rolls_back: "ended the transaction itself",
+    begins_anew: "ended the transaction itself",
+    commits_and_fails: "ended the transaction itself",
+    leaves_a_copy: "left a stream, a COPY or a pipeline open",
+    leaves_a_pipeline: "left a stream, a COPY or a pipeline open",
+    breaks_the_connection: "broke",
+    breaks_a_deferred_constraint: "violates foreign key",
+    turns_it_read_only: "read-only",
+}
+
+
+def test_what_cannot_be_committed_is_an_error_that_says_why(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        for number, (unruly, why) in enumerate(UNRULY.items(), 1):
+            verdict, row = await desk.run(unruly)
+            assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1), unruly
+            assert why in row["failure_message"]
+            await desk.execute("update jobs set state = 'failed'")
+            # Whatever it left behind, the next attempt has nothing of it.
+            assert (await desk.run(write("next")))[0] is Verdict.SETTLED
+            assert await desk.effects() == ["next"] * number, unruly
+
+    play(run, shared_url, scene)
+
+
+def test_an_unruly_attempt_that_fails_is_recorded_as_it_failed(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        for unruly, why in UNRULY.items():
+
+            async def work(attempt: Attempt[Any], unruly: Work = unruly) -> None:
+                await unruly(attempt)
+                raise ValueError("its own")
+
+            verdict, row = await desk.run(work)
+            assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1), unruly
+            assert "its own" in row["failure_message"]
+            assert ("ended the transaction" in row["failure_message"]) is ("ended" in why), unruly
+            await desk.execute("update jobs set state = 'failed'")
+        assert await desk.effects() == []
+
+    play(run, shared_url, scene)
+
+
+def test_the_verbs_that_end_a_transaction_are_refused_at_once(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        for verb in ("commit", "rollback", "close"):
+            with pytest.raises(psycopg.ProgrammingError, match="ends with the attempt"):
+                await getattr(attempt.connection, verb)()
+        await write("goes on")(attempt)
+
+    async def scene(desk: Desk) -> None:
+        assert (await desk.run(work))[0] is Verdict.SETTLED
+        assert await desk.effects() == ["goes on"]
+
+    play(run, shared_url, scene)
+
+
+def test_a_block_of_its_own_may_fail_alone(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        await write("before")(attempt)
+        try:
+            async with attempt.connection.transaction():
+                await write("inside")(attempt)
+                await attempt.connection.execute("select 1/0")
+        except psycopg.errors.DivisionByZero:
+            await write("caught")(attempt)
+        async with attempt.connection.transaction():
+            await write("after")(attempt)
+
+    async def scene(desk: Desk) -> None:
+        _, row = await desk.run(work)
+        assert (row["state"], await desk.effects()) == ("completed", ["before", "caught", "after"])
+
+    play(run, shared_url, scene)
+
+
+def test_a_block_that_was_never_left_is_committed_with_the_rest(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        await attempt.connection.transaction().__aenter__()
+        await write("inside")(attempt)
+
+    async def scene(desk: Desk) -> None:
+        _, row = await desk.run(work)
+        assert (row["state"], await desk.effects()) == ("completed", ["inside"])
+
+    play(run, shared_url, scene)
+
+
+def test_a_task_that_goes_on_reaches_neither_its_own_transaction_nor_the_next(run: Run, shared_url: str) -> None:
+    left: list[asyncio.Task[Any]] = []
+    go_on = asyncio.Event()
+
+    async def leaks(attempt: Attempt[Any]) -> None:
+        async def later() -> None:
+            await go_on.wait()
+            await attempt.connection.execute(WRITE, (0, "leaked"))
+
+        await write("one")(attempt)
+        left.append(asyncio.create_task(later()))
+
+    async def scene(desk: Desk) -> None:
+        assert (await desk.run(leaks))[0] is Verdict.SETTLED
+        async with desk.attempt() as attempt:
+            go_on.set()
+            with pytest.raises(psycopg.InterfaceError, match="is over"):
+                await left[0]
+            await write("two")(attempt)
+            await desk.settle(attempt, Complete())
+        assert await desk.effects() == ["one", "two"]
+
+    play(run, shared_url, scene)
+
+
+def test_a_statement_that_runs_on_holds_nobody_up_for_long(
+    run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def leaks(attempt: Attempt[Any]) -> None:
+        await write("one")(attempt)
+        left.append(asyncio.create_task(attempt.connection.execute("select pg_sleep(60)")))
+        await asyncio.sleep(0.05)
+
+    async def scene(desk: Desk) -> None:
+        monkeypatch.setattr(hold, "PATIENCE", 0.2)
+        async with asyncio.timeout(5):
+            verdict, row = await desk.run(leaks)
+        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "errored", [])
+        assert "a statement still ran" in row["failure_message"]
+        with pytest.raises(psycopg.Error):
+            await left[0]
+
+    play(run, shared_url, scene)
+
+
+def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str) -> None:
+    streams: list[AsyncIterator[Any]] = []
+
+    async def work(attempt: Attempt[Any]) -> None:
+        stream = attempt.connection.cursor().stream("select generate_series(1, 100000)")
+        await anext(stream)
+        streams.append(stream)
+
+    async def scene(desk: Desk) -> None:
+        async with asyncio.timeout(hold.PATIENCE):
+            _, row = await desk.run(work)
+        assert (row["state"], "left a stream" in row["failure_message"]) == ("errored", True)
+        streams.clear()
+
+    play(run, shared_url, scene)
+
+
+@pytest.mark.parametrize("outcome", [Cancel("stopped"), Retry("timed out")])
+def test_a_handler_cancelled_in_a_query_is_settled_in_its_transaction(run: Run, shared_url: str, outcome: Any) -> None:
+    async def scene(desk: Desk) -> None:
+        async with desk.attempt() as attempt:
+            await write("half")(attempt)
+            query = asyncio.create_task(attempt.connection.execute("select pg_sleep(60)"))
+            await asyncio.sleep(0.05)
+            query.cancel()
+            async with asyncio.timeout(5):
+                await asyncio.wait([query])
+                assert await desk.settle(attempt, outcome) is Verdict.SETTLED
+        assert ((await desk.row(1))["state"], await desk.effects()) == (judged_state(outcome), [])
+
+    play(run, shared_url, scene)
+
+
+def judged_state(outcome: object) -> str:
+    return "canceled" if isinstance(outcome, Cancel) else "errored"
+
+
+def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url: str) -> None:
+    settings = (
+        "set local search_path = elsewhere",
+        "set search_path = elsewhere",
+        "set local role nobody_much",
+        "set local statement_timeout = 1",
+        "set local timezone = 'America/New_York'",
+    )
+
+    async def scene(desk: Desk) -> None:
+        await desk.execute("drop schema if exists elsewhere cascade")
+        await desk.execute("create schema elsewhere")
+        await desk.execute("create table elsewhere.jobs (like public.jobs including all)")
+        await desk.execute("do $$ begin create role nobody_much; exception when duplicate_object then null; end $$")
+        for setting in settings:
+
+            async def work(attempt: Attempt[Any], setting: str = setting) -> None:
+                await attempt.connection.execute(setting.encode())
+
+            verdict, row = await desk.run(work)
+            assert (verdict, row["state"]) == (Verdict.SETTLED, "completed"), (setting, row["failure_message"])
+
+    play(run, shared_url, scene)
+
+
+def test_a_handler_that_deletes_its_record_keeps_what_it_did(run: Run, shared_url: str) -> None:
+    async def scene(desk: Desk) -> None:
+        async with desk.attempt() as attempt:
+            await write("moved")(attempt)
+            await attempt.connection.execute("delete from jobs where id = %s", (attempt.lease.job_id,))
+            assert await desk.settle(attempt, Complete()) is Verdict.LOST
+        assert (await desk.execute("select id from jobs"), await desk.effects()) == ([], ["moved"])
+
+    play(run, shared_url, scene)
+
+
+def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_record(run: Run, shared_url: str) -> None:
+    async def fails(attempt: Attempt[Any]) -> None:
+        await write("half")(attempt)
+        raise ValueError("x" * 5000)
+
+    async def scene(desk: Desk) -> None:
+        await desk.execute("alter table jobs add check (length(failure_message) < 1000)")
+        verdict, row = await desk.run(fails)
+        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "failed", [])
+        assert "could not be written" in row["failure_message"]
+
+    play(run, shared_url, scene)

@@ -1,0 +1,31 @@
+"""A file of the application's own for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.table.sqlite.application import Application
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., Application]]:
+    """An application with a table of its own making."""
+    applications: list[Application] = []
+
+    def make(*given: Any, **options: Any) -> Application:
+        applications.append(Application(tmp_path / f"app{len(applications)}.db", *given, **options))
+        return applications[-1]
+
+    yield make
+    for application in applications:
+        application.end()
+
+
+@pytest.fixture
+def app(made: Callable[..., Application]) -> Application:
+    """An application with the table ``uploads``."""
+    return made()

@@ -1,0 +1,131 @@
+"""What is wrong with a table is found, with DDL that mends it; what cannot be served is refused, and not touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stowhand.conditions import sql
+from stowhand.errors import ConfigurationError, TableUnsuitable
+from stowhand.handler import Attempt
+from stowhand.stores.table.backend import Finding
+from tests.conftest import Run
+from tests.stores.table.sqlite.application import TABLE, Application, claimed
+
+Made = Callable[..., Application]
+PLAIN = re.sub(r"CREATE INDEX.*", "", TABLE.format(moment="TEXT"))
+
+
+def check(app: Application, run: Run, **options: Any) -> list[Finding]:
+    table = app.table(**options)
+    return list(run(table.check()))
+
+
+def altered(column: str, line: str) -> str:
+    """The table with this line for that column."""
+    return re.sub(rf"^    {column} .*$", f"    {line}", PLAIN, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "problem"),
+    [
+        (altered("process_after", ""), "no column process_after"),
+        (altered("num_resets", "num_reset INTEGER,"), "{\"num_resets\": 'num_reset'}"),
+        (altered("worker_hostname", ""), "no column worker_hostname"),
+        (altered("state", "state INTEGER,"), "column state is INTEGER: it must keep text"),
+        (altered("failure_message", "failure_message REAL,"), "failure_message is REAL"),
+        (altered("num_failures", "num_failures TEXT NOT NULL DEFAULT '0',"), "num_failures is TEXT: it must keep"),
+        (altered("finished_at", "finished_at TEXT NOT NULL DEFAULT '',"), "finished_at is NOT NULL; a worker"),
+        (altered("execution_logs", "execution_logs TEXT NOT NULL DEFAULT '[]',"), "execution_logs is NOT NULL"),
+        (altered("started_at", "started_at TEXT AS (queued_at),"), "started_at computes itself"),
+        (altered("id", "id INTEGER,"), "id has no unique index"),
+        (altered("state", "state TEXT,"), "state has no default"),
+        (altered("state", "state TEXT DEFAULT 'new',"), "state has the default 'new'"),
+        ("CREATE TABLE other (n)", "there is no table uploads"),
+        (re.sub(r"\);\s*$", ") STRICT;", altered("cancel", "cancel BLOB,")), "cancel is BLOB"),
+    ],
+)  # fmt: skip
+def test_each_trouble_is_found_and_its_ddl_mends_it(made: Made, run: Run, ddl: str, problem: str) -> None:
+    app = made(ddl)
+    found = check(app, run)
+    told = [finding for finding in found if problem in finding.problem]
+    assert told, found
+    for finding in found:
+        app.raw.executescript(finding.mend)
+    assert check(app, run) == []
+    if "CREATE TABLE other" not in ddl:
+        app.sql("INSERT INTO uploads (path) VALUES ('x')") if "id has no" not in problem else app.add(id=7)
+        assert run(_claim_one(app)) == app.sql("SELECT id FROM uploads")[0][0]
+
+
+async def _claim_one(app: Application) -> Any:
+    return (await claimed(await app.served())).lease.job_id
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"table_name": "uploda"}, "did you mean table_name='uploads'"),
+        ({"table_name": "app.uploads"}, "no file is attached as app"),
+        ({"table_name": "shown"}, "shown is a view; give the table itself"),
+        ({"table_name": "words"}, "words is a virtual table"),
+        ({"view_name": "nothing"}, "there is no view nothing"),
+        ({"view_name": "keyless"}, "keyless has no column id"),
+        ({"view_name": "twice"}, "twice shows a record more than once"),
+        ({"column_expressions": ["id", "sizes"]}, "sizes"),
+        ({"order_by_expression": sql("nonsense(")}, "order_by_expression"),
+        ({"alternate_column_names": {"cancel": "stop"}}, "no column stop \\(for cancel\\)"),
+        ({"alternate_column_names": {"lease_token": "holder"}}, "no column holder"),
+    ],
+)
+def test_what_the_options_say_is_compared_with_the_file(
+    app: Application, run: Run, options: dict[str, Any], problem: str
+) -> None:
+    app.raw.executescript(
+        "CREATE VIEW shown AS SELECT * FROM uploads; CREATE VIEW keyless AS SELECT size FROM uploads;"
+        "CREATE VIEW twice AS SELECT * FROM uploads UNION ALL SELECT * FROM uploads;"
+        "CREATE VIRTUAL TABLE words USING fts5 (id, state)"
+    )
+    app.add()
+    fatal = [finding for finding in check(app, run, **options) if finding.fatal]
+    assert re.search(problem, "\n".join(finding.problem for finding in fatal)), fatal
+    if "more than once" not in problem:  # that is seen in rows, and none is looked at to open
+        with pytest.raises(TableUnsuitable, match=problem):
+            run(app.table(**options).open())
+    assert app.states() == ["queued"]
+
+
+def test_states_that_nobody_knows_are_told_of_and_do_no_harm(app: Application, run: Run) -> None:
+    for state in (None, "new", "new", "queued"):
+        app.add(state=state)
+    told = [finding for finding in check(app, run) if "records have" in finding.problem]
+    assert not any(finding.fatal for finding in told)
+    assert "2 of the first 10000 records have the state 'new'" in told[0].problem
+    assert "no state (NULL)" in told[1].problem
+    app.raw.executescript(told[1].mend)
+    assert app.states() == ["queued", "new", "new", "queued"]
+
+
+def test_moments_that_are_none_are_told_of(app: Application, run: Run) -> None:
+    for after in ("soon", "2024-05-01T12:00:00Z", None):
+        app.add(process_after=after)
+    assert "process_after of 1 waiting records holds no moment" in "".join(one.problem for one in check(app, run))
+
+
+def test_a_file_that_may_only_be_read_is_said_to(app: Application, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may write everywhere, so the kernel cannot be asked.
+    monkeypatch.setattr("stowhand.stores.table.sqlite.catalog.os.access", lambda path, mode: False)
+    with pytest.raises(TableUnsuitable, match="may not be written"):
+        run(app.table().open())
+
+
+def test_transactional_handlers_are_refused(app: Application, run: Run) -> None:
+    async def scenario() -> None:
+        table = await app.served()
+        with pytest.raises(ConfigurationError, match="transactional handlers need PostgreSQL"):
+            await table.begin(Attempt.__new__(Attempt))
+
+    run(scenario())

@@ -1,0 +1,197 @@
+"""Several programs on one file, in either journal mode: nothing is claimed twice, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from stowhand.database import sqlite_connection
+from stowhand.errors import StoreUnreachable
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED
+from tests.conftest import Run
+from tests.stores.table.sqlite.application import Application, asking, claimed, keys
+from tests.stores.table.sqlite.programs import line, start, tell
+
+Made = Callable[..., Application]
+both = pytest.mark.parametrize("journal", ["delete", "wal"])
+
+
+@both
+def test_processes_never_claim_the_same_record(made: Made, journal: str) -> None:
+    app = made(journal=journal)
+    ids = [app.add() for _ in range(45)]
+    workers = [start("drain", app.path) for _ in range(2)]
+    for worker in workers:
+        tell(worker)
+    found = [Counter(map(int, worker.communicate(timeout=60)[0].split())) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert all(found), "one of the two had nothing to do, so this proved nothing"
+    assert found[0] + found[1] == Counter(ids)
+    assert set(app.states()) == {"completed"}
+    assert app.sql("PRAGMA journal_mode") == [(journal,)]
+
+
+def test_what_a_killed_process_had_claimed_comes_back(app: Application, run: Run) -> None:
+    key = app.add()
+    worker = start("hold", app.path)
+    tell(worker)
+    assert line(worker) == str(key)
+    worker.kill()
+    worker.communicate()
+    assert app.states() == ["processing"]
+
+    async def scenario() -> None:
+        table = await app.served(pinned=False, stalled_max_age=0.05)
+        heart = table.heart()
+        await asyncio.sleep(0.06)
+        back = heart.reset_stalled(0.0)
+        assert [(job.job_id, job.worker, job.state) for job in back] == [(key, "doomed", "queued")]
+        assert await keys(table) == [key]
+        heart.close()
+
+    run(scenario())
+
+
+@both
+def test_an_applications_transaction_is_waited_for_and_never_undone(made: Made, run: Run, journal: str) -> None:
+    app = made(journal=journal)
+    key = app.add()
+    writer = start("write", app.path)
+
+    async def scenario() -> None:
+        table = await app.served(pinned=False)
+        # Looking needs no lock.
+        assert await table.exists([State.QUEUED])
+        claiming = asyncio.create_task(claimed(table))
+        await asyncio.sleep(0.05)
+        assert not claiming.done()
+        await asyncio.to_thread(writer.communicate, "\n")
+        assert (await claiming).lease.job_id == key
+        assert await keys(table) == [key + 1]
+
+    run(scenario())
+
+
+@both
+def test_whoever_holds_the_lock_for_too_long_is_named(
+    made: Made, run: Run, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
+    monkeypatch.setattr(sqlite_connection, "BUSY_DEADLINE", 0.1)
+    app = made(journal=journal)
+    app.add()
+    writer = start("write", app.path)
+
+    async def scenario() -> None:
+        table = await app.served(pinned=False)
+        heart = table.heart()
+        with pytest.raises(StoreUnreachable) as raised:
+            await table.claim(asking())
+        if sys.platform == "linux":
+            assert f"process {writer.pid}" in str(raised.value)
+        with pytest.raises(StoreUnreachable):
+            heart.abandon("00000000-0000-4000-8000-000000000000")
+        heart.close()
+
+    run(scenario())
+    writer.communicate("\n")
+    assert app.states() == ["queued", "queued"]
+
+
+def test_a_commit_waits_for_a_reader_without_write_ahead_logging(app: Application, run: Run) -> None:
+    key = app.add()
+    app.sql("BEGIN")
+    app.sql("SELECT * FROM uploads")
+
+    async def scenario() -> None:
+        table = await app.served(pinned=False)
+        claiming = asyncio.create_task(claimed(table))
+        await asyncio.sleep(0.15)
+        assert not claiming.done()
+        app.sql("COMMIT")
+        taken = await claiming
+        assert taken.lease.job_id == key
+        assert await table.settle([(taken.lease, COMPLETED)]) == ["settled"]
+
+    run(scenario())
+
+
+@both
+def test_a_worker_is_woken_by_a_record_that_is_due_and_by_no_other_commit(made: Made, run: Run, journal: str) -> None:
+    app = made(journal=journal)
+    app.raw.executescript("CREATE TABLE other (n INTEGER)")
+
+    async def scenario() -> None:
+        table = await app.served(pinned=False)
+        waiting = asyncio.create_task(table.wait(20))
+        for n in range(3):
+            app.sql("INSERT INTO other VALUES (?)", n)
+            app.add(process_after="2999-01-01")
+            await asyncio.sleep(0.03)
+        assert not waiting.done()
+        # Somebody who is just writing is no news, and no trouble.
+        app.sql("BEGIN EXCLUSIVE")
+        await asyncio.sleep(0.03)
+        assert not waiting.done()
+        app.sql("INSERT INTO uploads (size) VALUES (1)")
+        app.sql("COMMIT")
+        assert await waiting
+        assert len(await keys(table)) == 1
+        # Its own commits are no news either.
+        assert not await table.wait(0.05)
+
+    run(scenario())
+
+
+def test_an_idle_claim_takes_no_lock(app: Application, run: Run) -> None:
+    app.add(process_after="2999-01-01")
+
+    async def scenario() -> None:
+        table = await app.served(pinned=False)
+        app.sql("BEGIN IMMEDIATE")
+        assert await keys(table) == []
+        heart = table.heart()
+        assert heart.reset_stalled(0.0) == []
+        heart.maintain()
+        heart.close()
+        app.sql("ROLLBACK")
+
+    run(scenario(), timeout=5)
+
+
+def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
+    app: Application, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stowhand.stores.table.sqlite import heart as module
+
+    monkeypatch.setattr(module, "SHORT", 0.0)
+    app.add(state="processing", last_heartbeat_at="2024-05-01 11:00:00")
+
+    async def scenario() -> None:
+        table = await app.served()
+        heart = table.heart()
+        assert heart.reset_stalled(0.0) == []
+        monkeypatch.undo()
+        assert len(heart.reset_stalled(0.0)) == 1
+        heart.close()
+
+    run(scenario())
+
+
+def test_a_file_that_is_not_there_is_not_made(app: Application, run: Run) -> None:
+    app.raw.close()
+    app.path.unlink()
+
+    async def scenario() -> None:
+        table = app.table()
+        with pytest.raises(StoreUnreachable, match="the application's to make"):
+            await table.open()
+        assert not app.path.exists()
+
+    run(scenario())
+    app.raw = sqlite3.connect(":memory:")

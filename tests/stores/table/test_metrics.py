@@ -1,0 +1,143 @@
+"""Metrics of a table's workers, store and resetter."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.handler import Attempt
+from stowhand.observe.table_metrics import TableMetrics
+from stowhand.options import WorkerOptions
+from stowhand.resetter import Resetter, ResetterOptions
+from stowhand.service.run_all import run_all
+from stowhand.testing import FakeClock
+from stowhand.worker import Worker
+from tests.conftest import Run
+from tests.stores.table.conftest import Place
+from tests.stores.table.desk import claimed, opened, until
+
+
+class Shop:
+    """A registry, and what it says."""
+
+    def __init__(self, **given: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = TableMetrics(self.registry, **given)
+
+    def __getitem__(self, what: tuple[str, dict[str, str]]) -> float:
+        value = self.registry.get_sample_value(f"stowhand_table_{what[0]}", what[1])
+        assert value is not None, f"{what}: not among\n{generate_latest(self.registry).decode()}"
+        return value
+
+
+class Halves:
+    """Every second record fails."""
+
+    async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        pass
+
+    async def handle(self, ctx: Attempt[Any], record: Any) -> None:
+        await asyncio.sleep(0.01)
+        if record.path == "bad":
+            raise ValueError("no")
+
+    async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        pass
+
+
+def test_hooks_calls_and_the_queue_are_counted(run: Run, on_sqlite: Place) -> None:
+    shop = Shop()
+
+    async def story() -> None:
+        on_sqlite.add("good", "bad", "fine")
+        async with opened(on_sqlite, events=shop.metrics.of_store(Events())) as store:
+            await shop.metrics.sample(store)
+            assert shop["queue_total", {"store": "uploads"}] == 3
+            assert shop["queue_longest_wait_seconds", {"store": "uploads"}] > 0
+            assert shop["queue_oldest_claim_seconds", {"store": "uploads"}] == 0
+            events = shop.metrics.of_worker("indexer", Events())
+            await Worker(store, Halves(), WorkerOptions(once=True), events=events).run()
+            await shop.metrics.sample(store)
+
+    run(story())
+    for hook, errors in (("pre_handle", 0), ("handle", 1), ("post_handle", 0)):
+        labels = {"worker": "indexer", "op": hook}
+        assert shop["worker_total", labels] == shop["worker_duration_seconds_count", labels] == 3
+        assert shop["worker_errors_total", labels] == errors
+    assert shop["worker_duration_seconds_sum", {"worker": "indexer", "op": "handle"}] >= 0.03
+    assert shop["worker_handlers", {"worker": "indexer"}] == 3
+    assert shop["store_total", {"store": "uploads", "op": "claim"}] >= 2
+    assert shop["store_errors_total", {"store": "uploads", "op": "claim"}] == 0
+    assert shop["store_duration_seconds_count", {"store": "uploads", "op": "settle"}] >= 1
+    assert shop["queue_total", {"store": "uploads"}] == 0
+
+
+def test_resets_are_counted_and_what_was_reset_too_often_apart(run: Run, on_sqlite: Place) -> None:
+    shop = Shop()
+
+    async def story() -> None:
+        on_sqlite.add("orphan")
+        on_sqlite.add("killer", num_resets=1)
+        table: dict[str, Any] = {"stalled_max_age": 0.2, "heartbeat_interval": 0.05, "max_num_resets": 1}
+        async with opened(on_sqlite, **table) as store:
+            assert len(await claimed(store)) == 2
+            events = shop.metrics.of_resetter("sweeper", Events())
+            resetter = Resetter(store, ResetterOptions(interval=0.05), events=events)
+            sampler = shop.metrics.sampler(store, 0.05)
+            watch = Watch(on_sqlite)
+            await run_all(watch, resetter, sampler)
+            assert shop["queue_total", {"store": "uploads"}] == 1
+
+    run(story())
+    assert shop["resetter_resets_total", {"resetter": "sweeper"}] == 1
+    assert shop["resetter_reset_failures_total", {"resetter": "sweeper"}] == 1
+    assert shop["resetter_errors_total", {"resetter": "sweeper"}] == 0
+
+
+class Watch:
+    """Ends when the resetter has done its work, and the sampler has seen it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    async def run(self) -> None:
+        await until(lambda: sorted(self.place.states()) == ["failed", "queued"])
+        await asyncio.sleep(0.2)
+
+    def stop(self, *, now: bool = False) -> None:
+        pass
+
+
+def test_the_gauge_of_handlers_shows_the_most_of_the_last_five_seconds() -> None:
+    clock = FakeClock()
+    shop = Shop(clock=clock)
+    from stowhand.observe.table_metrics import _Most
+
+    most = _Most(shop.metrics._handlers.labels("w"), clock)
+
+    async def story() -> None:
+        for _ in range(3):
+            most.more()
+        for _ in range(3):
+            most.less()
+        await clock.advance(4)
+        assert shop["worker_handlers", {"worker": "w"}] == 3, "a scrape between two bursts still sees one"
+        most.more()
+        await clock.advance(1.5)
+        assert shop["worker_handlers", {"worker": "w"}] == 1
+        most.less()
+        await clock.advance(6)
+        assert shop["worker_handlers", {"worker": "w"}] == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_an_interval_that_is_none_is_refused(wrong: float) -> None:
+    with pytest.raises(ConfigurationError, match="interval"):
+        Shop().metrics.sampler(None, wrong)  # type: ignore[arg-type]

@@ -1,0 +1,182 @@
+"""Options of a table: what is refused, all at once, and with the fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from psycopg import sql as composed
+
+from stowhand.conditions import sql
+from stowhand.errors import ConfigurationError
+from stowhand.stores.table import TableOptions, TableStore
+from stowhand.stores.table.expressions import Selected, order_of, selected
+from stowhand.stores.table.names import Column, read_shape
+
+
+@dataclass
+class Upload:
+    id: int
+    path: str
+
+
+def options(**given: Any) -> TableOptions[Any]:
+    return TableOptions(**({"name": "uploads", "table_name": "uploads"} | given))
+
+
+def refused(**given: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        options(**given)
+    return str(caught.value)
+
+
+def test_the_founding_example_is_accepted() -> None:
+    made = options(
+        name="example_job_worker_store",
+        table_name="example_jobs j",
+        view_name="example_jobs_with_repository_name j",
+        column_expressions=["j.id", "j.state", sql("j.repository_name")],
+        scan=tuple,
+        order_by_expression=sql("j.repository_id, j.id"),
+        max_num_resets=5,
+        heartbeat_interval=timedelta(seconds=1),
+        stalled_max_age=timedelta(seconds=5),
+    )
+    assert (made.stalled, made.beat) == (5.0, 1.0)
+
+
+def test_durations_are_exact() -> None:
+    made = options(stalled_max_age=timedelta(milliseconds=250), retry_after=0.000001, heartbeat_interval=0.05)
+    assert (made.stalled, made.retry_delay, made.beat) == (0.25, 0.000001, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": ""}, "name: empty; give 1 to 128 characters"),
+        ({"name": None}, "name: a NoneType"),
+        ({"table_name": "jobs; --"}, "table_name: 'jobs; --' is no name but SQL"),
+        ({"stalled_max_age": 0}, "stalled_max_age: 0 given, must be more than 0"),
+        ({"stalled_max_age": timedelta(seconds=-1)}, "stalled_max_age: -1 day, 23:59:59 given, must be more than 0"),
+        ({"stalled_max_age": True}, "stalled_max_age: a bool given; give a timedelta or seconds"),
+        ({"stalled_max_age": "5s"}, "stalled_max_age: a str given; give a timedelta or seconds"),
+        ({"stalled_max_age": float("nan")}, "stalled_max_age: nan given"),
+        ({"stalled_max_age": float("inf")}, "the limit is 100 years"),
+        ({"heartbeat_interval": 0}, "heartbeat_interval: 0 given, must be more than 0"),
+        ({"cancel_interval": 0.0}, "cancel_interval: 0.0 given, must be more than 0"),
+        ({"retry_after": -0.5}, "retry_after: -0.5 given, must not be negative"),
+        ({"retry_after": None}, "retry_after: a NoneType given"),
+        ({"max_num_resets": True}, "max_num_resets: a bool given; give a whole number"),
+        ({"max_num_resets": -1}, "max_num_resets: -1 given; give 0 to"),
+        ({"max_num_retries": 1.0}, "max_num_retries: a float given; give a whole number"),
+        ({"max_num_retries": 2**31}, "max_num_retries: 2147483648 given"),
+        ({"alternate_column_names": {"staet": "x"}}, "no documented column 'staet'; did you mean 'state'?"),
+        ({"alternate_column_names": {"zzz": "x"}}, "no documented column 'zzz'; there are id, state"),
+        ({"alternate_column_names": {"state": "a b"}}, "alternate_column_names['state']: 'a b' is no name"),
+        ({"alternate_column_names": ["state"]}, "alternate_column_names: a list given; give a dict"),
+        ({"alternate_column_names": {"state": "s", "id": "S"}}, "'id' and 'state' are both the column"),
+        ({"alternate_column_names": {"state": "cancel"}}, "'state' and 'cancel' are both the column 'cancel'"),
+        ({"column_expressions": "id"}, "column_expressions: a str given; give a list: ['id']"),
+        ({"column_expressions": ["id", "lower(x)"]}, 'SQL of your own is written sql("lower(x)")'),
+        ({"column_expressions": [7]}, "column_expressions: a int given; give a column's name, or sql"),
+        ({"order_by_expression": "priority DESC"}, 'written sql("priority DESC")'),
+        ({"record": Upload, "scan": tuple, "column_expressions": ["id"]}, "record and scan: both given"),
+        ({"scan": tuple}, "scan: it takes the values of column_expressions, and there are none"),
+        ({"scan": "row", "column_expressions": ["id"]}, "scan: a str given; give a function"),
+        ({"record": int}, "give a dataclass, a msgspec.Struct or a pydantic model"),
+        ({"record": Upload(1, "")}, "give a dataclass, a msgspec.Struct or a pydantic model"),
+        ({"record_id": "id"}, "record_id: a str given; give a function"),
+        ({"transactional": 1}, "transactional: a int given"),
+        ({"reset_failure_message": ""}, "reset_failure_message: '' given; give a sentence"),
+        ({"notify_channel": ""}, "notify_channel: empty"),
+        ({"notify_channel": "ö" * 40}, "notify_channel: longer than the 63 bytes"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_fix(given: dict[str, Any], said: str) -> None:
+    assert said in refused(**given)
+
+
+def test_records_that_could_not_outlast_three_beats_are_refused_with_the_sum() -> None:
+    said = refused(stalled_max_age=5, heartbeat_interval=10)
+    assert "at least 3 heartbeats, 3 x 10 s = 30 s" in said
+    assert "give stalled_max_age=30, or heartbeat_interval=1.66667" in said
+    assert options(stalled_max_age=0.3, heartbeat_interval=0.1).beat == 0.1
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    said = refused(name="", table_name="a b c", stalled_max_age=0, max_num_resets=-1, order_by_expression="x y")
+    for field in ("name", "table_name", "stalled_max_age", "max_num_resets", "order_by_expression"):
+        assert f"{field}:" in said
+
+
+def test_cancel_is_looked_for_as_often_as_asked_but_never_more_rarely_than_the_beat() -> None:
+    assert options(stalled_max_age=30, cancel_interval=2).beat == 2
+    assert options(stalled_max_age=30, cancel_interval=600).beat == 10
+    assert options(stalled_max_age=30, heartbeat_interval=5, cancel_interval=2).beat == 2
+
+
+def test_changing_the_given_list_or_dict_changes_no_option() -> None:
+    names, columns = {"state": "status"}, ["id"]
+    made = options(alternate_column_names=names, column_expressions=columns)
+    names["id"], columns[0] = "DROP", "DROP TABLE"
+    assert dict(made.alternate_column_names) == {"state": "status"}
+    assert tuple(made.column_expressions) == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "said"),
+    [
+        ("sqlite:///x.db", {"transactional": True}, "transactional: it needs locks of single rows"),
+        ("sqlite:///x.db", {"notify_channel": "x"}, "notify_channel: SQLite has no channels"),
+        ("sqlite://x.db", {}, "three slashes before its file: sqlite:///x.db"),
+        ("mysql://host/db", {}, "no table's store for 'mysql'"),
+        ("jobs.db", {}, "for an SQLite file write sqlite:///jobs.db"),
+        (" ", {}, "the place of the table is empty"),
+        (object(), {}, "must be a psycopg_pool.AsyncConnectionPool"),
+    ],
+)
+def test_a_place_that_cannot_serve_the_options_is_refused(url: Any, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        TableStore(url, options(**given))
+    assert said in str(caught.value)
+
+
+# -- what is selected, and whose turn it is ---------------------------------------------------------
+
+
+def test_the_order_ends_with_the_id_so_that_it_is_total() -> None:
+    shape = read_shape("jobs j", "view v", {"id": "key"})
+    assert order_of(options(), shape) == (Column("key", "v"),)
+    priority = sql("j.priority DESC")
+    assert order_of(options(order_by_expression=priority), shape) == (priority, Column("key", "v"))
+    assert order_of(options(order_by_expression=["j.a", "j.key"]), shape) == (Column("a", "j"), Column("key", "j"))
+
+
+def test_a_record_is_made_of_what_the_expressions_name() -> None:
+    free, own = sql("lower(j.path) AS path"), composed.SQL("1 AS one")
+    made = selected(options(column_expressions=["j.id", free, own]), read_shape("jobs j", None, {}), ["id", "path"])
+    assert made == (Selected(Column("id", "j"), "id"), Selected(free), Selected(own))
+
+
+def test_without_expressions_a_record_is_made_of_its_fields() -> None:
+    class Row(msgspec.Struct):
+        id: int
+        state: str
+        path: str = msgspec.field(name="filePath")
+        absent: int = 0
+
+    shape = read_shape("jobs j", None, {"state": "status"}, folds=False)
+    made = selected(options(record=Row), shape, ["id", "status", "filepath", "unwanted"])
+    assert made == (
+        Selected(Column("id", "j"), "id"),
+        Selected(Column("status", "j"), "state"),
+        Selected(Column("filepath", "j"), "filePath"),
+    )
+
+
+def test_without_a_record_every_column_is_selected() -> None:
+    made = selected(options(), read_shape("jobs", None, {}), ["id", "Path"])
+    assert made == (Selected(Column("id", "jobs"), "id"), Selected(Column("Path", "jobs"), "Path"))

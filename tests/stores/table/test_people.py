@@ -1,0 +1,194 @@
+"""The table's store as people see it: the same on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool
+
+from stowhand.errors import ConfigurationError, InvalidJob, LogRefused
+from stowhand.events import Events, StoreCalled
+from stowhand.handler import Attempt
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED
+from stowhand.queue_store import Done
+from stowhand.store import Verdict
+from stowhand.stores.table import ExecutionLogEntry, TableStore, Where
+from stowhand.unreadable import Unreadable
+from tests.conftest import Run
+from tests.stores.table.conftest import Place
+from tests.stores.table.desk import AT, Upload, claimed, opened, options
+
+
+def test_a_requeued_record_is_taken_from_whoever_runs_it(place: Place, run: Run) -> None:
+    place.add("a.py")
+
+    async def main() -> None:
+        async with opened(place) as store:
+            (claim,) = await claimed(store)
+            assert (await store.requeue(claim.record, timedelta(minutes=1))).done is Done.DONE
+            assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.LOST]
+
+    run(main())
+    assert place.states() == ["queued"]
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "canceled"])
+def test_what_is_over_is_not_requeued(place: Place, run: Run, state: str) -> None:
+    place.add("a.py", state=state)
+
+    async def main() -> None:
+        async with opened(place) as store:
+            answer = await store.requeue(1)
+            assert answer.done is Done.REFUSED
+            assert state in answer.why
+
+    run(main())
+    assert place.states() == [state]
+
+
+@pytest.mark.parametrize("wrong", ["1", True, 1.0, None, 2**63, {"id": "1"}])
+def test_a_key_of_the_wrong_type_changes_nothing(place: Place, run: Run, wrong: Any) -> None:
+    place.add("a.py", state="errored")
+
+    async def main() -> None:
+        async with opened(place) as store:
+            with pytest.raises(InvalidJob, match="id: "):
+                await store.requeue(wrong)
+            with pytest.raises(InvalidJob, match="id: "):
+                await store.logs(wrong)
+
+    run(main())
+    assert place.states() == ["errored"]
+
+
+def test_counts_are_by_state_and_by_condition(place: Place, run: Run) -> None:
+    for state, number in (("queued", 2), ("processing", 1), ("errored", 1), ("completed", 3)):
+        place.add(*["x.py"] * number, state=state)
+    place.add("future.py", size=9, process_after=datetime(2100, 1, 1, tzinfo=UTC).isoformat(sep=" "))
+
+    async def main() -> None:
+        async with opened(place) as store:
+            assert await store.queued_count() == 4
+            assert await store.queued_count(include_processing=True) == 5
+            assert await store.queued_count(conditions=[Where("size", ">", 5)]) == 1
+            assert await store.count_by_state("queued", "processing") == 4
+            assert (await store.counts())[State.COMPLETED] == 3
+            assert await store.counts("failed") == {State.FAILED: 0}
+            assert await store.exists("errored")
+            assert not await store.exists("failed", "canceled")
+            for call in (store.count_by_state, store.exists):
+                with pytest.raises(ConfigurationError, match="states: none given"):
+                    await call()
+            with pytest.raises(ConfigurationError, match="did you mean 'canceled'"):
+                await store.exists("cancelled")
+
+    run(main())
+
+
+def test_durations_are_told_by_the_databases_clock(place: Place, run: Run) -> None:
+    now = datetime(2031, 1, 1, 12, tzinfo=UTC)
+
+    def before(**ago: float) -> str:
+        return (now - timedelta(**ago)).strftime("%Y-%m-%d %H:%M:%S+00:00")
+
+    async def main() -> None:
+        store = TableStore(place.url, options(), _pinned=lambda: now)
+        await store.open()
+        assert await store.max_duration_in_queue() == timedelta(0)
+        assert await store.oldest_claim_age() == timedelta(0)
+        place.add("a.py", queued_at=before(minutes=40), process_after=before(minutes=30))
+        place.add("b.py", state="processing", started_at=before(minutes=2), last_heartbeat_at=before(minutes=1))
+        assert await store.max_duration_in_queue() == timedelta(minutes=30)
+        assert await store.oldest_claim_age() == timedelta(minutes=2)
+        await store.close()
+
+    run(main())
+
+
+def test_rows_of_an_own_statement_become_records(place: Place, run: Run) -> None:
+    place.add("a.py", "b.py", size=5)
+    query = "SELECT id, path, size, execution_logs FROM uploads ORDER BY id"
+
+    async def main() -> None:
+        async with opened(place) as store:
+            made = await store.scan_all(place.sql(query))
+            assert [(one.id, one.path, one.size) for one in made] == [(1, "a.py", 5), (2, "b.py", 5)]
+            assert await store.scan_all([{"size": 5, "path": "a.py", "id": 1, "execution_logs": None}]) == made[:1]
+
+    run(main())
+
+
+def test_rows_of_a_cursor_become_records_by_its_names(on_postgres: Place, run: Run) -> None:
+    on_postgres.add("a.py", size=5)
+    query = "SELECT size, path, execution_logs, id FROM uploads"
+
+    async def main() -> None:
+        async with opened(on_postgres) as store:
+            with psycopg.connect(on_postgres.url) as connection:
+                made = await store.scan_all(connection.execute(query))
+            async with await psycopg.AsyncConnection.connect(on_postgres.url) as other:
+                assert await store.scan_all(await other.execute(query)) == made == [Upload(1, "a.py", 5, [])]
+
+    run(main())
+
+
+def test_an_applications_own_pool_will_do(on_postgres: Place, run: Run) -> None:
+    on_postgres.add("a.py")
+
+    async def main() -> None:
+        async with AsyncConnectionPool(on_postgres.url, min_size=1, max_size=4, open=False) as pool:
+            async with TableStore(pool, options()) as store:
+                (claim,) = await claimed(store)
+                assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.SETTLED]
+            async with pool.connection() as connection:
+                assert await (await connection.execute("SELECT state FROM uploads")).fetchall() == [("completed",)]
+
+    run(main())
+
+
+def test_nothing_that_is_shown_holds_a_password() -> None:
+    store = TableStore("postgresql://me:secret@127.0.0.1:1/app", options())
+    assert "127.0.0.1" in store.description
+    assert "uploads" in store.description
+    assert "secret" not in store.description
+
+
+def test_every_call_is_told_of_with_its_time_and_whether_it_failed(place: Place, run: Run) -> None:
+    place.add("a.py")
+    events = Events()
+    told: list[StoreCalled] = []
+    events.on(StoreCalled, told.append)
+
+    async def main() -> None:
+        async with opened(place, events) as store:
+            (claim,) = await claimed(store)
+            heart = store.heart()
+            heart.beat([claim.lease], 30)
+            heart.close()
+            await store.settle([(claim.lease, COMPLETED)])
+            made = Attempt(claim, 0.0)
+            store.attend(made)
+            with pytest.raises(LogRefused):
+                await made.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=AT))
+
+    run(main())
+    assert [(one.store, one.operation, one.failed) for one in told] == [
+        ("uploads", operation, operation == "add_log") for operation in ("open", "claim", "beat", "settle", "add_log")
+    ]
+    assert all(0 < one.seconds < 30 for one in told)
+
+
+def test_an_unreadable_record_is_in_its_claim(place: Place, run: Run) -> None:
+    place.add("a.py")
+    broken = options(record=None, scan=lambda row: 1 / 0, column_expressions=["id"])
+
+    async def main() -> None:
+        async with TableStore(place.url, broken) as store:
+            (claim,) = await claimed(store)
+            assert claim.record == Unreadable("ZeroDivisionError: division by zero")
+
+    run(main())

@@ -1,0 +1,340 @@
+"""A worker on a user's table, in earnest: real rows, real time, short intervals. (Cases 6.6 of the founding system.)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stowhand.budget import Budget
+from stowhand.clock import stopwatch
+from stowhand.errors import ConfigurationError, NonRetryable, TableUnsuitable
+from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStarted
+from stowhand.handler import Attempt
+from stowhand.lifecycle import Ended
+from stowhand.options import WorkerOptions
+from stowhand.resetter import Resetter, ResetterOptions
+from stowhand.stores.table import TableStore
+from stowhand.worker import Worker
+from tests.conftest import Run
+from tests.stores.table.conftest import Place
+from tests.stores.table.desk import claimed, opened, options, until, worked_off
+
+QUICK: dict[str, Any] = {"stalled_max_age": 0.6, "heartbeat_interval": 0.1}
+
+
+class Crew:
+    """A worker at work on the place's table."""
+
+    def __init__(self, store: TableStore[Any], worker: Worker, said: list[Event]) -> None:
+        self.store, self.worker, self.said = store, worker, said
+        self.running = asyncio.ensure_future(worker.run())
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.said if type(event) is kind]
+
+
+@asynccontextmanager
+async def at_work(
+    place: Place, handle: Any, *, table: dict[str, Any] | None = None, **given: Any
+) -> AsyncIterator[Crew]:
+    said, events = list[Event](), Events()
+    for kind in (JobStarted, JobEnded, JobLost, JobsReset):
+        events.on(kind, said.append)
+    async with opened(place, **(QUICK | (table or {}))) as store:
+        crew = Crew(store, Worker(store, handle, WorkerOptions(poll_interval=0.05, **given), events=events), said)
+        try:
+            yield crew
+        finally:
+            crew.worker.stop(now=True)
+            await crew.running
+
+
+async def nothing(ctx: Attempt[Any], record: Any) -> None: ...
+
+
+def test_records_run_and_their_rows_say_so(run: Run, place: Place) -> None:
+    seen = []
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        seen.append((record.path, record.size, ctx.lease.job_id == record.id))
+
+    async def story() -> None:
+        place.add("a.py", "b.py", size=7)
+        async with opened(place) as store:
+            await worked_off(store, handle)
+        rows = place.sql("SELECT state, num_failures, failure_message, finished_at >= started_at FROM uploads")
+        assert [tuple(row[:3]) for row in rows] == [("completed", 0, None)] * 2
+        assert all(row[3] for row in rows)
+        assert sorted(seen) == [("a.py", 7, True), ("b.py", 7, True)]
+
+    run(story())
+
+
+def test_errors_are_retried_as_often_as_the_table_says_and_hopeless_ones_never(run: Run, place: Place) -> None:
+    tried: list[str] = []
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        tried.append(record.path)
+        raise NonRetryable("bad") if record.path == "hopeless" else ValueError("no")
+
+    async def story() -> None:
+        place.add("hopeless", "unlucky")
+        async with at_work(place, handle, table={"max_num_retries": 2, "retry_after": 0.05}) as crew:
+            await until(lambda: place.states() == ["failed", "failed"])
+            assert [event.ended for event in crew.told(JobEnded)].count(Ended.RETRY) == 2
+        assert sorted(tried) == ["hopeless"] + ["unlucky"] * 3
+        assert place.sql("SELECT num_failures FROM uploads ORDER BY id") == [(1,), (3,)]
+
+    run(story())
+
+
+def test_without_retries_an_error_fails_at_once(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        raise ValueError("no")
+
+    async def story() -> None:
+        place.add("a")
+        async with opened(place) as store:
+            await worked_off(store, handle)
+        ((state, message),) = place.sql("SELECT state, failure_message FROM uploads")
+        assert (state, message.splitlines()[0]) == ("failed", "ValueError: no")
+
+    run(story())
+
+
+@pytest.mark.parametrize("slots", [1, 7])
+def test_as_many_run_at_once_as_there_are_slots_and_never_more(run: Run, place: Place, slots: int) -> None:
+    running = most = 0
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)
+        running -= 1
+
+    async def story() -> None:
+        place.add(*"abcdefghijklmno")
+        async with opened(place) as store:
+            await Worker(store, handle, WorkerOptions(concurrency=slots, once=True)).run()
+        assert (most, set(place.states())) == (slots, {"completed"})
+
+    run(story())
+
+
+def test_a_heartbeat_keeps_a_long_record_from_being_reset(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await asyncio.sleep(1.5)
+
+    async def story() -> None:
+        place.add("long")
+        async with at_work(place, handle) as crew, opened(place, **QUICK) as other:
+            resetter = Resetter(other, ResetterOptions(interval=0.1))
+            looking = asyncio.ensure_future(resetter.run())
+            await until(lambda: place.states() == ["completed"])
+            resetter.stop()
+            await looking
+            assert not crew.told(JobLost)
+        assert place.sql("SELECT num_resets, last_heartbeat_at > started_at FROM uploads")[0][0] == 0
+
+    run(story())
+
+
+def test_a_resetter_revives_what_a_dead_worker_held_and_gives_up_after_so_often(run: Run, place: Place) -> None:
+    async def story() -> None:
+        place.add("orphan")
+        table: dict[str, Any] = {"stalled_max_age": 0.3, "heartbeat_interval": 0.1, "max_num_resets": 2}
+        table["reset_failure_message"] = "gone"
+        async with opened(place, **table) as store:
+            resetter = Resetter(store, ResetterOptions(interval=0.05))
+            looking = asyncio.ensure_future(resetter.run())
+            for resets in range(3):
+                token = f"0000000{resets}-0000-4000-8000-000000000000"
+                await until(lambda: place.states() == ["queued"])
+                assert len(await claimed(store, token=token, suspects=resets >= 2)) == 1
+            await until(lambda: place.states() == ["failed"])
+            resetter.stop()
+            await looking
+        assert place.sql("SELECT num_resets, num_failures, failure_message FROM uploads") == [(2, 0, "gone")]
+
+    run(story())
+
+
+@pytest.mark.parametrize("how", ["UPDATE uploads SET cancel = true", "DELETE FROM uploads"])
+def test_a_running_handler_is_told_soon_after_somebody_cancels_or_deletes_its_record(
+    run: Run, place: Place, how: str
+) -> None:
+    reasons: list[str] = []
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            reasons.append(str(ctx.cancel_reason))
+            raise
+
+    async def story() -> None:
+        place.add("unwanted")
+        async with at_work(place, handle) as crew:
+            await until(lambda: crew.told(JobStarted))
+            place.sql(how)
+            began = stopwatch()
+            await until(lambda: reasons)
+            assert stopwatch() - began < 2
+            if "cancel" in how:
+                await until(lambda: place.states() == ["canceled"])
+                assert place.sql("SELECT num_failures FROM uploads") == [(0,)]
+            else:
+                await until(lambda: crew.told(JobLost))
+
+    run(story())
+
+
+def test_a_queued_record_whose_cancel_is_set_is_never_started(run: Run, place: Place) -> None:
+    async def story() -> None:
+        place.add("unwanted", cancel=True)
+        place.add("wanted")
+        async with at_work(place, nothing) as crew:
+            await until(lambda: place.states() == ["canceled", "completed"])
+            assert len(crew.told(JobStarted)) == 1
+
+    run(story())
+
+
+def test_an_attempt_that_takes_too_long_is_ended_with_the_limit_in_its_message(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await asyncio.sleep(30)
+
+    async def story() -> None:
+        place.add("slow")
+        async with at_work(place, handle, job_timeout=0.05, table={"max_num_retries": 1, "retry_after": 60}):
+            await until(lambda: place.states() == ["errored"])
+        assert "longer than 0.05 s" in place.sql("SELECT failure_message FROM uploads")[0][0]
+
+    run(story())
+
+
+def test_a_handler_may_requeue_its_record_and_return(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await ctx.store.requeue(record, timedelta(hours=1))
+
+    async def story() -> None:
+        place.add("later")
+        async with at_work(place, handle) as crew:
+            await until(lambda: crew.told(JobEnded))
+            assert (crew.told(JobLost), place.states()) == ([], ["queued"])
+            assert 3500 < (await crew.store.next_due(None) or 0) <= 3600
+            (row,) = place.sql("SELECT num_failures, started_at FROM uploads")
+            assert row == (0, None)
+
+    run(story())
+
+
+def test_a_requeue_does_not_stand_when_the_handler_then_raises(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await ctx.store.requeue(record, 60)
+        raise ValueError("after all")
+
+    async def story() -> None:
+        place.add("unlucky")
+        async with at_work(place, handle):
+            await until(lambda: place.states() == ["failed"])
+
+    run(story())
+
+
+def test_a_budget_of_ten_holds_three_records_of_six_apart(run: Run, place: Place) -> None:
+    budget: Budget[Any] = Budget(10, cost=lambda upload: upload.size, column="size")
+    running: list[int] = []
+    most = 0
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        nonlocal most
+        running.append(record.size)
+        most = max(most, sum(running))
+        await asyncio.sleep(0.05)
+        running.remove(record.size)
+
+    async def story() -> None:
+        place.add("a", "b", "c", size=6)
+        place.add("d", "e", size=4)
+        async with at_work(place, budget.around(handle), concurrency=3):
+            await until(lambda: set(place.states()) == {"completed"})
+        assert (most, budget.peak, budget.taken) == (10, 10, 0)
+
+    run(story())
+
+
+def test_a_handler_that_never_lets_go_of_the_loop_still_keeps_its_record(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        end = stopwatch() + 1.0
+        while stopwatch() < end:
+            pass
+
+    async def story() -> None:
+        place.add("busy")
+        async with at_work(place, handle) as crew, opened(place, **QUICK) as other:
+            await until(lambda: crew.told(JobEnded))
+            with closing(other.heart()) as heart:
+                assert not await asyncio.to_thread(heart.reset_stalled, 0.0)
+            assert place.sql("SELECT state, num_resets FROM uploads") == [("completed", 0)]
+
+    run(story())
+
+
+def test_heartbeats_too_rare_for_the_table_are_refused_with_the_sum(run: Run, place: Place) -> None:
+    async def story() -> None:
+        async with opened(place, stalled_max_age=5) as store:
+            with pytest.raises(ConfigurationError, match=r"stalled_max_age \(5 s\).*3 x 10 s = 30 s"):
+                Worker(store, nothing, WorkerOptions(heartbeat_interval=10))
+
+    run(story())
+
+
+def test_a_worker_refuses_a_table_that_it_cannot_serve_before_it_touches_a_row(run: Run, place: Place) -> None:
+    async def story() -> None:
+        place.add("a")
+        place.sql("ALTER TABLE uploads DROP COLUMN num_failures")
+        store = TableStore(place.url, options())
+        with pytest.raises(TableUnsuitable, match="num_failures"):
+            await Worker(store, nothing, WorkerOptions(once=True)).run()
+        await store.close()
+        assert place.states() == ["queued"]
+
+    run(story())
+
+
+def test_a_worker_that_stops_gives_its_records_back_unspent(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        await asyncio.sleep(30)
+
+    async def story() -> None:
+        place.add("a", "b", "c")
+        async with at_work(place, handle, concurrency=2) as crew:
+            await until(lambda: len(crew.told(JobStarted)) == 2)
+        assert place.sql("SELECT state, num_failures, num_resets FROM uploads") == [("queued", 0, 0)] * 3
+
+    run(story())
+
+
+def test_a_record_that_cannot_be_read_fails_alone(run: Run, place: Place) -> None:
+    def scan(row: Any) -> str:
+        if row[1] == "bad":
+            raise ValueError("not a path")
+        return str(row[1])
+
+    async def story() -> None:
+        place.add("good", "bad", "fine")
+        given: dict[str, Any] = {"record": None, "scan": scan, "column_expressions": ["id", "path"], "record_id": len}
+        async with opened(place, **given) as store:
+            await worked_off(store, nothing)
+        assert place.states() == ["completed", "failed", "completed"]
+        message = place.sql("SELECT failure_message FROM uploads WHERE path = 'bad'")[0][0]
+        assert message.startswith("the record could not be read: ValueError: not a path")
+
+    run(story())

@@ -1,0 +1,127 @@
+"""Lent stores for tests: one real HTTP server in a thread, and under each path of it another store.
+
+with Street() as street:
+    url = street.lend(store)             opened in the server's loop
+    …
+    street.take_back(url)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stowhand.clock import SystemClock
+from stowhand.events import Events
+from stowhand.lending.app import LendingApp
+from stowhand.lending.bell import Bell
+from stowhand.lending.doorkeeper import Doorkeeper
+from stowhand.lending.health import Health
+from stowhand.lending.lender import Lender
+from stowhand.lending.loan import Loan
+from stowhand.lending.proofs import Proofs
+from stowhand.lending.slow_requests import BoundedProtocol
+from stowhand.lending.token_file import TokenFile
+from stowhand.store import Store
+
+T = TypeVar("T")
+SECRET = b"the secret of every server of one test run, so that a restart is no other server"
+
+
+class House:
+    """One store, served."""
+
+    def __init__(self, store: Store[Any], tokens: Path | None) -> None:
+        events, clock = Events(), SystemClock()
+        doorkeeper = Doorkeeper(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
+        loan = Loan(store)
+        self._store = store
+        self.bell = Bell(store, events, clock)
+        self._lender = Lender(loan, self.bell, Proofs(SECRET), clock, doorkeeper.still)
+        self.app: ASGIApp = LendingApp(self._lender, doorkeeper, Health(loan, self.bell, events, clock), events)
+
+    async def open(self) -> None:
+        await self._store.open()
+        self.bell.start()
+
+    async def close(self) -> None:
+        await self.bell.stop()
+        self._lender.close()
+        await self._store.close()
+
+
+class Street:
+    """A server on a port of its own. Use it as a context manager."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._houses: dict[str, House] = {}
+        self._count = 0
+        self.seen: list[tuple[str, str]] = []
+        """Method and path of every request, without the house's number."""
+        # With its protocol named: asyncio turns Nagle's algorithm off only then, and each reply would take 40 ms.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", port))
+        self._socket.listen(128)
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            self._route,
+            interface="asgi3",
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="lending street", daemon=True)
+
+    def __enter__(self) -> Street:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number in list(self._houses):
+            self._take_back(number)
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._loop.close()
+
+    def lend(self, store: Store[Any], tokens: Path | None = None) -> str:
+        """Serve this store; the URL under which."""
+        self._count += 1
+        house = House(store, tokens)
+        self.do(house.open())
+        self._houses[str(self._count)] = house
+        return f"http://127.0.0.1:{self.port}/{self._count}"
+
+    def take_back(self, url: str) -> None:
+        """Serve it no more."""
+        self._take_back(url.rpartition("/")[2])
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run something in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(20)
+
+    def _take_back(self, number: str) -> None:
+        self.do(self._houses.pop(number).close())
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._server.serve(sockets=[self._socket]))
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _, number, path = scope["path"].split("/", 2)
+        self.seen.append((scope["method"], f"/{path}"))
+        scope["path"] = f"/{path}"
+        scope["raw_path"] = f"/{path}".encode()
+        await self._houses[number].app(scope, receive, send)
