@@ -6,6 +6,17 @@ A store that is not named here offers everything of store.py and queue_store.py.
 from __future__ import annotations
 
 NOT_OFFERED: dict[str, frozenset[str]] = {
+    "table of yours": frozenset(
+        {
+            # inserting, looking, changing and scheduling are the application's, in SQL
+            *("enqueue", "enqueue_many", "add_jobs", "enqueue_in", "connection"),
+            *("get", "list", "retry", "cancel", "remove", "remove_key"),
+            *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
+            *("now", "register", "known_items", "schedule", "ticks"),
+            # and so is the table
+            *("install", "status", "plan", "uninstall"),
+        }
+    ),
     "http": frozenset(
         {
             # done by the server, for all of its workers
@@ -55,6 +66,6 @@ HTTP_SKIPS_FILES = frozenset(
 """Files of this suite that are about little else than what is not offered over HTTP."""
 
 HTTP_SKIPS: dict[str, str] = {
-    "test_no_other_settlement_changes_the_payload": "its settlements end in ways that no worker sends; the server refuses",
+    "test_no_other_settlement_changes_the_payload": "no worker sends such endings, and the server refuses them",
 }
 """Test -> why it cannot hold over HTTP."""

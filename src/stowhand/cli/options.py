@@ -19,6 +19,11 @@ def store_options(command: F) -> F:
     return _decorated(command, [setting for setting in SETTINGS.values() if setting.everywhere])
 
 
+def connection_options(command: F) -> F:
+    """Where the database is, and what is logged: for a table that is not in a queue of ours."""
+    return _decorated(command, [SETTINGS[name] for name in ("connection", "log_level", "log_format")])
+
+
 def worker_options(command: F) -> F:
     """All of them but what only an enqueuer has a use for."""
     return _decorated(command, [setting for setting in SETTINGS.values() if not setting.enqueueing])

@@ -24,6 +24,9 @@ COMMANDS = {
     "migrate": LazyCommand("stowhand.cli.migrate:command", "Install or upgrade the store's schema."),
     "doctor": LazyCommand("stowhand.cli.doctor:command", "Check this machine, the settings and the store."),
     "bench": LazyCommand("stowhand.cli.bench:command", "Measure how fast the store is here."),
+    "table": LazyCommand("stowhand.cli.table:command", "Serve a table of your own: check it, print one, read logs."),
+    "serve": LazyCommand("stowhand.cli.serve:command", "Lend the store over HTTP to workers elsewhere."),
+    "tokens": LazyCommand("stowhand.cli.tokens:command", "Make, list and revoke tokens of workers elsewhere."),
     "demo": LazyCommand("stowhand.cli.demo:command", "See it work, with nothing to set up."),
 }
 

@@ -260,3 +260,46 @@ def test_a_claim_is_believed_only_under_its_own_token(run: Run) -> None:
         pytest.raises(StoreError, match="leases of another one"),
     ):
         claim(server, run)
+
+
+def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> None:
+    class Late(Canned):
+        def _serve(self, client: socket.socket) -> None:
+            with client, suppress(OSError):
+                client.recv(65536)
+                self.quiet.wait(0.4)
+                client.sendall(reply({"bell": "a.2"}))
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url, HttpOptions(timeout=0.2))
+        store._bell = "a.1"
+        assert await store.wait(0.5) is True
+        await store.close()
+
+    with Late() as server:
+        run(go(server))
+
+
+def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_has_ended(run: Run) -> None:
+    lent = {"lease": {"job_id": 7, "token": REQUEST.token, "epoch": 1}, "authorization": "proof", "kind": "record"}
+    claims = {"claims": [lent | {"record": {}, "task": "t", "attempts": 1, "max_attempts": 1}]}
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        await store.claim(REQUEST)
+        assert await store.settle([(LEASE, COMPLETED)]) == [Verdict.BUSY]
+        assert len(store._proofs) == 1
+        assert await store.settle([(LEASE, COMPLETED)], repeat=True) == [Verdict.SETTLED]
+        assert len(store._proofs) == 0
+        await store.claim(REQUEST)
+        heart = store.heart()
+        assert (await asyncio.to_thread(heart.beat, [LEASE], 30.0)).lost == {(7, REQUEST.token)}
+        assert len(store._proofs) == 0
+        await asyncio.to_thread(heart.close)
+        await store.close()
+
+    busy, settled = reply({"verdicts": ["busy"]}), reply({"verdicts": ["settled"]})
+    with Canned(reply(claims), busy, settled, reply(claims), reply({"lost": [[7, REQUEST.token]]})) as server:
+        run(go(server))
+    assert [body["repeat"] for body in server.bodies if "repeat" in body] == [False, True]
+    assert [body["batch"][0]["proof"]["authorization"] for body in server.bodies if "batch" in body] == ["proof"] * 2

@@ -11,6 +11,8 @@ from stowhand.wire import Lent, Proof
 
 Pair = tuple[JobId, str]
 
+HELD = 100_000
+"""Far more than a worker holds: what was lost while the server was away is never told, and must not pile up."""
 ENDED = 10_000
 """Leases that have ended, whose proofs are still known: what is repeated must find the same answer."""
 
@@ -28,6 +30,8 @@ class Proofs:
         with self._lock:
             for one in lent:
                 self._held[(one.lease.job_id, one.lease.token)] = one.authorization
+            while len(self._held) > HELD:
+                del self._held[next(iter(self._held))]
 
     def of(self, lease: Lease) -> Proof:
         """A lease that was never ours has no proof, and the server says that it is lost."""

@@ -14,7 +14,7 @@ from tests.stores.table.postgres.attempts import WRITE, options
 
 
 async def main(url: str, how: str) -> None:
-    async with TableStore(url, options(stalled_max_age=0.6)) as store:
+    async with TableStore(url, options(stalled_max_age=1.5)) as store:
         (claim,) = await store.claim(ClaimRequest(worker="w-9", token=str(uuid4()), limit=1, lease=30.0))
         attempt: Attempt[Any] = Attempt(claim, 0.0)
         around = store.attend(attempt)

@@ -95,6 +95,19 @@ async def test_when_the_next_record_is_due(jobs: Jobs) -> None:
         assert await minutes() == 2
         jobs.add(process_after=("'-infinity'",))
         assert await minutes() == 0
+        jobs.sql("delete from jobs where process_after = '-infinity'")
+        jobs.add()
+        assert await minutes() == 0
+
+
+async def test_when_one_of_a_great_many_errored_records_is_due(jobs: Jobs) -> None:
+    """A hundred are looked at: the answer may be too early, and is never too late."""
+    jobs.add(150, state="errored", finished_at=ago(1), process_after=ago(-2))
+    jobs.add(state="errored", finished_at=ago(10), process_after=ago(-3))
+    async with jobs.served(max_num_retries=1, retry_after=300) as served:
+        assert 110 < (await served.table.next_due() or 0) <= 120
+        jobs.sql("delete from jobs where id <= 100")
+        assert 170 < (await served.table.next_due() or 0) <= 180
 
 
 async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attempt_out(jobs: Jobs) -> None:
@@ -114,15 +127,15 @@ async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attemp
         assert await served.ids() == [1]
 
 
-@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELED])
-async def test_what_is_final_is_not_requeued(jobs: Jobs, state: State) -> None:
-    jobs.add(state=state.value)
-    before = jobs.row(1)
+async def test_what_is_final_is_not_requeued(jobs: Jobs) -> None:
     async with jobs.served() as served:
-        answer = await served.table.requeue(1, None)
-        assert (answer.done, answer.why) == (Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+        for state in (State.COMPLETED, State.FAILED, State.CANCELED):
+            (job_id,) = jobs.add(state=state.value)
+            before = jobs.row(job_id)
+            answer = await served.table.requeue(job_id, None)
+            assert (answer.done, answer.why) == (Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+            assert jobs.row(job_id) == before
         assert (await served.table.requeue(99, None)).done is Done.MISSING
-    assert jobs.row(1) == before
 
 
 async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:

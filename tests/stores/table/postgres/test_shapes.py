@@ -129,8 +129,7 @@ async def test_an_enum_for_the_state(jobs: Jobs) -> None:
         await through_its_life(served)
 
 
-@pytest.mark.parametrize("moment", ["timestamptz", "timestamp"])
-@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+@pytest.mark.parametrize(("moment", "zone"), [("timestamptz", "America/New_York"), ("timestamp", "Asia/Kolkata")])
 async def test_moments_are_right_whatever_the_session_s_time_zone(jobs: Jobs, moment: str, zone: str) -> None:
     """Columns without a zone keep UTC, as older tables of the original's have them."""
     jobs.make(TABLE.replace("timestamptz", moment).replace("default now()", "default timezone('utc', now())"))

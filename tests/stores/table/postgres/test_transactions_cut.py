@@ -138,10 +138,10 @@ def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(
 def test_a_handler_that_waits_for_long_keeps_its_lock(run: Run, shared_url: str) -> None:
     async def waits(attempt: Attempt[Any]) -> None:
         await write("done")(attempt)
-        await asyncio.sleep(0.9)
+        await asyncio.sleep(1.4)
 
     async def go() -> None:
-        async with opened(shared_url, stalled_max_age=0.6, heartbeat_interval=0.2) as desk:
+        async with opened(shared_url, stalled_max_age=1.0, heartbeat_interval=0.3) as desk:
             assert (await desk.run(waits))[1]["state"] == "completed"
 
     run(go())

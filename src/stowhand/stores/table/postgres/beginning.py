@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -61,7 +62,8 @@ class Transactions:
                 return Hold(stack.pop_all(), connection, f"record {lease.job_id}")
 
     async def close(self) -> None:
-        """Let the connections go that are not in use."""
+        """End what is still open (a handler that will not end must not hold its record for ever); hang up."""
+        await asyncio.gather(*(one.rollback() for one in tuple(self._desk.open)))
         await self._pool.close()
 
 

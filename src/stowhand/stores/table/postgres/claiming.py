@@ -18,8 +18,10 @@ from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.postgres.home import Home
 from stowhand.stores.table.postgres.values import read_plainly
 
-ROUNDS = 3
+ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
+SWEEP_AFTER = 3
+"""So many of them; then all that are to be canceled are looked for at once: maybe a walk over all that wait."""
 CANCELED_AT_ONCE = 1000
 SHARE = 50.0
 """Seconds without a look for suspects for each second that a vain one took: they may be sought among a million."""
@@ -49,13 +51,13 @@ class Claims:
         statement, values = home.composer.claim(request.conditions, suspects=request.suspects)
         taken: list[Taken] = []
         with home.translated():
-            for _ in range(ROUNDS):
+            for number in range(1, ROUNDS + 1):
                 more, canceled = await self._claim(request, request.limit - len(taken), statement, values)
                 taken += more
                 if not canceled or len(taken) >= request.limit:
                     break
-                # As many may follow: all of them together cost less than one after the other.
-                await self._link.rows(home.statement("cancel_waiting"), home.values(page=CANCELED_AT_ONCE))
+                if number == SWEEP_AFTER:
+                    await self._link.rows(home.statement("cancel_waiting"), home.values(page=CANCELED_AT_ONCE))
         return taken
 
     async def _claim(

@@ -86,10 +86,9 @@ class TableHeart:
     def maintain(self) -> None:
         """Cancel waiting records that were asked to cancel: their turn may be far away."""
         began = stopwatch()
-        while len(self._rows("cancel_waiting", page=PAGE)) == PAGE:
-            pass
+        more = len(self._rows("cancel_waiting", page=PAGE)) == PAGE
         now = stopwatch()
-        self._look_at = now + SHARE * (now - began)
+        self._look_at = now if more else now + SHARE * (now - began)
 
     def close(self) -> None:
         """Let the connection go."""

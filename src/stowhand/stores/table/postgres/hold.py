@@ -29,6 +29,8 @@ LOCK_PATIENCE = 10.0
 """Seconds that somebody else may hold a record locked when its attempt wants to begin."""
 PATIENCE = 5.0
 """Seconds that what still runs on the connection may take when the handler has ended."""
+CANCEL_PATIENCE = 5.0
+"""Seconds for asking the server to end a statement."""
 GRACE = 0.1
 """Seconds for a task that has its answer to say so."""
 RESTORED = ("search_path", "role", "statement_timeout", "lock_timeout", "TimeZone")
@@ -76,7 +78,9 @@ class Hold:
         await self._connection.set_autocommit(True)  # BEGIN and COMMIT are ours to say
         known = ", ".join(f"pg_catalog.current_setting('{name}')" for name in RESTORED)
         async with asyncio.timeout(LOCK_PATIENCE + PATIENCE):
-            begun = await self._run(f"begin read write; select {known}, {', '.join(_limits(stalled))}")
+            level = self._connection.isolation_level
+            how = f"isolation level {level.name.replace('_', ' ')} read write" if level is not None else "read write"
+            begun = await self._run(f"begin {how}; select {known}, {', '.join(_limits(stalled))}")
             begun.nextset()
             settings = await _only(begun)
             self._ours = "select pg_catalog.txid_current(), " + ", ".join(
@@ -156,30 +160,30 @@ class Hold:
     async def let_go(self, reset: bool) -> None:
         """Give the connection back; one that is in the middle of something is closed. Always bounded."""
         self.handed.end()
-        if self._staying is not None:
-            self._staying.cancel()
-            await asyncio.wait([self._staying])
-        connection = self._connection
-        if connection.info.transaction_status == TransactionStatus.ACTIVE:
-            await self._interrupt()
-        idle = connection.info.transaction_status == TransactionStatus.IDLE and not connection.lock.locked()
+        connection, fit = self._connection, False
         try:
-            if idle and reset:
-                await self._run("discard all")  # what the handler has set is no matter of the next one
-        except (psycopg.Error, OSError):
-            idle = False
+            with suppress(psycopg.Error, OSError):
+                if self._staying is not None:
+                    self._staying.cancel()
+                    await asyncio.wait([self._staying])
+                if connection.info.transaction_status == TransactionStatus.ACTIVE:
+                    await self._interrupt()
+                idle = connection.info.transaction_status == TransactionStatus.IDLE and not connection.lock.locked()
+                if idle and reset:
+                    await self._run("discard all")  # what the handler has set is no matter of the next one
+                fit = idle
         finally:
-            if idle:
+            if fit:
                 await self._stack.aclose()
             else:
-                await connection.close()
+                connection.pgconn.finish()  # close() may give it back to an application's pool as if it were sound
                 with suppress(Gone):  # whoever lent it hears that it is not to be used again
                     await self._stack.__aexit__(Gone, Gone(), None)
 
     async def _interrupt(self) -> None:
         """End what still runs, or the server goes on with it and holds the lock; whoever waits for it hears so."""
         with suppress(psycopg.Error, OSError):
-            await self._connection.cancel_safe(timeout=PATIENCE)
+            await self._connection.cancel_safe(timeout=CANCEL_PATIENCE)
         try:
             async with asyncio.timeout(PATIENCE):
                 await self.handed.quiet()
@@ -213,6 +217,9 @@ async def _only(cursor: psycopg.AsyncCursor[Row]) -> Row:
     return row
 
 
+_SYSTEM = "pg_catalog.version()"
+
+
 def _limits(stalled: float) -> list[str]:
     """Settings of the transaction: who is gone shall not hold a record for ever."""
     milliseconds = min(max(round(stalled * 1000), 1), 2**31 - 1)
@@ -226,8 +233,9 @@ def _limits(stalled: float) -> list[str]:
         "tcp_user_timeout": milliseconds,
     }
     settings = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in limits.items()]
-    # A process that dies while its statement runs is else noticed only when the statement is done. PostgreSQL 14, and
-    # not on every system.
+    # A process that dies while its statement runs is else noticed only when the statement is done. Where the server
+    # cannot see that, to set it is an error.
     check = f"pg_catalog.set_config('client_connection_check_interval', '{max(milliseconds // 3, 1)}', true)"
-    able = "pg_catalog.current_setting('server_version_num')::int4 >= 140000 and pg_catalog.version() like '%linux%'"
+    version = "pg_catalog.current_setting('server_version_num')::int4"
+    able = f"{version} >= 140000 and {_SYSTEM} like '%linux%' or {version} >= 150000 and {_SYSTEM} ~ 'darwin|freebsd'"
     return [*settings, f"case when {able} then {check} end"]

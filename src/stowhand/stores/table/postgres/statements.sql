@@ -46,13 +46,17 @@ where {view_id} = any(%(ids)s::text[]::{id_type}[])
 -- name: read_beside
 select stowhand_shown.*
 from {beside}
-  cross join lateral (select {view_id}::text as stowhand_id, {record} from {view} where {view_id} = {beside_id})
-    as stowhand_shown
+  cross join lateral (
+    select {view_id}::text as stowhand_id, {record}
+    from {view}
+    where {view_id} = {beside_id}
+  ) as stowhand_shown
 where {beside_id} = any(%(ids)s::text[]::{id_type}[])
 
 -- To let the server judge the order. Gives nothing.
 -- name: order
-select from {ordered} order by {order} limit 0
+select from {ordered} order by {order}
+limit 0
 
 -- name: settle
 with given as (
@@ -200,7 +204,7 @@ from locked l
 where j.{id} = l.id
 returning {key}
 
--- No later than a day hence, no sooner than now; null: nothing waits.
+-- No later than a day hence, no sooner than now; null: nothing waits. Maybe too early, never too late.
 -- name: next_due
 select case when min(d.due) is not null then
     extract(epoch from least(greatest(min(d.due), {now}), {now} + interval '1 day') - {now})::float8 end
@@ -211,8 +215,16 @@ from (
   union all
   select min({process_read}) from {table} as j where j.{state} = 'queued'
   union all
-  select min(coalesce(greatest({process_read}, {finished_read} + {retry_after}), {now}))
-    from {table} as j where j.{state} = 'errored' and {retries}
+  -- However many wait for a retry, a hundred are looked at: none of the others is due before the last of them.
+  select least(min(greatest(e.due, e.again)), case when count(*) = 100 then max(e.due) end)
+    from (
+      select {process_read} as due, {finished_read} + {retry_after} as again from {table} as j
+        where j.{state} = 'errored' and {retries} and j.{process_after} is not null
+        order by j.{process_after} limit 100
+    ) as e
+  union all
+  select min(coalesce({finished_read} + {retry_after}, {now}))
+    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null
 ) as d(due)
 
 -- name: longest_wait

@@ -54,6 +54,7 @@ class Desk:
     def __init__(self, home: Home, settlements: Settlements, logs: Logs) -> None:
         self.home, self.settlements, self.logs = home, settlements, logs
         self.clock: Clock = SystemClock()
+        self.open: set[RecordTransaction] = set()
         self.resets = isinstance(home.pool, Pool)
         """Connections are made as new after each attempt; an application's are left as its handlers leave them."""
 
@@ -74,6 +75,7 @@ class RecordTransaction:
     def __init__(self, desk: Desk, attempt: Attempt[Any], hold: Hold) -> None:
         self._desk, self._attempt, self._clock = desk, attempt, desk.clock
         self._hold: Hold | None = hold
+        desk.open.add(self)
         self._logs: list[str] = []
         self._doubtful: Settlement | None = None
         """COMMIT was sent with this one, and no answer came."""
@@ -84,7 +86,7 @@ class RecordTransaction:
 
     async def settle(self, settlement: Settlement) -> Verdict:
         """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
-        hold, self._hold = self._hold, None
+        hold = self._take()
         _, given = acceptable((self._attempt.lease, settlement))
         if given is not settlement:
             self.recorded = settlement = given
@@ -104,7 +106,7 @@ class RecordTransaction:
 
     async def rollback(self) -> None:
         """Undo everything; the record is as it was when it was claimed."""
-        hold, self._hold = self._hold, None
+        hold = self._take()
         if hold is not None:
             try:
                 await hold.take_back()
@@ -113,6 +115,11 @@ class RecordTransaction:
                 pass  # closed, its transaction is rolled back too
             finally:
                 await hold.let_go(reset=self._desk.resets)
+
+    def _take(self) -> Hold | None:
+        self._desk.open.discard(self)
+        hold, self._hold = self._hold, None
+        return hold
 
     async def _settle_within(self, hold: Hold, settlement: Settlement) -> Verdict:
         await hold.take_back()
@@ -160,7 +167,8 @@ class RecordTransaction:
             # It is not ours any more, so this writes nothing, and tells whether what stands there is our own.
             (verdict,) = await self._desk.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
             return verdict if verdict is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
-        self.recorded = instead
+        if verdict is not Verdict.BUSY:
+            self.recorded = instead
         return verdict
 
     async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Verdict:
@@ -171,7 +179,7 @@ class RecordTransaction:
                 if self._logs:
                     await self._desk.write_logs(lease, self._logs)
                 (verdict,) = await self._desk.settlements.settle([(lease, settlement)], repeat=repeat)
-                if True or self._clock.monotonic() > end:
+                if verdict is not Verdict.BUSY or self._clock.monotonic() > end:
                     return verdict
             except StoreUnreachable:
                 if self._clock.monotonic() > end:

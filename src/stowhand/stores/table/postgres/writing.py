@@ -23,23 +23,22 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """For one table and its view."""
+    """For one table and its view. A text may end in a comment, so a line ends behind each."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
 
     def record(self, chosen: Sequence[Selected]) -> Written:
         """What stands behind SELECT."""
-        return _joined([self._selected(one, f"r{at}") for at, one in enumerate(chosen)], ", ")
+        return _joined([self._selected(one, f"r{at}") for at, one in enumerate(chosen)], "\n, ")
 
     def order(self, given: Sequence[Read]) -> Written:
         """What stands behind ORDER BY."""
-        return _joined([self.expression(one, f"o{at}") for at, one in enumerate(given)], ", ")
+        return _joined([self.expression(one, f"o{at}") for at, one in enumerate(given)], "\n, ")
 
     def conditions(self, given: Sequence[Any]) -> Written:
         """Each in parentheses of its own, all of them to hold. Raises ConfigurationError for what is none."""
         found = [self._condition(one, f"c{at}") for at, one in enumerate(given)]
-        # The line's end, because the text may end in a comment.
         return _joined([Written(f" and ({one.text}\n)", one.values) for one in found], "")
 
     def expression(self, given: Read, prefix: str) -> Written:
@@ -101,7 +100,8 @@ def quote_(name: str) -> str:
 
 def names_relation(label: str, text: str) -> bool:
     """Does the text speak of that relation? Taking a comment for a yes costs a join, and no more."""
-    return re.search(rf'(?<![\w$".])(?:"{re.escape(label)}"|{re.escape(label)})\s*\.', text, re.IGNORECASE) is not None
+    either = f"{re.escape(quote(label))}|{re.escape(label)}"
+    return re.search(rf'(?<![\w$".])(?:{either})\s*\.', text, re.IGNORECASE) is not None
 
 
 def _zipped(pieces: Sequence[str], places: Sequence[str]) -> Iterator[str]:

@@ -95,9 +95,7 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
             " WHERE stowhand_micros(moment) IS NULL"
         ).fetchone()[0]
         if unreadable:
-            yield Finding(
-                f"column {after.name} of {unreadable} waiting records holds no moment", fatal=False
-            )
+            yield Finding(f"column {after.name} of {unreadable} waiting records holds no moment", fatal=False)
     if shape.viewed and _shows_keys(facts, shape):
         view = f"SELECT stowhand_view.{key} AS stowhand_id FROM {shape.view.quoted} AS stowhand_view"
         twice = connection.execute(

@@ -41,6 +41,8 @@ def claim(connection: sqlite3.Connection, table: Table, now: int, request: Claim
         full = len(found) == room
         before = len(counts) + canceled
         for key, cancel in found:
+            if not _is_key(key):
+                continue
             if cancel:
                 canceled += table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
             elif len(counts) < request.limit and key not in counts:
@@ -54,13 +56,9 @@ def _candidates(
     connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, room: int
 ) -> list[tuple[JobId, int]]:
     # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
-    walks = table.walks and _due(connection, table, now, MANY) == MANY
-    for in_order in (True, False) if walks else (False,):
-        query = table.selecting.candidates(request.conditions, suspects=request.suspects, in_order=in_order)
-        found = connection.execute(query.text, {**query.values, **_bounds(table, now), "limit": room}).fetchall()
-        if found:  # a view may call something else its state: then its index shows nothing
-            return [one for one in found if _is_key(one[0])]
-    return []
+    in_order = table.walks and _due(connection, table, now, MANY) == MANY
+    query = table.selecting.candidates(request.conditions, suspects=request.suspects, in_order=in_order)
+    return connection.execute(query.text, {**query.values, **_bounds(table, now), "limit": room}).fetchall()
 
 
 def _is_key(value: object) -> bool:

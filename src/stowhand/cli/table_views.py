@@ -1,0 +1,71 @@
+"""Findings and execution logs, for people and for programs. Nothing in them can drive a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC
+from shlex import join
+
+import click
+import msgspec
+
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.observe.logs import wants_color
+from stowhand.observe.safe_text import columns, escape, escape_lines, fit
+from stowhand.stores.table import Finding
+
+KEY_WIDEST = 40
+
+
+def finding_text(finding: Finding) -> str:
+    """As SQL: the trouble is a comment, and what mends it follows, ready to be run."""
+    mark = "FAIL" if finding.fatal else "advice"
+    if wants_color(sys.stdout):
+        mark = click.style(mark, fg="red" if finding.fatal else "yellow")
+    lines = [f"-- {mark}: {escape(finding.problem)}"]
+    if finding.mend:
+        # A name that drives a terminal is shown escaped there; a file or a pipe gets the statement that works.
+        lines.append(escape_lines(finding.mend, "") if sys.stdout.isatty() else finding.mend)
+    return "\n".join(lines)
+
+
+def finding_json(finding: Finding) -> str:
+    """One line. ASCII only."""
+    return json.dumps(msgspec.structs.asdict(finding))
+
+
+def log_page(entries: Sequence[ExecutionLogEntry]) -> str:
+    """Entry by entry: how it ended, its command, what it said."""
+    return "\n\n".join(_entry(number, entry) for number, entry in enumerate(entries, 1))
+
+
+def entry_json(number: int, entry: ExecutionLogEntry) -> str:
+    """One line, in the spelling of the table."""
+    return json.dumps({"number": number, **msgspec.to_builtins(entry)})
+
+
+def _entry(number: int, entry: ExecutionLogEntry) -> str:
+    key = fit(escape(entry.key), KEY_WIDEST)
+    begun = f"{entry.start_time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+    lines = [f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {begun}  {_ended(entry)}"]
+    if entry.command:
+        lines.append(f"     $ {escape(join(entry.command))}")
+    if entry.out:
+        lines.append(f"     {escape_lines(entry.out.rstrip(), '     ')}")
+    return "\n".join(line.rstrip() for line in "\n".join(lines).split("\n"))
+
+
+def _ended(entry: ExecutionLogEntry) -> str:
+    took = "" if entry.duration_ms is None else f" in {_duration(entry.duration_ms)}"
+    if entry.exit_code is None:
+        return f"done{took}" if took else "running"
+    word = f"exit {entry.exit_code}"
+    if wants_color(sys.stdout):
+        word = click.style(word, fg="red" if entry.exit_code else "green")
+    return f"{word}{took}"
+
+
+def _duration(milliseconds: int) -> str:
+    return f"{milliseconds} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"

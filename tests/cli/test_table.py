@@ -1,0 +1,192 @@
+"""``stowhand table``: what it prints is SQL that runs, its numbers say how it ended, logs cannot drive a terminal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Stowhand
+
+FILE = "sqlite:///app.db"
+PROGRAM = """\
+from stowhand.stores.table import TableOptions, TableStore
+
+options = TableOptions(name="uploads", table_name="jobs", alternate_column_names={"state": "status"})
+store = TableStore("sqlite:///app.db", options)
+something = 5
+"""
+
+
+@pytest.fixture
+def program(folder: Path) -> Iterator[str]:
+    """A module of the application's, of a name that no other test imports."""
+    name = f"app_{uuid.uuid4().hex[:8]}"
+    (folder / f"{name}.py").write_text(PROGRAM)
+    yield name
+    sys.modules.pop(name, None)
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+
+
+def make(call: Stowhand, *arguments: object) -> None:
+    """In the file app.db of the current folder."""
+    printed = call("table", "ddl", "jobs", "--dialect", "sqlite", *arguments)
+    assert printed.code == 0, printed.err
+    run_sql(printed.out)
+
+
+def run_sql(text: str) -> None:
+    with closing(sqlite3.connect("app.db")) as connection:
+        connection.executescript(text)
+
+
+def test_a_table_made_by_ddl_is_clean_under_check(call: Stowhand) -> None:
+    make(call, "--view", "seen", "--column", "state=status", "--key", "uuid")
+    flags = ["--table", "jobs", "--view", "seen", "--column", "state=status"]
+    checked = call("table", "check", *flags, "-c", FILE)
+    assert (checked.code, checked.out, checked.err) == (0, "", "A worker can serve it.\n")
+
+
+def test_what_check_prints_is_run_as_it_is_and_the_next_check_is_clean(call: Stowhand, postgres_url: str) -> None:
+    printed = call("table", "ddl", "jobs", "--notify", "--view", "seen")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(printed.out.encode())
+        connection.execute("alter table jobs alter failure_message set not null; drop index jobs_stalled")
+        arguments = ["--table", "jobs", "--view", "seen", "-c", postgres_url]
+        checked = call("table", "check", *arguments)
+        assert checked.code == 1
+        assert "-- FAIL: column failure_message is NOT NULL" in checked.out
+        assert "-- advice: no index on (last_heartbeat_at)" in checked.out
+        rows = call("table", "check", "--json", *arguments).rows()
+        assert [row["fatal"] for row in rows] == [True, False]
+        only = call("table", "check", "--sql", *arguments)
+        assert only.out.splitlines() == [row["mend"] for row in rows]
+        connection.execute(checked.out.encode())
+    assert call("table", "check", *arguments).code == 0
+
+
+def test_advice_alone_is_code_0(call: Stowhand) -> None:
+    make(call)
+    run_sql("drop index jobs_stalled")
+    checked = call("table", "check", "--table", "jobs", "-c", FILE)
+    assert checked.code == 0
+    assert checked.out.startswith("-- advice: ")
+    assert "The rest is advice" in checked.err
+
+
+def test_the_table_is_named_by_the_programs_own_store_or_options(call: Stowhand, program: str) -> None:
+    make(call, "--column", "state=status")
+    assert call("table", "check", f"{program}:store").code == 0
+    assert call("table", "check", program).code == 0
+    assert call("table", "check", f"{program}:options", "-c", FILE).code == 0
+    run_sql("alter table jobs rename status to state")
+    assert call("table", "check", f"{program}:store").code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["check"], "name the table"),
+        (["check", "{}:store", "--table", "jobs"], "name the table"),
+        (["check", "{}:store", "--column", "state=status"], "leave --view and --column out"),
+        (["check", "{}:store", "-c", FILE], "knows where its table is"),
+        (["check", "{}:something"], "a int, not a TableStore or TableOptions"),
+        (["check", "{}:nothing"], "has no 'nothing'"),
+        (["check", "{}:options"], "name the database"),
+        (["check", "--table", "jobs"], "name the database"),
+        (["check", "--table", "jobs; drop table jobs", "-c", FILE], "is no name but SQL"),
+        (["check", "--table", "jobs", "--column", "state", "-c", FILE], "write documented=own"),
+        (["check", "--table", "jobs", "--column", "stat=x", "-c", FILE], "did you mean 'state'?"),
+        (["check", "--table", "jobs", "-c", "https://elsewhere"], "https"),
+        (["ddl", "jobs; drop"], "is no name but SQL"),
+        (["ddl", "jobs", "--column", "state=a", "--column", "state=b"], "given twice"),
+        (["ddl", "jobs", "--column", "state=id"], "id"),
+        (["ddl", "jobs", "--channel", "c"], "give --notify too"),
+        (["ddl", "jobs", "--notify", "--dialect", "sqlite"], "SQLite has no NOTIFY"),
+        (["logs", "1"], "name the table"),
+    ],
+)
+def test_what_cannot_be_meant_is_code_2_with_the_reason(
+    call: Stowhand, program: str, arguments: list[str], said: str
+) -> None:
+    ended = call("table", *(argument.format(program) for argument in arguments))
+    assert ended.code == 2, ended.err
+    assert said in ended.err
+    assert ended.out == ""
+
+
+def test_a_database_that_does_not_answer_is_code_3(call: Stowhand) -> None:
+    for verb in (["check"], ["logs", "1"]):
+        ended = call("table", *verb, "--table", "jobs", "-c", "postgresql://me:hunter2@127.0.0.1:1/none")
+        assert ended.code == 3
+        assert "hunter2" not in ended.err
+
+
+LOG = [
+    {
+        "key": "step.\x1b[31mred",
+        "command": ["git", "clone", "a b", "\x1b]0;title\x07"],
+        "startTime": "2026-01-02T03:04:05+01:00",
+        "exitCode": 128,
+        "out": "cloning …\nfatal: \x1b[2Jno\r\n  such\n",
+        "durationMs": 1234,
+    },
+    {"key": "now", "startTime": "2026-01-02T03:04:07Z"},
+]
+
+
+def test_logs_are_shown_entry_by_entry_and_drive_no_terminal(call: Stowhand) -> None:
+    make(call)
+    run_sql("insert into jobs (id) values (1), (2)")
+    with closing(sqlite3.connect("app.db")) as connection, connection:
+        connection.execute("update jobs set execution_logs = ? where id = 1", [json.dumps(LOG)])
+    where = ["--table", "jobs", "-c", FILE]
+    assert call("table", "logs", 1, *where).out.splitlines() == [
+        r"  1  step.\x1b[31mred      2026-01-02 02:04:05Z  exit 128 in 1234 ms",
+        r"     $ git clone 'a b' '\x1b]0;title\x07'",
+        "     cloning …",
+        r"     fatal: \x1b[2Jno",
+        "       such",
+        "",
+        "  2  now                   2026-01-02 03:04:07Z  running",
+    ]
+    shown = call("table", "logs", "--json", 1, *where)
+    assert shown.out.isascii()
+    assert [row["number"] for row in shown.rows()] == [1, 2]
+    assert shown.rows()[0]["exitCode"] == 128
+    empty = call("table", "logs", 2, *where)
+    assert (empty.code, empty.out, empty.err) == (0, "", "Nothing has been logged.\n")
+    missing = call("table", "logs", 3, *where)
+    assert (missing.code, missing.err) == (1, "error: there is no record 3\n")
+    assert call("table", "logs", "x", *where).code == 2
+
+
+def test_logs_are_found_by_keys_of_text_and_uuid(call: Stowhand, postgres_url: str) -> None:
+    key = str(uuid.uuid4())
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for name, kind, value in (("worded", "text", "17"), ("marked", "uuid", key)):
+            connection.execute(call("table", "ddl", name, "--key", kind).out.encode())
+            entry = json.dumps(LOG[1])
+            connection.execute(
+                f"insert into {name} (id, execution_logs) values (%s, array[%s]::json[])".encode(), [value, entry]
+            )
+            shown = call("table", "logs", value, "--table", name, "-c", postgres_url)
+            assert shown.code == 0, shown.err
+            assert "running" in shown.out
+
+
+def test_a_table_that_cannot_be_served_is_told_with_its_ddl_by_whoever_opens_it(call: Stowhand) -> None:
+    make(call)
+    run_sql("drop index jobs_state_process_after; alter table jobs drop column process_after")
+    ended = call("table", "logs", 1, "--table", "jobs", "-c", FILE)
+    assert ended.code == 1
+    assert "process_after" in ended.err
+    assert "ALTER TABLE" in ended.err
