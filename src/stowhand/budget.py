@@ -11,8 +11,10 @@ whole budget is never claimed: look for such now and then.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from typing import Any, Generic, TypeVar
 
 from stowhand.conditions import Condition, Where
@@ -38,11 +40,17 @@ class Budget(Generic[R]):
         ``column``: where the store keeps that, or a function from what is left to a condition, such as
         ``lambda left: sql("j.pages * 4096 <= {}", left)``. Raises ConfigurationError.
         """
-        if not _is_number(capacity) or capacity <= 0:
+        room = _number(capacity)
+        if room is None or room <= 0:
             raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
-        if not callable(cost):
-            raise ConfigurationError("budget: cost is a function that tells what a record needs")
-        self.capacity = capacity
+        if not callable(cost) or inspect.iscoroutinefunction(cost):
+            raise ConfigurationError("budget: cost is a function, and no async one, that tells what a record needs")
+        if not callable(column) and not (isinstance(column, str) and column):
+            raise ConfigurationError(
+                f"budget: {column!r} is no column; give the name of the one that holds a record's cost, or a function "
+                "from what is left to a condition"
+            )
+        self.capacity = room
         self._cost = cost
         self._condition = column if callable(column) else lambda left: Where(column, "<=", left)
         self._taken: dict[tuple[Any, str], float] = {}
@@ -70,9 +78,10 @@ class Budget(Generic[R]):
         If it costs more than the condition let expect, wait until there is room. Raises NonRetryable when it can never
         fit, or its cost is no number.
         """
-        cost = self._cost(record)
-        if not _is_number(cost) or cost < 0:
-            raise NonRetryable(f"budget: the record's cost is {cost!r}, and not a number of 0 or more")
+        given = self._cost(record)
+        cost = _number(given)
+        if cost is None or cost < 0:
+            raise NonRetryable(f"budget: the record's cost is {given!r}, and not a number of 0 or more")
         if cost > self.capacity * (1 + ROUNDING):
             raise NonRetryable(f"budget: the record costs {cost:g}, and the whole budget is {self.capacity:g}")
         while cost > self.left + self.capacity * ROUNDING:
@@ -101,6 +110,7 @@ class _Budgeted:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
         self._theirs: Callable[[Asking], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
+        self._begun: set[tuple[Any, str]] = set()
 
     async def pre_claim(self, ctx: Asking) -> object:
         ours = await self._budget.pre_claim(ctx)
@@ -116,19 +126,25 @@ class _Budgeted:
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)
+        self._begun.add(_pair(ctx))  # what finds no room has not begun for them, and has nothing to be tidied up
         if hasattr(self._inner, "pre_handle"):
             await self._inner.pre_handle(ctx, record)
 
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        begun = _pair(ctx) in self._begun
+        self._begun.discard(_pair(ctx))
         try:
-            if hasattr(self._inner, "post_handle"):
+            if begun and hasattr(self._inner, "post_handle"):
                 await self._inner.post_handle(ctx, record)
         finally:
             await self._budget.post_handle(ctx, record)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _number(value: object) -> float | None:
+    """PostgreSQL's ``numeric``, and every sum of ``bigint``, comes as a Decimal."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _pair(ctx: Attempt[Any]) -> tuple[Any, str]:

@@ -87,3 +87,12 @@ def sql(text: str, *values: Any) -> Sql:
 
 
 Condition = Where | Sql
+
+
+def refuse_conditions(conditions: tuple[Any, ...]) -> None:
+    """For a store that takes none: to pass over one would claim what was not to be claimed. Raises ConfigurationError."""
+    if conditions:
+        raise ConfigurationError(
+            f"{len(conditions)} condition{'s' * (len(conditions) > 1)} on a claim: a queue of stowhand's own takes none; "
+            "pre_claim may say True or False there, forbidden_flags leave jobs out, and a TableStore takes conditions"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stowhand.events import Events, JobLost, JobStarted, ThreadAbandoned
+from stowhand.events import Events, JobLeft, JobLost, JobStarted, ThreadAbandoned
 from stowhand.hooks import Hooks
 from stowhand.judge import Judge
 from stowhand.keeper import Keeper
@@ -41,12 +41,15 @@ class Endings:
         assert attempt is not None
         if held.suspect:
             self.suspect_ended()
+        if self._events.wants(JobLeft):
+            self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
         if attempt.detached:
             self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
+        held_on = not self._hooks.bare and self._hooks.over(attempt)
         if outcome is None:
             self._hooks.undo(attempt, lambda: self._unrecorded(held, stop))
         else:
-            marked = self._hooks.marked if self._hooks.holds_slots else None
+            marked = self._hooks.marked if held_on else None
             self.settler.add(Ended(held, self._judge.settle(attempt, outcome), marked))
         self.progress()
 

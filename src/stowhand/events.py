@@ -71,6 +71,14 @@ class JobStarted(Event, frozen=True):
     attempt: int
 
 
+class JobLeft(Event, frozen=True):
+    """What ``JobStarted`` began is over, however; its outcome, if it has one, is not recorded yet."""
+
+    worker: str
+    job_id: JobId
+    task: str
+
+
 class JobEnded(Event, frozen=True):
     """A handler ended; the store has recorded it."""
 
@@ -124,7 +132,7 @@ class HookFailed(Event, frozen=True):
 
 
 class HookRan(Event, frozen=True):
-    """``pre_handle``, ``handle`` or ``post_handle`` has ended, well or not."""
+    """A hook (``pre_claim``, ``pre_handle``, ``handle``, ``post_handle``) has ended, well or not."""
 
     worker: str
     task: str

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from stowhand.errors import ConfigurationError
 from stowhand.text import clean
 
 OUT_LIMIT = 64 * 1024
@@ -33,6 +34,11 @@ class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     out: str = ""
     duration_ms: int | None = None
     """``None`` while it runs."""
+
+    def __post_init__(self) -> None:
+        given: object = self.command
+        if isinstance(given, str | bytes):  # every letter of it would be a word
+            raise ConfigurationError(f"command: {given!r} given; give its words, such as ('git', 'clone')")
 
 
 def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:

@@ -6,6 +6,7 @@ allowed; it is told in an event and asked again after a pause.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +15,10 @@ import msgspec
 from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events, HookFailed, StoreRecovered, StoreTrouble
+from stowhand.events import Events, HookFailed, HookRan, StoreRecovered, StoreTrouble
 from stowhand.flags import FlagsUnknown, ForbiddenFlags
 from stowhand.handler import Asking, Claimable, Handler
+from stowhand.hooks import LAST_WORDS, awaitable
 from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.outcomes import describe
 
@@ -41,7 +43,7 @@ class Gate:
     """Of one worker."""
 
     def __init__(self, handler: Handler, options: WorkerOptions, events: Events, clock: Clock, worker: str) -> None:
-        self._options, self._events, self._worker = options, events, worker
+        self._options, self._events, self._clock, self._worker = options, events, clock, worker
         self._flags = ForbiddenFlags(options.forbidden_flags, clock)
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
         self._logger = AttemptLogger(events.emit, worker, "pre_claim", None)
@@ -67,15 +69,37 @@ class Gate:
             limit = min(limit, 1)
         if self._pre_claim is None:
             return Leave(limit, flags)
-        try:
-            asking = Asking(self._worker, free, running, self._logger)
-            answer = read(await self._pre_claim(asking))
-        except Exception as error:  # noqa: BLE001 - boundary: told in an event, and asked again after an interval
-            self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(error)))
+        answer = await self._asked(self._pre_claim, Asking(self._worker, free, running, self._logger))
+        if isinstance(answer, BaseException):
+            self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
             return Shut(self._options.poll(hears=False))
         if answer is None:
             return Shut()
         return Leave(min(limit, answer.limit), flags, answer.conditions)
+
+    async def _asked(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+        """What it says, or raises. In a task of its own: no cancellation in it, and none that it ignores, is ours."""
+        task = asyncio.ensure_future(self._said(pre_claim, asking))
+        try:
+            await asyncio.wait((task,))
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=LAST_WORDS)
+
+    async def _said(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+        began, failed = self._clock.monotonic(), True
+        try:
+            answer = read(await awaitable(pre_claim(asking), "pre_claim"))
+            failed = False
+            return answer
+        except BaseException as error:  # noqa: BLE001 - boundary: told in an event, and asked again after an interval
+            return error
+        finally:
+            if self._events.wants(HookRan):
+                took = self._clock.monotonic() - began
+                self._events.emit(HookRan(self._worker, "pre_claim", "pre_claim", took, failed))
 
 
 def read(answer: object) -> Claimable | None:

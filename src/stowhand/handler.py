@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
@@ -242,13 +243,48 @@ def handler(function: Function) -> Handler:
     return cast("Handler", _Function(function))
 
 
+_ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
+_PLAIN = ("policy", "encode", "retryable")
+"""Not awaited."""
+
+
 def handler_of(given: Handler | Function) -> Handler:
     """A handler is itself; an async callable of (ctx, record) is one. Raises ConfigurationError for anything else."""
     if not isinstance(given, type):
-        if hasattr(given, "handle"):
-            return given
+        if callable(getattr(given, "handle", None)):
+            _check(given)
+            return cast("Handler", given)
         if callable(given):
-            return handler(given)
+            _check(made := handler(given))
+            return made
     raise ConfigurationError(
         f"handler: {given!r} given; give an async function of (ctx, record), or an object with an async handle"
     )
+
+
+def _check(made: object) -> None:
+    """Before a record is touched: a hook that cannot be called as it will be would fail them all, one by one."""
+    for name in ("handle", "pre_handle", "post_handle", *_ASKED):
+        hook = getattr(made, name, None)
+        if hook is None:
+            continue
+        asked = _ASKED.get(name, ("ctx", "record"))
+        shown = f"{name}({', '.join(asked)})"
+        if not callable(hook):
+            raise ConfigurationError(f"handler: its {name} is a {type(hook).__qualname__}; it is called as {shown}")
+        if name in _PLAIN and inspect.iscoroutinefunction(hook):
+            raise ConfigurationError(f"handler: its {name} is asynchronous; make it a plain function, {shown}")
+        if inspect.isasyncgenfunction(hook) or inspect.isgeneratorfunction(hook):
+            raise ConfigurationError(f"handler: its {name} yields, and is no hook; write async def {shown}")
+        if not _takes(hook, len(asked)):
+            raise ConfigurationError(f"handler: its {name} takes other arguments; it is called as {shown}")
+
+
+def _takes(hook: Callable[..., object], number: int) -> bool:
+    try:
+        inspect.signature(hook).bind(*[None] * number)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # something written in C, of which nobody knows
+    return True

@@ -12,6 +12,7 @@ A handler without hooks, on a store that does not attend, is run bare: none of t
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
@@ -21,12 +22,14 @@ from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
 from stowhand.handler import Attempt, Attendant, Handler
 from stowhand.lifecycle import Fail, Snooze
-from stowhand.outcomes import describe
+from stowhand.outcomes import describe, from_error
 from stowhand.unreadable import Unreadable
 
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
 SHUT = 1.0
 """Seconds until a record is claimed again whose attempt the store could not enclose."""
+LAST_WORDS = 1.0
+"""Seconds that a hook which was told to end has to do so; then it is left behind."""
 
 
 class Hooks:
@@ -41,18 +44,24 @@ class Hooks:
         self.holds_slots = self._before is not None or self._after is not None
         """A slot is taken from the claim to the end of post_handle; so nothing is claimed ahead."""
         self.handle: Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]] = handler.handle
-        if self._attend is not None or self.holds_slots or self._retryable is not None or events.wants(HookRan):
+        waited_for = self._attend is not None or self.holds_slots or self._retryable is not None
+        self.bare = not waited_for and not events.wants(HookRan) and inspect.iscoroutinefunction(handler.handle)
+        """None of this stands around the handler."""
+        if not self.bare:
             self.handle = self._handle
         self.preparing = 0
         """Attempts that have begun and whose pre_handle has not returned."""
         self.pending = 0
-        """Attempts that have ended and whose post_handle has not."""
+        """Tasks of our own: post_handle, ends and rollbacks of transactions."""
         self.freed: Callable[[], None] = lambda: None
         """Told when either has become less."""
         self.broke: Callable[[BaseException], None] = lambda error: None
         """Told when one of our own tasks fails."""
         self._closed = False
         self._begun: set[Attempt[Any]] = set()
+        """Their post_handle is to come."""
+        self._over: set[Attempt[Any]] = set()
+        """They have ended, and still hold their slots."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _handle(self, attempt: Attempt[Any], record: Any) -> object:
@@ -81,7 +90,8 @@ class Hooks:
             raise
         except Exception as error:
             if self._retryable is not None and not self._retryable(error):
-                return Fail(describe(error))
+                outcome = from_error(error)
+                return outcome if isinstance(outcome, Fail) else Fail(outcome.error)
             raise
         finally:
             prepared()
@@ -98,7 +108,7 @@ class Hooks:
     async def _timed(self, hook: str, attempt: Attempt[Any], call: Awaitable[object]) -> object:
         began, failed = self._clock.monotonic(), True
         try:
-            returned = await call
+            returned = await awaitable(call, hook)
             failed = False
             return returned
         finally:
@@ -108,12 +118,27 @@ class Hooks:
 
     # -- afterwards ------------------------------------------------------------------------------
 
+    @property
+    def occupied(self) -> int:
+        """Slots of attempts that have ended: the record is not marked yet, or post_handle has not returned."""
+        return len(self._over)
+
+    def over(self, attempt: Attempt[Any]) -> bool:
+        """The handler has ended. True: its slot is held until the record has been marked, and ``marked`` is told."""
+        if attempt in self._begun or attempt.transaction is not None:
+            self._over.add(attempt)
+            return True
+        return False
+
     def marked(self, attempt: Attempt[Any]) -> None:
         """The record has been marked, or never will be by us: post_handle's turn."""
-        if attempt in self._begun:
-            self._begun.discard(attempt)
-            if self._after is not None:
-                self.soon(self._post(attempt, self._after))
+        begun = attempt in self._begun
+        self._begun.discard(attempt)
+        if begun and self._after is not None:
+            self.soon(self._post(attempt, self._after))
+        elif attempt in self._over:
+            self._over.discard(attempt)
+            self.freed()
 
     def undo(self, attempt: Attempt[Any], then: Callable[[], None]) -> None:
         """The attempt ends without an outcome to record: roll its transaction back, if it has one; ``then`` go on."""
@@ -140,15 +165,18 @@ class Hooks:
         task.add_done_callback(self._done)
 
     async def close(self) -> None:
-        """End what still runs; what a handler that was left behind does from now on concerns nobody."""
+        """End what still runs, or leave it behind; what that does from now on concerns nobody."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_WORDS)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.pending -= 1
+        if self._closed:
+            return
         if not task.cancelled() and (error := task.exception()) is not None:
             self.broke(error)
         self.freed()
@@ -156,8 +184,20 @@ class Hooks:
     async def _post(self, attempt: Attempt[Any], hook: Hook) -> None:
         try:
             await self._timed("post_handle", attempt, hook(attempt, attempt.record))
-        except Exception as error:  # noqa: BLE001 - boundary: the record is marked; the event says what went wrong
+        except BaseException as error:  # boundary: the record is marked; the event says what went wrong
+            if self._closed:
+                raise  # this task is being ended
             self._events.emit(HookFailed(self._worker, "post_handle", attempt.lease.job_id, describe(error)))
+        finally:
+            self._over.discard(attempt)
+
+
+def awaitable(answer: Any, hook: str) -> Awaitable[object]:
+    """What a hook has given, to be awaited. Raises TypeError when it is no asynchronous function."""
+    if not inspect.isawaitable(answer):
+        given = type(answer).__qualname__
+        raise TypeError(f"{hook} is to be asynchronous, and gave a {given} to wait for; write `async def {hook}`")
+    return answer
 
 
 async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:

@@ -38,6 +38,8 @@ _SECONDS = (
 _WHOLE = ("concurrency", "look_ahead", "max_jobs")
 _MAY_BE_NONE = ("poll_interval", "heartbeat_interval", "job_timeout", "max_active_time", "max_jobs")
 _MAY_BE_ZERO = ("grace", "look_ahead")
+LEASE = 30.0
+"""Where nobody says."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +53,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Claim only these; ``None``: whatever the store has."""
     poll_interval: float | None = None
     """How often to look without having been woken. ``None``: 2 s, stretched to 10 s while wake-ups are heard."""
-    lease: float = 30.0
+    lease: float = LEASE
     """How long the store keeps a job for a worker that has gone silent."""
     heartbeat_interval: float | None = None
     """How often leases are renewed; ``None``: a third of the lease."""
@@ -84,13 +86,20 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             for name in (*_SECONDS, *_WHOLE)
             if (trouble := _trouble(name, getattr(self, name))) is not None
         ]
-        if not problems and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
+        # The lease that nobody has given may be the store's to lay down: ``under`` looks at that one.
+        given = self.lease != LEASE
+        if not problems and given and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
             problems.append(trouble)
         if not callable(self.forbidden_flags):
             try:
                 msgspec.structs.force_setattr(self, "forbidden_flags", limits.read_forbidden(self.forbidden_flags))
             except ValueError as error:
                 problems.append(str(error))
+        problems += self._read_tasks()
+        if not callable(self.backoff):
+            problems.append(f"backoff: a {type(self.backoff).__qualname__} given; give a function of the attempt's number")
+        if type(self.once) is not bool:
+            problems.append(f"once: a {type(self.once).__qualname__} given; give True or False")
         if self.name is not None:
             try:
                 limits.check_name("name", self.name, NAME_LIMIT)
@@ -98,6 +107,17 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 problems.append(str(error))
         if problems:
             raise ConfigurationError("; ".join(problems))
+
+    def _read_tasks(self) -> list[str]:
+        """What is wrong with the names. A lone text is iterable too, and every letter of it would be one."""
+        given: object = self.tasks
+        if given is None:
+            return []
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            return [f"tasks: a {type(given).__qualname__} given; give a list of names"]
+        names = tuple(given)
+        msgspec.structs.force_setattr(self, "tasks", names)
+        return [f"tasks: {name!r} among them; give names" for name in names if not isinstance(name, str)]
 
     @property
     def every_beat(self) -> float:
@@ -107,6 +127,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def under(self, terms: Terms | None) -> WorkerOptions:
         """As they are on a store that lays down terms of its own. Raises ConfigurationError."""
         if terms is None:
+            if (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
+                raise ConfigurationError(trouble)
             return self
         beat = self.heartbeat_interval if self.heartbeat_interval is not None else terms.heartbeat_interval
         if beat is not None and (trouble := too_rare(beat, terms.lease, "stalled_max_age")) is not None:
@@ -118,6 +140,16 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.poll_interval is not None:
             return self.poll_interval
         return STRETCHED_POLL if hears else 2.0
+
+
+def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> None:
+    """What a worker or a resetter is made of. Raises ConfigurationError."""
+    if isinstance(store, type) or not callable(getattr(store, "claim", None)):
+        raise ConfigurationError(
+            f"store: {reprlib.repr(store)} given; give a store: open_store(url), or a TableStore(url, TableOptions(…))"
+        )
+    if options is not None and not isinstance(options, kind):
+        raise ConfigurationError(f"options: a {type(options).__qualname__} given; give {kind.__qualname__}(…)")
 
 
 def too_rare(beat: float, lease: float, name: str) -> str | None:

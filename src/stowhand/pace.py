@@ -28,23 +28,25 @@ class Pace:
         if self._one_by_one:
             # What was claimed last has run to its first wait, and its pre_handle has returned: what they counted is
             # seen by the next answer.
-            return 0 if waiting or self._hooks.preparing else self.free
+            return 0 if waiting or self._hooks.preparing else self._left_of(self.free)
         ahead = 0 if self._hooks.holds_slots else min(self._options.look_ahead, int(self._now() * LOOK_AHEAD_SECONDS))
         self._lanes.low_water = ahead // 2
         if waiting > ahead // 2:
             return 0
-        limit = max(self.free + ahead - waiting, 0)
-        return limit if self._left is None else min(limit, self._left)
+        return self._left_of(max(self.free + ahead - waiting, 0))
 
     @property
     def free(self) -> int:
         """Slots in which nothing runs, post_handle included."""
-        return max(self._lanes.free - self._hooks.pending, 0)
+        return max(self._lanes.free - self._hooks.occupied, 0)
 
     @property
     def is_spent(self) -> bool:
         """It has started, or holds, as many as it may ever, or has been active for as long as it may."""
         return self.over or self._left == 0
+
+    def _left_of(self, limit: int) -> int:
+        return limit if self._left is None else min(limit, self._left)
 
     @property
     def _left(self) -> int | None:

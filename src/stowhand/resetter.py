@@ -7,6 +7,7 @@ programs work on.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +18,13 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, JobsReset, StoreRecovered, StoreTrouble
 from stowhand.handler import Attendant
-from stowhand.options import LONGEST, NAME_LIMIT
+from stowhand.options import LONGEST, NAME_LIMIT, check_made
 from stowhand.store import Heart, Store
 from stowhand.sweep import ROUNDS
 
 STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter is to stop."""
+CLOSE_PATIENCE = 1.0
 MAINTAIN_EVERY = 600.0
 
 
@@ -71,6 +73,7 @@ class Resetter:
         clock: Clock | None = None,
         events: Events | None = None,
     ) -> None:
+        check_made(store, options, ResetterOptions)
         self.options = options or ResetterOptions()
         self.events = events or Events()
         self._store, self._clock = store, clock or SystemClock()
@@ -83,28 +86,43 @@ class Resetter:
         if isinstance(self._store, Attendant):
             await self._store.admit()
         heart = self._store.heart()
+        # Of its own: what hangs there keeps nobody else's thread, and the heart is closed behind it, not under it.
+        thread = ThreadPoolExecutor(1, "stowhand resetter")
+        looking = asyncio.ensure_future(self._looks(heart, thread))
+        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            while not self._stopping.is_set():
-                await self._look(heart)
-                await self._rest()
+            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((looking,), timeout=STOP_PATIENCE)
+            if looking.done():
+                looking.result()
         finally:
-            await asyncio.to_thread(heart.close)
+            looking.cancel()
+            stopping.cancel()
+            closing = asyncio.wrap_future(thread.submit(heart.close))
+            thread.shutdown(wait=False)
+            await asyncio.wait((closing,), timeout=CLOSE_PATIENCE)
+
+    async def _looks(self, heart: Heart, thread: Executor) -> None:
+        while not self._stopping.is_set():
+            await self._look(heart, thread)
+            await self._rest()
 
     def stop(self, *, now: bool = False) -> None:
         """End soon. Harmless when repeated. On the resetter's own loop."""
         self._stopping.set()
 
-    async def _look(self, heart: Heart) -> None:
+    async def _look(self, heart: Heart, thread: Executor) -> None:
+        run = asyncio.get_running_loop().run_in_executor
         try:
             for _ in range(ROUNDS):
-                found = await asyncio.to_thread(heart.reset_stalled, self.options.slack)
+                found = await run(thread, heart.reset_stalled, self.options.slack)
                 if found:
                     self.events.emit(JobsReset(tuple(found), self.options.name))
                 if not found or self._stopping.is_set():
                     break
             if self._clock.monotonic() - self._maintained >= MAINTAIN_EVERY:
-                await asyncio.to_thread(heart.check)
-                await asyncio.to_thread(heart.maintain)
+                await run(thread, heart.check)
+                await run(thread, heart.maintain)
                 self._maintained = self._clock.monotonic()
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more

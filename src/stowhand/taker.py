@@ -84,8 +84,8 @@ class Taker:
         while not self._stopping:
             self._stir.clear()
             if self._pace.is_spent:
-                if self.is_idle:
-                    return
+                if not self._is_at_work:
+                    return  # what is still owed to a store that is away is tried once more while the worker stops
                 await self._rest(LAST_LOOKS)
                 continue
             limit = 0 if self._dry or self._is_full else self._pace.limit()
@@ -132,8 +132,13 @@ class Taker:
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits for a slot, or is on its way to the store."""
+        return not (self._is_at_work or self._keeper.owes)
+
+    @property
+    def _is_at_work(self) -> bool:
+        """Something runs, waits for a slot, or has ended and is not recorded."""
         lanes = self._lanes
-        return not (lanes.running or lanes.ready or self._settler.backlog or self._keeper.owes or self._hooks.pending)
+        return bool(lanes.running or lanes.ready or self._settler.backlog or self._hooks.pending)
 
     # -- claim -----------------------------------------------------------------------------------
 

@@ -18,12 +18,6 @@ answer 200 with a verdict per item, and hold at most 1000 items.
 A lease bears the claim token that the client made. Where the server has worker tokens, its store knows another one that
 depends on both: a claim token is of no use to another worker, also after a restart of the server.
 """
-# changed (F, 22:30): due is a POST with a body (a worker's task names may not fit into a URL, nor be cached by a proxy)
-#   and carries the long poll of an idle worker: `bell`, see DueAsked. Our HttpStore never sets ClaimAsked.wait: a claim
-#   that waits would hold the worker's free slots at the number they had when it began, and spend its lease on waiting.
-# changed (F, 22:30): Enqueue.bare / Enqueued.ids; one Enqueue is one transaction: all of its jobs, or none.
-# changed (F, 22:42): TermsOffered.polls is Terms.polls of the lent store. E: Loan.terms() please passes it on.
-# changed (F, 22:30): Trouble.error is one of Kind, so that the client raises what the lent store would have raised.
 
 from __future__ import annotations
 

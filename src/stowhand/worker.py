@@ -34,7 +34,7 @@ from stowhand.keeper import Keeper
 from stowhand.lane import Isolate, Stop
 from stowhand.lanes import Lanes
 from stowhand.leases import Held, Leases, Phase
-from stowhand.options import WorkerOptions
+from stowhand.options import WorkerOptions, check_made
 from stowhand.settler import Settler
 from stowhand.store import Claim, Lease, Store, Terms
 from stowhand.taker import Taker
@@ -65,6 +65,7 @@ class Worker:
         on_hang: Callable[[], None] = lambda: None,
     ) -> None:
         handler = handler_of(handler)
+        check_made(store, options, WorkerOptions)
         terms: Terms | None = getattr(store, "terms", None)
         self.options = options = (options or WorkerOptions()).under(terms)
         self.id = options.name or new_identity()
@@ -255,7 +256,8 @@ class Worker:
         await asyncio.wait([taking])
         self._return_unstarted()
         since = clock.monotonic() if self._stopped_at is None else self._stopped_at
-        await self._until(lambda: not lanes.running or self._now, since + self.options.grace)
+        hooks = self._hooks
+        await self._until(lambda: not (lanes.running or hooks.occupied) or self._now, since + self.options.grace)
         lanes.stop_all(Stop.RETURNED)
         await self._until(lambda: not lanes.running, clock.monotonic() + LAST_PAUSE)
         self._endings.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]

@@ -27,7 +27,7 @@ _MARKED = re.compile(r"^<!-- (file: \S+|run) -->\n```\w*\n(.*?)^```$", re.MULTIL
 _SPLIT = "@@@@"
 _DIFFERS = (
     (re.compile(r"worker-[\w.-]+-\d+-[0-9a-f]{12}"), "WORKER"),
-    (re.compile(r"\d+\.\d\dms"), "TOOK"),
+    (re.compile(r"\d+\.\d\dms|\b\d+ ms\b"), "TOOK"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"), "TIME"),
     (re.compile(r"postgresql://\S+"), "DATABASE"),
     (re.compile(r"\[100%\]"), ""),

@@ -138,12 +138,15 @@ def test_the_page_of_states_names_every_state() -> None:
 
 def test_the_page_of_stores_names_every_method_and_option() -> None:
     page = (DOCS / "explanation" / "stores.md").read_text()
-    seams = (store.Store, store.Heart, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
-    for seam in (*seams, queue_store.Timetable, queue_store.Schema, queue_store.QueueStore):
-        for name in vars(seam):
-            if not name.startswith("_"):
-                assert f"`{name}`" in page, f"{seam.__name__}.{name}"
+    for name in methods_of_the_seams():
+        assert f"`{name}`" in page, name
     assert set(store.StoreOptions.__struct_fields__) <= rows(page).keys()
+
+
+def methods_of_the_seams() -> set[str]:
+    seams = (store.Store, store.Heart, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
+    others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore)
+    return {name for seam in (*seams, *others) for name in vars(seam) if not name.startswith("_")}
 
 
 def installed(url: str) -> psycopg.Connection:

@@ -106,6 +106,11 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
     """Reachable, of the right schema, sound, and heard from."""
     try:
         async with unopened(settings.store) as store:
+            if settings.store.connection.is_lent:
+                await store.open()
+                yield ok("reached", f"{store.description}, which lends it; what is in it is examined there")
+                yield await _listen(store, settings)
+                return
             status = await store.status()
             yield ok("reached", store.description)
             if settings.store.connection.scheme == "postgresql":

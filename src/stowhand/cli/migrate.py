@@ -9,7 +9,7 @@ import click
 
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
-from stowhand.errors import SchemaTooNew
+from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.queue_store import SchemaStatus
 from stowhand.service.settings import StoreSettings
 
@@ -29,6 +29,7 @@ def command(plan: bool, roles: bool, **typed: Any) -> None:
 
 async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
     """Bring the schema up to this version; what was done, in a sentence. Raises SchemaTooNew."""
+    _refuse_lent(settings)
     async with unopened(settings) as store:
         before = await store.status()
         refuse_breaking(before)
@@ -52,8 +53,17 @@ def _roles_made(schema: str) -> str:
     return f"Its roles have their rights. Grant them to your logins: {', '.join(names.values())}."
 
 
+def _refuse_lent(settings: StoreSettings) -> None:
+    if settings.connection.is_lent:
+        raise ConfigurationError(
+            f"{settings.connection.url} only lends its jobs: its schema is made not over HTTP, but where"
+            " 'stowhand serve' runs"
+        )
+
+
 async def read_plan(settings: StoreSettings, *, roles: bool = False) -> str:
     """The statements, without running them."""
+    _refuse_lent(settings)
     async with unopened(settings) as store:
         refuse_breaking(await store.status())
         return await store.plan(roles=roles)

@@ -32,7 +32,7 @@ class Connection(Generic[M]):
     """A lazily opened connection that threads use one at a time.
 
     ``dial`` makes one, ``prepare`` sees it before anybody else; ``now`` is read in every transaction, once the lock is
-    there; ``explain`` says what an error means.
+    there; ``explain`` says what an error means. ``follow``: where the file was replaced by another one, go on with that.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class Connection(Generic[M]):
         prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
         explain: Explain = trouble.explain,
         patience: float | None = None,
+        follow: bool = False,
     ) -> None:
         self._path, self._dial, self._now, self._prepare = path, dial, now, prepare
-        self._explain, self._patience = explain, patience
+        self._explain, self._patience, self._follow = explain, patience, follow
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
         self._cut_off = False
+        self._file: tuple[int, int] | None = None
         self.opened = 0
         """How many connections there have been: something counted by one says nothing about the next."""
         _all.add(self)
@@ -96,7 +98,10 @@ class Connection(Generic[M]):
                 f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
                 " this file here any more: open the store after the fork, or start processes by spawn"
             )
+        if self._follow and self._raw is not None and self._file != _identity(self._path):
+            self.close()
         if self._raw is None:
+            self._file = _identity(self._path)
             raw = self._dial()
             try:
                 self._patiently(lambda: self._prepare(raw))
@@ -151,6 +156,15 @@ class Connection(Generic[M]):
         if self._raw is not None:
             _never_closed.append(self._raw)
         self._raw, self._lock, self._cut_off = None, threading.RLock(), True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that bears this name just now; ``None``: none does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 FORK_PATIENCE = 2.0

@@ -7,7 +7,7 @@
 
 | metric | labels |
 |---|---|
-| ``stowhand_table_worker_total``, ``…_errors_total``, ``…_duration_seconds`` | worker, op (handle, pre_handle, …) |
+| ``stowhand_table_worker_total``, ``…_errors_total``, ``…_duration_seconds`` | worker, op (handle, pre_claim, …) |
 | ``stowhand_table_worker_handlers`` | worker; the most that ran at once within five seconds |
 | ``stowhand_table_store_total``, ``…_errors_total``, ``…_duration_seconds`` | store, op (claim, settle, …) |
 | ``stowhand_table_queue_total``, ``…_longest_wait_seconds``, ``…_oldest_claim_seconds`` | store |
@@ -23,7 +23,7 @@ from typing import Protocol
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.events import Events, HookFailed, HookRan, JobsReset, JobStarted, StoreCalled, StoreTrouble
+from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
 from stowhand.job import State
 
 try:
@@ -33,6 +33,8 @@ except ImportError as error:
 
 WINDOW = 5.0
 """Seconds over which the most handlers at once are shown: a scrape now and then misses short ones otherwise."""
+PATIENCE = 5.0
+"""Seconds that a look which is cut short may take to end."""
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
@@ -81,16 +83,10 @@ class TableMetrics:
 
         def ran(event: HookRan) -> None:
             self._worker.count(worker, event.hook, event.seconds, failed=event.failed)
-            if event.hook == "handle":
-                running.less()
-
-        def failed(event: HookFailed) -> None:
-            if event.hook == "pre_claim":
-                self._worker.count(worker, event.hook, 0.0, failed=True)
 
         events.on(HookRan, ran)
-        events.on(HookFailed, failed)
         events.on(JobStarted, lambda event: running.more())
+        events.on(JobLeft, lambda event: running.less())
         self.of_resetter(worker, events)
         return events
 
@@ -120,8 +116,8 @@ class TableMetrics:
         events.on(StoreCalled, called)
         return events
 
-    def sampler(self, store: Counted, interval: float = 15.0) -> Sampler:
-        """A routine for ``run_all`` that looks at the queue now and then."""
+    def sampler(self, store: Counted, interval: float | timedelta = 15.0) -> Sampler:
+        """A routine for ``run_all`` that looks at the queue now and then: every ``interval`` (seconds, a timedelta)."""
         return Sampler(self, store, interval, self._clock)
 
     async def sample(self, store: Counted) -> None:
@@ -136,28 +132,35 @@ class Sampler:
 
     serves = True
 
-    def __init__(self, metrics: TableMetrics, store: Counted, interval: float, clock: Clock) -> None:
-        if not interval > 0:
-            raise ConfigurationError(f"sampler: an interval of {interval!r} s; give more than 0")
+    def __init__(self, metrics: TableMetrics, store: Counted, interval: float | timedelta, clock: Clock) -> None:
+        if isinstance(interval, timedelta):
+            interval = interval.total_seconds()
+        if isinstance(interval, bool) or not isinstance(interval, int | float) or not interval > 0:
+            raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s, or a timedelta")
         self._metrics, self._store, self._interval, self._clock = metrics, store, interval, clock
         self._stopping = asyncio.Event()
         self.failures = 0
         """Looks that failed."""
 
     async def run(self) -> None:
-        """Until stopped."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        """Until stopped; a look that is under way is cut short."""
+        looking, stopping = asyncio.ensure_future(self._look()), asyncio.ensure_future(self._stopping.wait())
         try:
-            while not stopping.done():
-                try:
-                    await self._metrics.sample(self._store)
-                except StoreError:
-                    self.failures += 1  # those who work on the store say what is wrong
-                pause = asyncio.ensure_future(self._clock.sleep(self._interval))
-                await asyncio.wait((pause, stopping), return_when=asyncio.FIRST_COMPLETED)
-                pause.cancel()
+            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()
         finally:
+            looking.cancel()
             stopping.cancel()
+            await asyncio.wait((looking, stopping), timeout=PATIENCE)
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await self._metrics.sample(self._store)
+            except StoreError:
+                self.failures += 1  # those who work on the store say what is wrong
+            await self._clock.sleep(self._interval)
 
     def stop(self, *, now: bool = False) -> None:
         """End soon."""
@@ -200,12 +203,14 @@ class _Most:
         self._now = max(self._now - 1, 0)
 
     def _note(self) -> None:
+        now = self._clock.monotonic()
+        while self._peaks and self._peaks[0][0] < now - WINDOW:
+            self._peaks.popleft()
         while self._peaks and self._peaks[-1][1] <= self._now:
             self._peaks.pop()
-        self._peaks.append((self._clock.monotonic(), self._now))
+        self._peaks.append((now, self._now))
 
     def _most(self) -> float:
+        """In the thread of whoever scrapes: it changes nothing."""
         oldest = self._clock.monotonic() - WINDOW
-        while self._peaks and self._peaks[0][0] < oldest:
-            self._peaks.popleft()
-        return max(self._now, self._peaks[0][1] if self._peaks else 0)
+        return max([self._now, *(most for moment, most in tuple(self._peaks) if moment >= oldest)])

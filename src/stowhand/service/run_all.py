@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Protocol
 
 from stowhand.clock import stopwatch
@@ -37,7 +38,7 @@ class Routine(Protocol):
         """End; ``now``: without finishing what runs. Harmless when repeated."""
 
 
-async def run_all(*routines: Routine, grace: float | None = None) -> None:
+async def run_all(*routines: Routine, grace: float | timedelta | None = None) -> None:
     """Run them until SIGTERM or SIGINT, until one fails, or until all have ended by themselves (resetters do not count:
     they serve the others).
 
@@ -45,11 +46,10 @@ async def run_all(*routines: Routine, grace: float | None = None) -> None:
     the longest grace of the workers, and 20 s. Raises what the first that failed has raised; what ignores its end is
     cancelled.
     """
-    if not routines:
-        raise ConfigurationError("run_all: give at least one worker, resetter, or other routine")
+    _check(routines)
+    bound = max(map(_grace_of, routines)) + LAST_PAUSE if grace is None else _read(grace)
     _listen(routines)
     supervisor = _Supervisor(routines)
-    bound = grace if grace is not None else max(map(_grace_of, routines)) + LAST_PAUSE
     with _signals(supervisor):
         await supervisor.run(bound)
 
@@ -57,12 +57,15 @@ async def run_all(*routines: Routine, grace: float | None = None) -> None:
 class _Supervisor:
     def __init__(self, routines: tuple[Routine, ...]) -> None:
         self._routines = routines
+        self._tasks: dict[asyncio.Task[None], Routine] = {}
+        self._first: Exception | None = None
+        """What failed first."""
         self._wishes = 0
         self._last = float("-inf")
         self._stopping = asyncio.Event()
 
     async def run(self, bound: float) -> None:
-        tasks = {asyncio.create_task(routine.run()): routine for routine in self._routines}
+        tasks = self._tasks = {asyncio.create_task(self._watched(routine)): routine for routine in self._routines}
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
@@ -79,9 +82,15 @@ class _Supervisor:
         finally:
             stopping.cancel()
         await self._end(tasks, bound)
-        for task in tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        if self._first is not None:
+            raise self._first
+
+    async def _watched(self, routine: Routine) -> None:
+        try:
+            await routine.run()
+        except Exception as error:
+            self._first = self._first or error
+            raise
 
     def _is_over(self, tasks: dict[asyncio.Task[None], Routine]) -> bool:
         """One has failed, or what the others serve has ended."""
@@ -92,11 +101,13 @@ class _Supervisor:
 
     async def _end(self, tasks: dict[asyncio.Task[None], Routine], bound: float) -> None:
         """Wait for all of them, but not for ever."""
-        _, late = await asyncio.wait(tasks, timeout=bound)
+        over, late = await asyncio.wait(tasks, timeout=bound)
         for task in late:
             task.cancel()
         if late:
-            await asyncio.wait(late, timeout=LAST_PAUSE)
+            over |= (await asyncio.wait(late, timeout=LAST_PAUSE))[0]
+        for task in over:
+            task.cancelled() or task.exception()  # the first is raised; of the others no loop is to complain
 
     def wish(self) -> None:
         """A signal: the first stops in order, a second at once."""
@@ -108,10 +119,14 @@ class _Supervisor:
         self.stop(now=self._wishes > 1)
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop every routine."""
+        """Stop every routine. One that cannot be told to stop is cancelled, and keeps no other from hearing it."""
         self._stopping.set()
-        for routine in self._routines:
-            routine.stop(now=now)
+        for task, routine in self._tasks.items():
+            try:
+                routine.stop(now=now)
+            except Exception as error:  # noqa: BLE001 - boundary: a routine may be anybody's; ``run_all`` raises it
+                self._first = self._first or error
+                task.cancel()
 
 
 @contextmanager
@@ -130,7 +145,27 @@ def _signals(supervisor: _Supervisor) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by something in C
+
+
+def _check(routines: tuple[Routine, ...]) -> None:
+    if not routines:
+        raise ConfigurationError("run_all: give at least one worker, resetter, or other routine")
+    for routine in routines:
+        if isinstance(routine, type) or not all(callable(getattr(routine, name, None)) for name in ("run", "stop")):
+            raise ConfigurationError(
+                f"run_all: {routine!r} is no routine; give workers, resetters, or objects with `async run()` and "
+                "`stop(*, now=False)`"
+            )
+    if len({id(routine) for routine in routines}) < len(routines):
+        raise ConfigurationError("run_all: the same routine is given twice; make a second one")
+
+
+def _read(grace: object) -> float:
+    seconds = grace.total_seconds() if isinstance(grace, timedelta) else grace
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigurationError(f"run_all: a grace of {grace!r}; give seconds, not negative, or a timedelta")
+    return float(seconds)
 
 
 def _listen(routines: tuple[Routine, ...]) -> None:

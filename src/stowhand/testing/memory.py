@@ -17,6 +17,7 @@ from typing import NoReturn
 from stowhand import limits
 from stowhand.checking import check_reschedule, read_id, read_ids, read_reason, read_workers
 from stowhand.clock import Clock, SystemClock, wall_clock
+from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
@@ -59,6 +60,7 @@ class MemoryStore:
         pass
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        refuse_conditions(request.conditions)
         with self.transaction() as (rows, now):
             return [claimed(row) for row in leasing.claim(rows, request, now)]
 

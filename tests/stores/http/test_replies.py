@@ -16,6 +16,7 @@ from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.store import ClaimRequest, Lease, Verdict
 from stowhand.stores.http import HttpOptions, HttpStore
+from stowhand.stores.http.line import CONNECTIONS
 from stowhand.stores.http.troubles import NoReply
 from tests.conftest import Run
 from tests.stores.http.canned import Canned, reply, trouble
@@ -303,3 +304,18 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
         run(go(server))
     assert [body["repeat"] for body in server.bodies if "repeat" in body] == [False, True]
     assert [body["batch"][0]["proof"]["authorization"] for body in server.bodies if "batch" in body] == ["proof"] * 2
+
+
+def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url, HttpOptions(timeout=0.3))
+        calls = [store.enqueue(NewJob(task="t")) for _ in range(CONNECTIONS + 3)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        unsent = [str(error) for error in ends if isinstance(error, StoreUnreachable)]
+        assert len(unsent) == 3
+        assert "connections are in use" in unsent[0]
+        assert sum(isinstance(error, OutcomeUnknown) for error in ends) == CONNECTIONS
+        await store.close()
+
+    with Canned(b"") as server:
+        run(go(server))

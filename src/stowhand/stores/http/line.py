@@ -27,9 +27,9 @@ CONNECT_TIMEOUT = 5.0
 KEPT = 30.0
 """Seconds that an idle connection is kept: less than the 60 and more of common servers (ours keeps one for 75), for a
 request that meets the closing of its connection is lost without anybody's fault."""
-CONNECTIONS = 10
+CONNECTIONS = 20
 REPLY_LIMIT = 256 * 1024 * 1024
-LONGEST_PAUSE = 10.0
+LONGEST_PAUSE = 5.0
 """Of what ``Retry-After`` asks for; longer, and leases would end meanwhile."""
 REFUSED_FOR = 30.0
 """Seconds for which a refused token is not shown again: a server counts wrong tokens, and shuts out who shows many."""
@@ -44,7 +44,9 @@ class Line:
         self._options, self._clock = options, clock
         # Not a client: it would follow what the environment and cookies say, and log a line for every call.
         self._transport: httpx.AsyncHTTPTransport | None = None
-        self._limits = {"timeout": {"connect": min(CONNECT_TIMEOUT, options.timeout)}}
+        # Shorter than the whole call's: what was never sent must not be taken for what may have been done.
+        timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
+        self._limits = {"timeout": timeouts}
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
         if options.token is not None:
             self._headers["Authorization"] = f"Bearer {options.token}"
@@ -55,13 +57,12 @@ class Line:
         """The answer to a question."""
         return await self._ask("GET", path, None, answer, 0.0)
 
-    async def post(self, path: str, message: Message | bytes, answer: type[T], *, waits: float = 0.0) -> T:
+    async def post(self, path: str, message: Message, answer: type[T], *, waits: float = 0.0) -> T:
         """The answer to a message. ``waits``: seconds that the server may take its time, beyond the usual ones.
 
         Raises Refused, StoreUnreachable (NoReply where it may have been done), StoreError.
         """
-        body = message if isinstance(message, bytes) else msgspec.json.encode(message)
-        return await self._ask("POST", path, body, answer, waits)
+        return await self._ask("POST", path, msgspec.json.encode(message), answer, waits)
 
     async def close(self) -> None:
         """Let every connection go. Harmless when repeated; the next call makes a new one."""
@@ -73,10 +74,10 @@ class Line:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
             refused = self._refusal[1]
             raise Refused(str(refused), refused.kind, refused.said)
+        if (left := self._not_before - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
         try:
             async with asyncio.timeout(self._options.timeout + waits):
-                if (left := self._not_before - self._clock.monotonic()) > 0:
-                    await self._clock.sleep(left)
                 status, headers, reply = await self._exchange(method, path, body)
         except TimeoutError:
             raise NoReply(f"{self.base}: no answer within {self._options.timeout + waits:g} s") from None
@@ -88,7 +89,7 @@ class Line:
             raise self._troubled(status, headers, reply)
         try:
             return msgspec.json.decode(reply, type=answer)
-        except (msgspec.MsgspecError, ConfigurationError) as error:
+        except (msgspec.MsgspecError, ConfigurationError, RecursionError) as error:
             raise StoreError(
                 f"{self.base} answers {path} in words that this version does not know: {error};"
                 " is this the address of 'stowhand serve', and of the same version?"
@@ -153,6 +154,8 @@ def _pause(retry_after: str | None) -> float:
 
 def _say(error: Exception) -> str:
     """What happened; some of httpx's errors have no text."""
+    if isinstance(error, httpx.PoolTimeout):
+        return f"all of its {CONNECTIONS} connections are in use"
     said = str(error) or type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in said:
         said += "; trust another authority with --ca-file (in Python ca_file=…)"

@@ -9,11 +9,12 @@ is cut off, because the worker stops, would have taken jobs that must go back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from stowhand.checking import read_id
 from stowhand.clock import SystemClock
-from stowhand.errors import ConfigurationError, StoreError
+from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
@@ -133,7 +134,8 @@ class HttpStore(Elsewhere):
         """Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever."""
         if self._offered is None:
             raise ConfigurationError(f"{self._base}: open the store before a worker is made, which needs its terms")
-        await self._line.post("/v1/due", DueAsked(tasks=()), Due)
+        with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls tell of it
+            await self._line.post("/v1/due", DueAsked(tasks=()), Due)
 
     def attend(self, attempt: Attempt[Any]) -> None:
         """Give the handler the execution log, where what is lent keeps one."""

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any
 
+from stowhand.conditions import refuse_conditions
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
@@ -58,6 +59,7 @@ class PostgresStore:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs, now processing."""
+        refuse_conditions(request.conditions)
         return await self._claims.claim(request)
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:

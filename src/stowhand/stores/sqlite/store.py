@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
+from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
@@ -68,6 +69,7 @@ class SqliteStore(Tables):
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Move up to ``limit`` due jobs to processing."""
+        refuse_conditions(request.conditions)
         # Transactions of bounded length: after a flood of new queues their heads take several.
         while True:
             claimed = await self._write(lambda connection, now: _claim(connection, now, request))

@@ -11,17 +11,14 @@ import psycopg
 import pytest
 
 from stowhand.errors import LeaseLost, LogRefused, NonRetryable, StoreUnreachable
-from stowhand.events import Events, JobEnded
 from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt, Policy
+from stowhand.handler import Attempt
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import Cancel, Complete, Retry
-from stowhand.options import WorkerOptions
-from stowhand.store import Claim, Verdict
+from stowhand.store import Verdict
 from stowhand.stores.table.postgres import hold
-from stowhand.worker import Worker
 from tests.conftest import Run
-from tests.stores.table.postgres.attempts import WRITE, Desk, leaves_a_pipeline, opened, soon, write
+from tests.stores.table.postgres.attempts import WRITE, Desk, leaves_a_pipeline, opened, write
 
 Scene = Callable[[Desk], Awaitable[None]]
 
@@ -334,44 +331,3 @@ def test_jobs_to_enqueue_are_refused_and_the_work_is_undone(run: Run, shared_url
         assert ((await desk.row(1))["state"], await desk.effects()) == ("failed", [])
 
     play(run, shared_url, scene)
-
-
-def test_a_worker_ends_each_attempt_in_its_transaction(run: Run, shared_url: str) -> None:
-    states: dict[object, str] = {}
-    reached = asyncio.Event()
-
-    async def work(ctx: Attempt[Any], record: dict[str, Any]) -> None:
-        await write(f"by {record['id']}")(ctx)
-        if record["id"] == 2:
-            raise ValueError("failed")
-        if record["id"] == 3:
-            await ctx.connection.execute("rollback")
-        if record["id"] == 4:
-            await ctx.connection.execute("select pg_sleep(60)")  # until its time is up
-        if record["id"] == 5:
-            reached.set()
-            await ctx.connection.execute("select pg_sleep(60)")  # until the worker is stopped
-
-    class Works:
-        handle = staticmethod(work)
-
-        def policy(self, claim: Claim[Any]) -> Policy:
-            return Policy(timeout=0.2 if claim.record["id"] == 4 else None)
-
-    async def scene(desk: Desk) -> None:
-        await desk.execute("insert into jobs (note) select 'n' from generate_series(1, 5)")
-        events = Events()
-        events.on(JobEnded, lambda event: states.update({event.job_id: event.ended.value}))
-        worker = Worker(desk.store, Works(), WorkerOptions(concurrency=5), events=events)
-        running = asyncio.create_task(worker.run())
-        await reached.wait()
-        await soon(lambda: len(states) == 4)
-        worker.stop(now=True)
-        await running
-        assert states == {1: "ok", 2: "failed", 3: "failed", 4: "failed"}
-        rows = await desk.execute("select state, num_failures, num_resets from jobs order by id")
-        assert [row["state"] for row in rows] == ["completed", "failed", "failed", "failed", "queued"]
-        assert [row["num_failures"] for row in rows] == [0, 1, 1, 1, 0]
-        assert await desk.effects() == ["by 1"]
-
-    play(run, shared_url, scene, max_num_retries=0)

@@ -21,10 +21,11 @@ from stowhand.stores.table.postgres.values import read_plainly
 ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
 SWEEP_AFTER = 3
-"""So many of them; then all that are to be canceled are looked for at once: maybe a walk over all that wait."""
+"""So many of them; then all that are to be canceled are looked for at once, however dear that was the last time."""
 CANCELED_AT_ONCE = 1000
 SHARE = 50.0
-"""Seconds without a look for suspects for each second that a vain one took: they may be sought among a million."""
+"""Seconds without another look for suspects, or for what is to be canceled, for each second that one took: they may be
+sought among a million."""
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -40,7 +41,7 @@ class Claims:
         self._home = home
         self._link = Link(home.dialer, lambda: home.role("claim"))
         self._clock = SystemClock()
-        self._suspects_not_before = 0.0
+        self._suspects_not_before = self._sweep_not_before = 0.0
 
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """In order, now processing under the request's token."""
@@ -56,9 +57,15 @@ class Claims:
                 taken += more
                 if not canceled or len(taken) >= request.limit:
                     break
-                if number == SWEEP_AFTER:
-                    await self._link.rows(home.statement("cancel_waiting"), home.values(page=CANCELED_AT_ONCE))
+                if number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before:
+                    await self._sweep()
         return taken
+
+    async def _sweep(self) -> None:
+        """Where one record was to be canceled there may be more; some of them not due for long."""
+        began = stopwatch()
+        await self._link.rows(self._home.statement("cancel_waiting"), self._home.values(page=CANCELED_AT_ONCE))
+        self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
     async def _claim(
         self, request: ClaimRequest, limit: int, statement: bytes, values: Mapping[str, object]

@@ -215,7 +215,10 @@ class SqliteTable:
         def prepare(connection: sqlite3.Connection) -> None:
             connection.create_function("stowhand_micros", 1, moments.stored_micros, deterministic=True)
 
-        return Connection(self._path, dial, self._now, prepare=prepare, explain=trouble.explain, patience=patience)
+        # The file is the application's: it may put another one in its place, from a backup, say.
+        return Connection(
+            self._path, dial, self._now, prepare=prepare, explain=trouble.explain, patience=patience, follow=True
+        )
 
     async def _write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         return await self._threads.run(self._writer, lambda: self._writer.write(work))

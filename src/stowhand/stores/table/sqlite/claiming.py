@@ -10,6 +10,7 @@ import msgspec
 from stowhand.errors import TableUnsuitable
 from stowhand.store import ClaimRequest, JobId, Lease
 from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.sqlite import leaving
 from stowhand.stores.table.sqlite.moments import DAY, SECOND, Kind, parameters
 from stowhand.stores.table.sqlite.table import Table
 from stowhand.text import clean
@@ -34,21 +35,27 @@ def claim(connection: sqlite3.Connection, table: Table, now: int, request: Claim
     """Take up to ``limit`` due records in order; those with ``cancel`` set go to canceled instead."""
     counts: dict[JobId, tuple[int, int]] = {}
     canceled = 0
-    full = True
+    full, refused = True, None
     while full and len(counts) < request.limit and canceled < CANCELED_AT_ONCE:
         room = request.limit - len(counts) + CANCELED_AT_ONCE // 10
         found = _candidates(connection, table, now, request, room)
         full = len(found) == room
         before = len(counts) + canceled
-        for key, cancel in found:
-            if not _is_key(key):
-                continue
-            if cancel:
-                canceled += table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
-            elif len(counts) < request.limit and key not in counts:
+        canceling = {key for key, cancel in found if cancel}
+
+        def change(key: JobId) -> int | None:
+            if key in canceling:
+                return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
+            if len(counts) < request.limit and key not in counts:
                 _take(connection, table, now, request, key, counts)
+            return None
+
+        put_away, trouble = leaving.each(connection, (key for key, _ in found if _is_key(key)), change)
+        canceled, refused = canceled + sum(put_away), trouble or refused
         # A trigger of the application's may keep a record from being changed at all.
         full = full and len(counts) + canceled > before
+    if refused is not None and not counts and not canceled:
+        raise refused
     return _read(connection, table, now, request.token, counts) if counts else []
 
 

@@ -6,23 +6,29 @@ they compare them with the time of day. So a wall clock that leaps ahead by more
 their attempts are lost, never settled twice.
 
 While an application holds a write transaction no beat can be written. Whoever had to wait for it does not reset in that
-round: the beats that waited with it come first.
+round, and whoever did not pauses: the beats that waited come first.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from stowhand.clock import stopwatch
+from stowhand.clock import sleep_blocking, stopwatch
 from stowhand.store import JobId, Lease, Pulse, ResetJob
 from stowhand.stores.table.sqlite import leaving
 from stowhand.stores.table.sqlite.moments import after
 from stowhand.stores.table.sqlite.table import Abandoned, Line, Table
 
+T = TypeVar("T")
 PAGE = 1000
 SHORT = 0.5
 """Seconds: whoever waited longer than that for the write lock lets the others' beats go first."""
+TURN = 0.1
+"""Seconds: whoever waits for the lock asks for it several times meanwhile."""
+RECENTLY = 1.0
+"""Seconds in which no transaction can have kept beats away for as long as a lease lasts."""
 SHARE = 0.01
 """Of the time, at most, goes into looking for waiting records that were canceled."""
 
@@ -34,11 +40,11 @@ class TableHeart:
 
     def __init__(self, connection: Line, table: Callable[[], Table], abandoned: Abandoned) -> None:
         self._connection, self._table, self._abandoned = connection, table, abandoned
-        self._rest_until = float("-inf")
+        self._rest_until = self._turns_at = float("-inf")
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
-        pairs = sorted({(one.job_id, one.token) for one in leases})
+        pairs = {(one.job_id, one.token) for one in leases}  # of a column without a type: numbers and texts
         if not pairs:
             return Pulse()
         table = self._table()
@@ -88,7 +94,7 @@ class TableHeart:
             return [key for (key,) in connection.execute(table.statements.many["stalled"], given)]
 
         # A look without the write lock first: there is hardly ever anything to do.
-        if not self._connection.read(find):
+        if not self._connection.read(find) or not self._beats_had_their_turn():
             return []
         asked = stopwatch()
         return self._reset(lambda connection, now: () if stopwatch() - asked > SHORT else find(connection, now))
@@ -118,8 +124,10 @@ class TableHeart:
             return [key for (key,) in connection.execute(statement, {"limit": PAGE})]
 
         def put_away(connection: sqlite3.Connection, now: int) -> None:
-            for key in find(connection, now):
-                table.run(connection, "cancel_waiting", now, {"id": key})
+            def cancel(key: JobId) -> int:
+                return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
+
+            _done_or_raised(leaving.each(connection, find(connection, now), cancel))
 
         if self._connection.read(find):
             self._connection.write(put_away)
@@ -129,11 +137,33 @@ class TableHeart:
         """Let the connection go."""
         self._connection.close()
 
+    def _beats_had_their_turn(self) -> bool:
+        """False while somebody holds the write lock. One who has just let it go has left others waiting for it."""
+        if stopwatch() - self._turns_at < RECENTLY:
+            return True
+        asked = stopwatch()
+        self._connection.write(lambda _connection, _now: None)
+        if stopwatch() - asked > SHORT:
+            return False
+        sleep_blocking(TURN)
+        self._turns_at = stopwatch()
+        return True
+
     def _reset(self, find: Find, token: str = "") -> Sequence[ResetJob]:
         table = self._table()
 
         def take_back(connection: sqlite3.Connection, now: int) -> list[ResetJob]:
-            found = [leaving.reset(connection, table, now, key, token) for key in list(find(connection, now))]
-            return [one for one in found if one is not None]
+            def reset(key: JobId) -> ResetJob | None:
+                return leaving.reset(connection, table, now, key, token)
+
+            return _done_or_raised(leaving.each(connection, list(find(connection, now)), reset))
 
         return self._connection.write(take_back)
+
+
+def _done_or_raised(given: tuple[list[T], Exception | None]) -> list[T]:
+    """What was done. What was refused is said when nothing else is left to be done."""
+    done, refused = given
+    if refused is not None and not done:
+        raise refused
+    return done

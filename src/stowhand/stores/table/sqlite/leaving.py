@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from stowhand.stores.table.sqlite.moments import after
 from stowhand.stores.table.sqlite.table import Table
 from stowhand.text import clean
 
+T = TypeVar("T")
 Batch = Sequence[tuple[Lease, Settlement]]
 
 TOLD = (State.ERRORED, State.FAILED)
@@ -66,11 +67,11 @@ def _settle_one(
         given = {"id": lease.job_id, "token": lease.token, "error": message}
         return lambda: table.run(connection, state.value, now, given, after(now, settlement.delay))
 
-    refused = _attempt(connection, write(goal, settlement.error))
+    refused = attempt(connection, write(goal, settlement.error))
     if refused is not None:
         instead = _failed(f"its settlement could not be written: {refused}")
         # Not even that: a CHECK, say, that knows no such state. The others of the batch are none the worse.
-        if _attempt(connection, write(_goal(State.FAILED, held), instead.error)) is not None:
+        if attempt(connection, write(_goal(State.FAILED, held), instead.error)) is not None:
             return Verdict.UNKNOWN
     return Verdict.SETTLED
 
@@ -83,7 +84,7 @@ def _goal(state: State, held: Held) -> State:
     return State.CANCELED if held.cancel and state is not State.COMPLETED else state
 
 
-def _attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
+def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
     """Write under a savepoint; gives why it was refused, and then nothing was written."""
     connection.execute("SAVEPOINT stowhand_one")
     try:
@@ -97,6 +98,25 @@ def _attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exc
         return error
     connection.execute("RELEASE stowhand_one")
     return None
+
+
+def each(
+    connection: sqlite3.Connection, keys: Iterable[JobId], write: Callable[[JobId], T | None]
+) -> tuple[list[T], Exception | None]:
+    """Each under a savepoint: a record that its table refuses to change (a CHECK, a trigger) keeps no other.
+
+    Gives what was done, and why the last one was refused.
+    """
+    done: list[T] = []
+    refused: Exception | None = None
+    for key in keys:
+
+        def one(key: JobId = key) -> None:
+            if (result := write(key)) is not None:
+                done.append(result)
+
+        refused = attempt(connection, one) or refused
+    return done, refused
 
 
 def _is_refused(error: Exception) -> bool:

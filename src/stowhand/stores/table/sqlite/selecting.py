@@ -167,8 +167,8 @@ class _Composing:
             self._from += f"\n    JOIN {side} ON {self.at['id']} = {key}"
 
     def whole(self, select: str, conditions: Sequence[str], users: Sequence[Any] = (), rest: str = "") -> Query:
-        """The statement. The user's conditions stand in parentheses, and a comment at their end ends there."""
-        where = [*conditions, *(f"({self.condition(one)}\n)" for one in users)]
+        """The statement. The user's conditions stand in parentheses."""
+        where = [*conditions, *(f"({self.condition(one)})" for one in users)]
         text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
         return Query(text, self._values)
 
@@ -178,7 +178,8 @@ class _Composing:
             return given.quoted if given.qualifier else f"{quote(self._shape.view_label)}.{given.quoted}"
         if isinstance(given, Sql):
             places = [self._value(value) for value in given.values]
-            return "".join(piece + place for piece, place in zip(given.pieces, [*places, ""], strict=True))
+            # A comment at its end ends there.
+            return "".join(piece + place for piece, place in zip(given.pieces, [*places, "\n"], strict=True))
         raise ConfigurationError(
             f"a {type(given).__qualname__} given; for SQLite a condition is Where(column, op, value) or sql(text,"
             " *values), an expression a column's name or sql(…)"

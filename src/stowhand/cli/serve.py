@@ -1,0 +1,154 @@
+"""``stowhand serve``: lend a store over HTTP to workers that have no way into its database."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.tokens import tokens_option
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.observe.job_logger import core_logger
+from stowhand.observe.lending import LendingListener
+from stowhand.observe.listener import LogListener
+from stowhand.observe.safe_text import scrub
+from stowhand.service import exit_codes
+from stowhand.service.durations import parse_duration
+from stowhand.service.opening import open_installed
+from stowhand.service.process import Wishes, handle_signals, hard_exit
+from stowhand.service.settings import WorkerSettings
+from stowhand.store import Store
+from stowhand.stores import open_store
+from stowhand.tasks.loading import load_object
+
+if TYPE_CHECKING:
+    from stowhand.lending.server import LendingOptions, LendingServer
+
+PORT = 8470
+
+
+def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    del ctx, param
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option("lent", "--app", metavar="MODULE:NAME", help="Lend this TableStore instead of the store that -c names.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere tokens are needed.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
+@tokens_option
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="PEM certificate, with its chain.")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its PEM key, if not in that file.")
+@click.option(
+    "--grace", default="5s", show_default=True, callback=_duration, help="How long requests may take to end at a stop."
+)
+@store_options
+def command(
+    lent: str | None,
+    host: str,
+    port: int,
+    tokens: tuple[Path, bool],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    grace: float,
+    **typed: Any,
+) -> int:
+    """Lend a store over HTTP: workers elsewhere claim, beat, log and settle with a scoped token.
+
+    Without tokens it listens on the loopback only, and every program of this machine may work on the store.
+    """
+    settings = settings_of(typed)
+    options = _options(
+        host=host,
+        port=port,
+        tokens=tokens[0],
+        tokens_required=tokens[1],
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        grace=grace,
+    )
+    asyncio.run(_serve(settings, lent, options))
+    return exit_codes.OK
+
+
+async def _serve(settings: WorkerSettings, lent: str | None, options: LendingOptions) -> None:
+    from stowhand.lending.server import running
+
+    events = Events()
+    LogListener(events)
+    LendingListener(events)
+    store = _load(lent) if lent is not None else None
+    try:
+        if store is None:
+            store = await _open(settings)
+        else:
+            await _admit(store)
+        async with running(store, options, events) as server:
+            _stop_at_signals(server)
+            await server.until_stopped()
+    finally:
+        if store is not None:
+            await store.close()
+
+
+def _stop_at_signals(server: LendingServer) -> None:
+    """First: what is being answered may end; second: at once; third: the process ends."""
+    loop, wishes = asyncio.get_running_loop(), Wishes()
+
+    def wish() -> None:
+        if not wishes.add():
+            return
+        if wishes.count <= 2:
+            loop.call_soon_threadsafe(server.stop)
+        else:
+            hard_exit(exit_codes.FAILURE)
+
+    handle_signals(wish)
+
+
+async def _open(settings: WorkerSettings) -> Store[Any]:
+    connection = settings.store.connection
+    if connection.url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"{connection.source}: that store is lent already; serve the store itself")
+    core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
+    if connection.note:
+        core_logger().warning(connection.note)
+    store = open_store(settings.store.url, settings.store.options())
+    try:
+        await open_installed(store)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _load(where: str) -> Store[Any]:
+    found: Any = load_object(where, object, default="store")
+    if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heart")):
+        raise ConfigurationError(
+            f"--app {where}: a {type(found).__qualname__}, not a store; name a TableStore,"
+            " or lend the queue of an App with -c"
+        )
+    store: Store[Any] = found
+    return store
+
+
+async def _admit(store: Store[Any]) -> None:
+    """A table that no worker can serve is refused before anybody asks for its rows."""
+    admit = getattr(store, "admit", None)
+    await (admit() if admit is not None else store.open())
+
+
+def _options(**given: Any) -> LendingOptions:
+    try:
+        from stowhand.lending.server import LendingOptions
+    except ImportError as error:
+        raise ConfigurationError(f"Lending needs a server: pip install 'stowhand[serve]' ({error})") from error
+    return LendingOptions(**given)

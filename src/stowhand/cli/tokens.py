@@ -1,0 +1,178 @@
+"""``stowhand tokens``: make, list and revoke the tokens of workers that work over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from stowhand import limits
+from stowhand.cli.groups import Group
+from stowhand.cli.tables import table
+from stowhand.clock import wall_clock
+from stowhand.errors import ConfigurationError
+from stowhand.lending.grants import Scope, check_limits
+from stowhand.lending.token_file import DEFAULT, TokenFile, TokenRecord, new_token
+from stowhand.observe.safe_text import escape
+from stowhand.service.durations import parse_duration
+from stowhand.service.exit_codes import FAILURE, OK
+
+NAME_LIMIT = 128
+COLUMN_LIMIT = 255
+VARIABLE = "STOWHAND_TOKENS"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def tokens_option(command: F) -> F:
+    """``--tokens FILE``: gives the file, and whether somebody named it."""
+    return click.option(
+        "--tokens",
+        callback=_file,
+        metavar="FILE",
+        help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {VARIABLE}]",
+    )(command)
+
+
+def _file(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Path, bool]:
+    del ctx, param
+    named = value or os.environ.get(VARIABLE)
+    return Path(named or DEFAULT), bool(named)
+
+
+@click.group(cls=Group, name="tokens")
+def command() -> None:
+    """Make, list and revoke the tokens of workers elsewhere."""
+
+
+def _scopes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    del ctx, param
+    words = [word.strip() for text in value for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in tuple(Scope)]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r}; there are: {', '.join(Scope)}")
+    return tuple(scope.value for scope in Scope if scope in words)
+
+
+def _expiry(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    del ctx, param
+    if value == "never":
+        return None
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if seconds <= 0:
+        raise click.BadParameter("must be longer than nothing; or never")
+    return seconds
+
+
+@command.command("make")
+@click.option("--name", required=True, help="Whose it is, for the list and the audit.")
+@click.option("--scope", multiple=True, default=("claim",), callback=_scopes, help=f"{', '.join(Scope)}.  [claim]")
+@click.option("--task", multiple=True, help="Only this task (of a table: the store's name); may be repeated.")
+@click.option("--queue", multiple=True, help="Only this queue, for enqueue and read; may be repeated.")
+@click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
+@click.option("--expires", default="90d", show_default=True, callback=_expiry, help="After how long; or never.")
+@tokens_option
+def make(
+    name: str,
+    scope: tuple[str, ...],
+    task: tuple[str, ...],
+    queue: tuple[str, ...],
+    condition: tuple[str, ...],
+    expires: float | None,
+    tokens: tuple[Path, bool],
+) -> None:
+    """Make a token and print it, once: only its hash is kept."""
+    limits.check_name("name", name, NAME_LIMIT)
+    for option, names, limit in (
+        ("--task", task, limits.TASK_LIMIT),
+        ("--queue", queue, limits.QUEUE_LIMIT),
+        ("--condition", condition, COLUMN_LIMIT),
+    ):
+        for one in names:
+            limits.check_name(option, one, limit)
+    if not scope:
+        raise ConfigurationError(f"--scope: none given; there are: {', '.join(Scope)}")
+    check_limits(frozenset(scope), queue or None)
+    token, token_id, sha256 = new_token()
+    now = wall_clock()
+    record = TokenRecord(
+        id=token_id,
+        name=name,
+        sha256=sha256,
+        scopes=scope,
+        tasks=task or None,
+        queues=queue or None,
+        conditions=condition,
+        made=now,
+        expires=_after(now, expires),
+    )
+    TokenFile(tokens[0]).change(lambda known: (*known, record))
+    click.echo(token)
+    until = f"until {record.expires:%Y-%m-%d %H:%M}Z" if record.expires is not None else "for ever"
+    click.echo(f"Token {token_id} ({escape(name)}) for {', '.join(scope)}, {until}. It is not shown again.", err=True)
+
+
+@command.command("list")
+@click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+@tokens_option
+def list_tokens(as_json: bool, tokens: tuple[Path, bool]) -> None:
+    """List all tokens, the expired and revoked ones too."""
+    now = wall_clock()
+    known = TokenFile(tokens[0]).read()
+    if as_json:
+        for one in known:
+            facts = {**msgspec.to_builtins(one), "standing": one.standing(now)}
+            facts.pop("sha256")
+            click.echo(msgspec.json.encode(facts).decode())
+        return
+    if not known:
+        click.echo(f"No tokens in {tokens[0]}.", err=True)
+        return
+    headings = ("id", "name", "standing", "expires", "scopes", "limits")
+    for line in table(headings, [_row(one, now) for one in known]):
+        click.echo(line)
+
+
+@command.command("revoke")
+@click.argument("named", metavar="ID|NAME...", nargs=-1, required=True)
+@tokens_option
+def revoke(named: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
+    """Revoke tokens by id, or all of one name; a running server refuses them from then on."""
+    now = wall_clock()
+    found: set[str] = set()
+
+    def revoked(known: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
+        for one in known:
+            found.update({one.id, one.name} & set(named))
+        return tuple(
+            msgspec.structs.replace(one, revoked=now)
+            if {one.id, one.name} & set(named) and one.revoked is None
+            else one
+            for one in known
+        )
+
+    TokenFile(tokens[0]).change(revoked)
+    for word in named:
+        if word in found:
+            click.echo(f"Revoked {escape(word)}")
+        else:
+            click.echo(f"error: there is no token {escape(word)}; stowhand tokens list shows all", err=True)
+    return OK if found >= set(named) else FAILURE
+
+
+def _after(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now + timedelta(seconds=seconds)
+
+
+def _row(one: TokenRecord, now: datetime) -> tuple[str, ...]:
+    kinds = (("task", one.tasks), ("queue", one.queues), ("condition", one.conditions))
+    bounds = [f"{kind} {name}" for kind, names in kinds for name in names or ()]
+    expires = f"{one.expires:%Y-%m-%d %H:%M}Z" if one.expires is not None else "never"
+    return one.id, one.name, one.standing(now), expires, ", ".join(one.scopes), ", ".join(bounds) or "-"

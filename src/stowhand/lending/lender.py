@@ -1,0 +1,204 @@
+"""What a worker asks of its store, asked for it by the server: each call with a grant, each lease with its proof.
+
+Knows nothing of HTTP. Every method raises Refused, or what the store raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+
+from stowhand import limits
+from stowhand.clock import Clock, wall_clock
+from stowhand.errors import LeaseLost
+from stowhand.lending.answers import Answers, Sent
+from stowhand.lending.bell import Bell
+from stowhand.lending.claims import LONGEST_LEASE, Claims, Gone
+from stowhand.lending.grants import Grant, Scope
+from stowhand.lending.heart_thread import HeartThread
+from stowhand.lending.loan import Loan
+from stowhand.lending.proofs import Proofs
+from stowhand.lending.refusals import Refused, malformed
+from stowhand.lending.settlements import checked
+from stowhand.store import JobId, Lease, Verdict
+from stowhand.wire import (
+    LONGEST_WAIT,
+    Beaten,
+    ClaimAsked,
+    Due,
+    DueAsked,
+    Enqueue,
+    Enqueued,
+    Held,
+    Kind,
+    LogChange,
+    LogNumbers,
+    Proof,
+    Release,
+    Released,
+    Settlements,
+    TermsOffered,
+    Verdicts,
+)
+
+MOST = 1000
+"""Leases, settlements, jobs or log entries in one call."""
+T = TypeVar("T")
+
+
+class Lender:
+    """One per server, used on its loop."""
+
+    def __init__(self, loan: Loan, bell: Bell, proofs: Proofs, clock: Clock, still: Callable[[Grant], bool]) -> None:
+        self._loan, self._bell, self._proofs = loan, bell, proofs
+        self._store = loan.store
+        self._heart = HeartThread(loan.store)
+        self._answers = Answers(clock)
+        self._claims = Claims(loan, bell, self._heart, proofs, self._answers, clock, still)
+
+    def close(self) -> None:
+        """Let the heart go."""
+        self._heart.close()
+
+    async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
+        """Records under leases; the same claim token again gives those of the first answer that are still held."""
+        return await self._claims.claim(grant, asked, gone)
+
+    async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
+        """Renew; what is proved by nothing counts as lost."""
+        grant.need(Scope.CLAIM)
+        if not 0 < held.lease <= LONGEST_LEASE:
+            raise malformed(f"lease: {held.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
+        proved, unproved = self._sort(grant, held.leases)
+        given = {(lease.job_id, lease.token): (lease.job_id, proof.lease.token) for proof, lease in proved}
+        leases = [lease for _, lease in proved]
+        until = wall_clock() + timedelta(seconds=held.lease)
+        if not leases:
+            return Beaten(lost=tuple(unproved))
+        pulse = await self._heart.call(lambda heart: heart.beat(leases, held.lease))
+        self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in pulse.lost)
+        return Beaten(
+            lost=(*unproved, *(given[pair] for pair in pulse.lost)),
+            canceled=tuple(given[pair] for pair in pulse.canceled),
+            busy=tuple(given[pair] for pair in pulse.busy),
+            lease_until=until,
+        )
+
+    async def settle(self, grant: Grant, sent: Settlements) -> Verdicts:
+        """A verdict for each, in order; without a proof it is Lost, and nothing is changed."""
+        grant.need(Scope.CLAIM)
+        _bounded("batch", sent.batch)
+        verdicts = [Verdict.LOST] * len(sent.batch)
+        batch, places = [], []
+        for place, one in enumerate(sent.batch):
+            settlement = checked(grant, place, one.settlement)
+            if (lease := self._proofs.lease(grant, one.proof)) is not None:
+                batch.append((lease, settlement))
+                places.append(place)
+        found = await self._store.settle(batch, repeat=sent.repeat) if batch else []
+        for place, verdict in zip(places, found, strict=True):
+            verdicts[place] = verdict
+        busy = {place for place, verdict in zip(places, found, strict=True) if verdict is Verdict.BUSY}
+        self._answers.over(lease for (lease, _), place in zip(batch, places, strict=True) if place not in busy)
+        return Verdicts(verdicts=tuple(verdict.value for verdict in verdicts))
+
+    async def release(self, grant: Grant, release: Release) -> Released:
+        """Hand leases back, and let a claim token claim nothing more."""
+        grant.need(Scope.CLAIM)
+        proved, _ = self._sort(grant, release.leases)
+        busy: list[tuple[JobId, str]] = []
+        if proved:
+            leases = [lease for _, lease in proved]
+            left = await self._heart.call(lambda heart: heart.release(leases))
+            kept = {(lease.job_id, lease.token) for lease in left}
+            busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if (lease.job_id, lease.token) in kept]
+            self._answers.over(lease for lease in leases if (lease.job_id, lease.token) not in kept)
+        done = True if release.token is None else await self._abandon(self._proofs.store_token(grant, release.token))
+        return Released(busy=tuple(busy), abandoned=done)
+
+    async def _abandon(self, token: str) -> bool:
+        """A claim that is being answered under it ends first; one that comes later finds it released."""
+        answer = self._answers.of(token)
+        answer.released = True
+        answer.give_way()
+        async with answer.turn:
+            done = await self._heart.call(lambda heart: heart.abandon(token))
+        if done:
+            self._answers.over([one.lease for one in answer.sent.values()])
+        return done
+
+    async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
+        """Append entries, then put others in the place of earlier ones. Raises LogRefused, LeaseLost."""
+        grant.need(Scope.CLAIM)
+        _bounded("add", change.add)
+        _bounded("update", change.update)
+        lease = self._proofs.lease(grant, change.proof)
+        if lease is None:
+            raise LeaseLost("this lease was not lent under this token; nothing was changed")
+        numbers = [await self._loan.add_entry(lease, entry) for entry in change.add]
+        for number, entry in change.update:
+            await self._loan.update_entry(lease, number, entry)
+        return LogNumbers(numbers=tuple(numbers))
+
+    async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
+        """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
+        grant.need(Scope.ENQUEUE)
+        _bounded("jobs", sent.jobs)
+        producer = self._loan.queue("enqueued in")
+        for job in sent.jobs:
+            limits.check(job)
+            grant.check_enqueue(job)
+        if len(sent.jobs) == 1:
+            jobs = [await producer.enqueue(sent.jobs[0])]
+        else:
+            jobs = list(await producer.add_jobs(sent.jobs)) if sent.jobs else []
+        shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
+        return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
+
+    async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
+        """One job; payload and result only with that scope."""
+        grant.need(Scope.READ)
+        queue = self._loan.queue("looked at job by job")
+        unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
+        if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
+            raise unknown
+        job = await queue.get(int(job_id))
+        if job is None or not grant.sees(job):
+            raise unknown
+        return grant.shown(job)
+
+    async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
+        """When something is due; or, with ``wait``, when the store was heard."""
+        grant.need(Scope.CLAIM)
+        if not 0 <= asked.wait <= LONGEST_WAIT:
+            raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
+        tasks = grant.tasks_of_claim(asked.tasks)
+        if asked.wait:
+            await self._claims.until_news(grant, asked.bell, asked.wait, gone)
+            return Due(bell=self._bell.now, hears=self._store.hears)
+        bell = self._bell.now
+        return Due(seconds=await self._store.next_due(tasks), bell=bell, hears=self._store.hears)
+
+    def terms(self) -> TermsOffered:
+        """What the lent store lays down."""
+        return self._loan.terms()
+
+    def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[tuple[JobId, str]]]:
+        """Those that are proved, with their leases in the store; and the others."""
+        _bounded("leases", proofs)
+        proved, unproved = [], []
+        for proof in proofs:
+            lease = self._proofs.lease(grant, proof)
+            if lease is not None:
+                proved.append((proof, lease))
+            else:
+                unproved.append((proof.lease.job_id, proof.lease.token))
+        return proved, unproved
+
+
+def _bounded(name: str, items: Sequence[T]) -> None:
+    if len(items) > MOST:
+        raise Refused(Kind.TOO_LARGE, f"{name}: {len(items)} items, the limit is {MOST}", "send them in several calls")

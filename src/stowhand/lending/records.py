@@ -1,0 +1,51 @@
+"""A claim as it goes out: a ``Job``, or a record of a user's own type, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stowhand.job import Job
+from stowhand.store import Claim, Lease
+from stowhand.text import clean
+from stowhand.unreadable import Unreadable
+from stowhand.wire import Lent
+
+
+def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
+    """``token``: the claim token as the client knows it. ``prove`` makes the authorization of its lease."""
+    lease = msgspec.structs.replace(claim.lease, token=token)
+    kind, record = _read(claim.record)
+    return Lent(
+        lease=lease,
+        authorization=prove(lease),
+        record=record,
+        kind=kind,
+        task=claim.task,
+        attempts=claim.attempts,
+        max_attempts=claim.max_attempts,
+        queue=claim.queue,
+        resets=claim.resets,
+    )
+
+
+def _read(record: object) -> tuple[str, object]:
+    if isinstance(record, Job):
+        return "job", record
+    if isinstance(record, Unreadable):
+        return "unreadable", record.error
+    try:
+        return "record", msgspec.to_builtins(record, enc_hook=_write_other, str_keys=True)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return "unreadable", clean(f"it cannot be written as JSON: {error}", 1024)
+
+
+def _write_other(value: Any) -> object:
+    """What msgspec cannot write by itself. Pydantic is used if the value comes from it, and never imported."""
+    if hasattr(type(value), "__pydantic_validator__"):
+        return value.model_dump(mode="json")
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return str(value)  # an address, a range, …: as a database would print it

@@ -1,0 +1,119 @@
+"""The program on a store that somebody lends: it works, and what cannot be done from afar is refused with the place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stowhand.job import Job, State
+from stowhand.testing import MemoryStore
+from tests.cli.conftest import Ended, Stowhand
+from tests.lending.tokens import make_token
+from tests.support.lent import Street
+
+
+class Lent:
+    """A store in memory, its address, and a token."""
+
+    def __init__(self, street: Street, tokens: Path) -> None:
+        self.token = make_token(tokens, "ci")
+        self.limited = make_token(tokens, "enqueuer", "enqueue", tasks=("hello",))
+        self.store = MemoryStore()
+        self.url = street.lend(self.store, tokens)
+
+    def job(self, job_id: int) -> Job:
+        job = asyncio.run(self.store.get(job_id))
+        assert job is not None
+        return job
+
+
+@pytest.fixture(scope="module")
+def street() -> Iterator[Street]:
+    with Street() as street:
+        yield street
+
+
+@pytest.fixture
+def lent(street: Street, tmp_path: Path) -> Iterator[Lent]:
+    lent = Lent(street, tmp_path / "tokens.json")
+    yield lent
+    street.take_back(lent.url)
+
+
+def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent: Lent, stowhand: Stowhand) -> None:
+    environ = {"STOWHAND_TOKEN": lent.token, "STOWHAND_CONNECTION": lent.url}
+    Path("crontab").write_text("* * * * * hello\n")
+    added = stowhand("add", "hello", '{"name": "Ada"}', **environ)
+    assert (added.code, added.out) == (0, "1\n")
+    worked = stowhand("worker", "--once", "--log-level", "debug", **environ)
+    assert worked.code == 0, worked.err
+    assert "Hello, Ada" in worked.err
+    assert "1 recurring tasks are not scheduled here" in worked.err
+    assert lent.url in worked.err
+    assert lent.token not in worked.err + worked.out
+    assert lent.job(1).state is State.COMPLETED
+
+
+def test_doctor_says_that_it_is_reached_and_heard(lent: Lent, call: Stowhand) -> None:
+    said = call("doctor", "-c", lent.url, "--token", lent.token)
+    assert said.code == 0, said.out
+    assert "which lends it" in said.out
+    assert "heard" in said.out
+    assert lent.token not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("jobs", "list"),
+        ("jobs", "cancel", "1"),
+        ("migrate",),
+        ("migrate", "--plan"),
+        ("worker", "--schema-only"),
+        ("worker", "--once", "--crontab", "crontab"),
+        ("worker", "--once", "--history", "1h"),
+        ("worker", "--once", "--listen-url", "postgresql:///x"),
+        ("jobs", "list", "--schema", "other"),
+        ("cron", "list"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_done_beside_the_store_is_refused_with_the_place(
+    lent: Lent, call: Stowhand, command: tuple[str, ...]
+) -> None:
+    said: Ended = call(*command, "-c", lent.url, "--token", lent.token)
+    assert said.code in (1, 2), said
+    assert "not over HTTP" in said.err or "somebody else keeps" in said.err, said.err
+    assert lent.token not in said.err
+
+
+def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: Lent, call: Stowhand) -> None:
+    for token in ("", "stow_0a1b2c3d4e5f_wrong"):
+        said = call("add", "hello", "-c", lent.url, *(["--token", token] if token else []))
+        assert said.code == 1
+        assert "stowhand tokens make" in said.err
+        assert not token or token not in said.err
+    assert call("add", "hello", "-c", lent.url, "--token", lent.limited).code == 0
+    outside = call("add", "other", "-c", lent.url, "--token", lent.limited)
+    assert outside.code == 1
+    assert "not for the task 'other'" in outside.err
+    claims = call("worker", "--once", "-c", lent.url, "--token", lent.limited)
+    assert (claims.code, "lacks the scope claim" in claims.err) == (1, True)
+
+
+def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None:
+    said = call("add", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
+    assert said.code == 2
+    assert "--insecure" in said.err
+    assert "stow_secret" not in said.err
+
+
+@pytest.mark.parametrize("url", ["https://user:pass@host", "https://", "http://a b"])
+def test_an_address_that_cannot_be_is_refused_without_repeating_secrets(call: Stowhand, url: str) -> None:
+    said = call("add", "hello", "-c", url)
+    assert said.code == 2
+    assert "lent store" in said.err
+    assert "pass" not in said.err.replace("--tls", "")

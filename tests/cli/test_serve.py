@@ -1,0 +1,169 @@
+"""``stowhand serve`` and ``stowhand tokens``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Stowhand, command
+from tests.lending.lending import Client, claiming
+
+TABLE = """\
+import sqlite3
+from stowhand.stores.table import TableOptions, TableStore
+
+sqlite3.connect("app.db").execute('''create table uploads (
+    id integer primary key, state text not null default 'queued', failure_message text, queued_at text,
+    started_at text, finished_at text, process_after text, num_resets integer not null default 0,
+    num_failures integer not null default 0, last_heartbeat_at text, execution_logs text,
+    worker_hostname text not null default '', cancel boolean not null default false, path text)''')
+sqlite3.connect("app.db", isolation_level=None).execute("insert into uploads (path) values ('a.py')")
+store = TableStore("sqlite:///app.db", TableOptions(name="uploads", table_name="uploads"))
+"""
+
+
+class Serving:
+    """``stowhand serve`` in a process; stopped and collected at the end."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.process = subprocess.Popen(
+            command("serve", "--port", "0", *options),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.said = ""
+        while "http" not in self.said.partition("Lending")[2]:
+            line = self.process.stdout.readline()
+            assert line, self.said
+            self.said += line
+        self.url = next(word for word in self.said.split() if word.startswith("http"))
+
+    def end(self) -> None:
+        """Harmless when repeated."""
+        self.process.kill()
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            self.said += self.process.communicate()[0]
+
+
+@pytest.fixture
+def serving(folder: Path) -> Iterator[Serving]:
+    serving = Serving(folder)
+    yield serving
+    serving.end()
+
+
+def test_a_served_store_ends_its_polls_and_itself_at_a_signal(serving: Serving) -> None:
+    client = Client(serving.url)
+    assert client.claim() == []
+    poll = threading.Thread(target=lambda: client.post("claim", **claiming(wait=30)))
+    poll.start()
+    time.sleep(0.1)
+    began = time.monotonic()
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(10) == 0
+    assert time.monotonic() - began < 4
+    poll.join(5)
+    client.close()
+    serving.end()
+    assert "No tokens: every program of this machine may work on it" in serving.said
+
+
+def test_a_users_table_is_served(folder: Path) -> None:
+    (folder / "shop.py").write_text(TABLE)
+    serving = Serving(folder, "--app", "shop:store")
+    client = Client(serving.url)
+    try:
+        terms = client.get("/v1/terms").body
+        assert (terms["name"], terms["kind"], terms["logs"], terms["lease"]) == ("uploads", "table", True, 30.0)
+        (claim,) = client.claim(tasks=["uploads"])
+        assert (claim["kind"], claim["record"]["path"]) == ("record", "a.py")
+        held = {"lease": claim["lease"], "authorization": claim["authorization"]}
+        entry = {"key": "step", "startTime": "2026-01-01T00:00:00Z", "out": "hello"}
+        assert client.post("logs", proof=held, add=[entry]).body == {"numbers": [1]}
+        assert client.post("logs", proof=held, update=[[1, {**entry, "exitCode": 0}]]).status == 200
+        client.post("logs", proof=held, update=[[2, entry]]).refused(409, "log refused")
+        client.post("enqueue", jobs=[{"task": "uploads"}]).refused(404, "unknown")
+        assert client.settle(claim) == ["settled"]
+        client.post("logs", proof=held, add=[entry]).refused(409, "log refused")
+    finally:
+        client.close()
+        serving.end()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--host", "0.0.0.0"), "stowhand tokens make"),
+        (("--tokens", "t.json"), "no tokens have been made yet"),
+        (("--tls-cert", "nothing.pem"), "there is no such file"),
+        (("--app", "tasks.hello:hello"), "not a store"),
+        (("--grace", "soon"), "grace"),
+    ],
+)
+def test_what_cannot_be_served_is_told_with_the_way_out(call: Stowhand, options: tuple[str, ...], words: str) -> None:
+    ended = call("serve", "--port", "0", *options)
+    assert ended.code == 2
+    assert words in ended.err
+
+
+def test_a_port_in_use_is_told(call: Stowhand) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = call("serve", "--port", taken.getsockname()[1])
+    assert ended.code == 1
+    assert "is in use" in ended.err
+
+
+def test_a_token_is_made_listed_and_revoked(call: Stowhand) -> None:
+    made = call("tokens", "make", "--name", "ci", "--scope", "claim,enqueue", "--task", "a", "--expires", "30d")
+    token = made.out.strip()
+    assert token.startswith("stow_")
+    assert "It is not shown again" in made.err
+    shown = call("tokens", "list").out
+    assert token.split("_")[2] not in shown
+    assert " ".join(shown.splitlines()[1].split()[1:3]) == "ci active"
+    assert "claim, enqueue" in shown
+    assert "task a" in shown
+    assert call("tokens", "revoke", "ci").out == "Revoked ci\n"
+    (row,) = call("tokens", "list", "--json").rows()
+    assert (row["standing"], "sha256" in row) == ("revoked", False)
+    again = call("tokens", "revoke", "ci", "nobody")
+    assert (again.code, "no token nobody" in again.err) == (1, True)
+
+
+def test_the_file_of_tokens_is_named_by_option_or_variable(
+    call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWHAND_TOKENS", "b/tokens.json")
+    call("tokens", "make", "--name", "b", "--expires", "never")
+    call("tokens", "make", "--name", "a", "--tokens", "a.json")
+    assert [row["name"] for row in call("tokens", "list", "--json").rows()] == ["b"]
+    assert json.loads((folder / "a.json").read_text())["tokens"][0]["name"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--scope", "everything"), "there are: claim, enqueue, read, payload"),
+        (("--scope", ","), "none given"),
+        (("--queue", "q"), "cannot be limited by queue"),
+        (("--task", "a\nb"), "--task"),
+        (("--expires", "soon"), "no duration"),
+        (("--expires", "0s"), "longer than nothing"),
+    ],
+)
+def test_a_token_that_cannot_be_is_refused(call: Stowhand, options: tuple[str, ...], words: str) -> None:
+    ended = call("tokens", "make", "--name", "x", *options)
+    assert ended.code == 2
+    assert words in ended.err
+    assert ended.out == ""

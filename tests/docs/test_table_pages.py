@@ -1,0 +1,143 @@
+"""The pages about tables of the user's, and about HTTP, say what the code says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stowhand import store, wire
+from stowhand.lending import bodies, claims, doorkeeper, lender, refusals, slow_requests, token_file
+from stowhand.lending.app import CALLS
+from stowhand.observe.table_metrics import TableMetrics
+from stowhand.options import WorkerOptions
+from stowhand.stores.table import AttemptStore, TableOptions, TableStore
+from stowhand.stores.table.names import COLUMNS, TOKEN
+from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
+from tests.contract.offers import NOT_OFFERED
+from tests.docs.pages import DOCS
+from tests.docs.test_reference import methods_of_the_seams, read, rows
+
+OF_THE_DOCUMENTS = (
+    *("Name", "TableName", "ViewName", "ColumnExpressions", "Scan", "OrderByExpression", "AlternateColumnNames"),
+    *("MaxNumResets", "StalledMaxAge", "MaxNumRetries", "RetryAfter", "HeartbeatInterval", "CancelInterval"),
+    *("Interval", "NumHandlers", "MaximumRuntimePerJob", "NumTotalJobs", "MaxActiveTime", "Metrics"),
+    *("PreDequeue", "PreHandle", "Handle", "PostHandle", "RecordID", "BuildWorkerScan", "MonitorBackgroundRoutines"),
+)
+"""Options, hooks and helpers that the founding documents (and their programs) name."""
+
+
+def test_the_page_of_tables_has_every_option_with_its_default() -> None:
+    shown = rows(read("table.md"))
+    usual: TableOptions[Any] = TableOptions(name="n", table_name="t")
+    special = {"name": "-", "table_name": "-", "reset_failure_message": "below"}
+    for name in TableOptions.__struct_fields__:
+        default = getattr(usual, name)
+        said = special.get(name, f"{default:g}" if is_number(default) else f"`{default!r}`")
+        assert shown[name][1] == said, name
+    assert RESET_FAILURE_MESSAGE in read("table.md")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def test_the_page_of_tables_has_every_column_and_says_which_may_be_missing() -> None:
+    shown = rows(read("table.md").partition("## Columns")[2])
+    assert {*COLUMNS, TOKEN} <= shown.keys()
+
+
+@pytest.mark.parametrize("kind", [TableStore, AttemptStore])
+def test_the_page_of_tables_names_every_call(kind: type) -> None:
+    page = read("table.md")
+    named = set(re.findall(r"`(\w+)", page))
+    assert {name for name in vars(kind) if not name.startswith("_")} <= named
+
+
+def test_the_page_of_tables_has_every_metric() -> None:
+    registry = CollectorRegistry()
+    TableMetrics(registry)
+    made = {one.name + ("_total" if one.type == "counter" else "") for one in registry.collect()}
+    shown = {name for name in re.findall(r"`(stowhand_\w+)`", read("table.md")) if name.startswith("stowhand_table")}
+    assert made == shown
+
+
+def test_the_page_of_tables_maps_the_documents_words_to_options_that_exist() -> None:
+    section = read("table.md").partition("## Worker and resetter")[2].partition("\n## ")[0]
+    mapped = {cell for line in section.splitlines() for cell in re.findall(r"^\| `[^|]*` \| `(\w+)`[,;:]", line)}
+    assert mapped
+    assert mapped <= set(WorkerOptions.__struct_fields__)
+
+
+def test_what_a_table_does_not_offer_is_the_same_in_the_code_in_the_suite_and_on_the_page() -> None:
+    refused = NOT_OFFERED["table of yours"]
+    lacking = {name for name in methods_of_the_seams() if not hasattr(TableStore, name)}
+    assert lacking - set(vars(store.Heart)) == refused
+    said: dict[str, bool] = {}
+    for block in (DOCS / "explanation" / "stores.md").read_text().split("\n\n"):
+        lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith("|")]
+        if lines and "table of yours" in lines[0] and "option" not in lines[0]:
+            at = lines[0].index("table of yours")
+            for cells in lines[1:]:
+                said |= {name: cells[at].startswith("no") for name in re.findall(r"`(\w+)`", cells[1])}
+    assert {name for name, no in said.items() if no} - {"then"} == refused
+
+
+def test_the_page_of_http_has_every_call_error_and_verdict() -> None:
+    page = read("http.md")
+    called = set(re.findall(r"^\| `(?:POST|GET) /(?:v1/)?(\w+)", page, re.MULTILINE))
+    assert called == set(CALLS)
+    shown = rows(page)
+    for kind in wire.Kind:
+        assert str(refusals.STATUS[kind]) in shown[kind.value][2 - 1], kind
+    assert {verdict.value for verdict in store.Verdict} <= shown.keys()
+
+
+def test_the_page_of_http_names_every_field_of_a_message() -> None:
+    page = read("http.md")
+    messages = [kind for kind in vars(wire).values() if isinstance(kind, type) and issubclass(kind, wire.Message)]
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page))))
+    for message in messages:
+        assert set(message.__struct_fields__) <= named, message.__name__
+
+
+def test_the_page_of_http_has_the_limits() -> None:
+    page = read("http.md").partition("## Limits")[2]
+    for number in (
+        bodies.LIMIT // 1024**2,
+        bodies.HEADERS,
+        bodies.HEADER_BYTES // 1024,
+        slow_requests.READ_TIMEOUT,
+        slow_requests.CONNECTIONS,
+        wire.LONGEST_WAIT,
+        claims.POLLS_OF_A_TOKEN,
+        claims.MOST_RECORDS,
+        claims.LONGEST_LEASE,
+        lender.MOST,
+        doorkeeper.WRONG_PER_MINUTE,
+        token_file.MOST,
+    ):
+        assert re.search(rf"\b{number:.0f}\b", page), number
+
+
+def test_everything_that_the_founding_documents_name_has_its_place_and_a_test() -> None:
+    page = read("dbworker.md")
+    for name in OF_THE_DOCUMENTS:
+        assert re.search(rf"`[^`]*\b{name}\b", page), name
+    for column in COLUMNS:
+        assert f"| `{column}`" in page, column
+    without = [
+        line for line in page.splitlines() if line.startswith("| ") and "proof" not in line and "`tests/" not in line
+    ]
+    assert not without
+    steps = {int(step) for step in re.findall(r"^\| step (\d)", page, re.MULTILINE)}
+    assert steps == set(range(1, 9))
+
+
+def test_every_case_of_the_table_has_a_test() -> None:
+    section = read("cases.md").partition("## A table of yours")[2].partition("\n## ")[0]
+    cases = [line for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert len(cases) > 40
+    assert all("`tests/" in line for line in cases)

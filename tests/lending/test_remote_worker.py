@@ -1,0 +1,330 @@
+"""A worker on a lent store is a worker: it hears, it is told, it stops; records of a table are as good as jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+import trustme
+
+from stowhand.clock import stopwatch
+from stowhand.conditions import Where
+from stowhand.errors import ConfigurationError, LogRefused, StoreUnreachable
+from stowhand.events import Events, JobEnded
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.lending.server import LendingOptions, running
+from stowhand.options import WorkerOptions
+from stowhand.service.app import App
+from stowhand.store import ClaimRequest
+from stowhand.stores.http import HttpOptions, HttpStore
+from stowhand.stores.table import TableOptions, TableStore
+from stowhand.testing import MemoryStore
+from stowhand.unreadable import Unreadable
+from stowhand.worker import Worker
+from tests.conftest import Run
+from tests.lending.tokens import make_token
+from tests.support.http_proxy import Fault, HttpProxy
+from tests.support.lent import Street
+
+TABLE = """
+CREATE TABLE uploads (
+    id                INTEGER PRIMARY KEY,
+    state             text DEFAULT 'queued',
+    failure_message   text,
+    queued_at         timestamp DEFAULT CURRENT_TIMESTAMP,
+    started_at        timestamp,
+    finished_at       timestamp,
+    process_after     timestamp,
+    num_resets        integer NOT NULL DEFAULT 0,
+    num_failures      integer NOT NULL DEFAULT 0,
+    last_heartbeat_at timestamp,
+    execution_logs    text,
+    worker_hostname   text NOT NULL DEFAULT '',
+    cancel            boolean NOT NULL DEFAULT false,
+    path              text NOT NULL,
+    size              bigint NOT NULL
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def street() -> Iterator[Street]:
+    with Street() as street:
+        yield street
+
+
+@pytest.fixture
+def uploads(tmp_path: Path) -> Path:
+    """A table of an application's own, with three rows."""
+    path = tmp_path / "app.db"
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(TABLE)
+        file.executemany("INSERT INTO uploads (path, size) VALUES (?, ?)", [("a", 1), ("b", 20), ("c", 3)])
+    return path
+
+
+@asynccontextmanager
+async def lent(street: Street, store: Any, **options: Any) -> AsyncIterator[HttpStore]:
+    url = await asyncio.to_thread(street.lend, store)
+    try:
+        async with HttpStore(url, HttpOptions(**options)) as remote:
+            yield remote
+    finally:
+        await asyncio.to_thread(street.take_back, url)
+
+
+async def until(reached: Callable[[], object], seconds: float = 10.0) -> None:
+    end = stopwatch() + seconds
+    while not reached():
+        assert stopwatch() < end, "it did not come to that"
+        await asyncio.sleep(0.005)
+
+
+def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_its_poll_open(
+    street: Street, run: Run
+) -> None:
+    async def go() -> None:
+        store, ended = MemoryStore(), asyncio.Event()
+
+        async def handle(ctx: Attempt[Job], job: Job) -> None:
+            ended.set()
+
+        async with lent(street, store) as remote:
+            worker = Worker(remote, handle, WorkerOptions(poll_interval=10.0))
+            running = asyncio.create_task(worker.run())
+            await until(lambda: remote.hears)
+            await asyncio.sleep(0.1)
+            before = len(street.seen)
+            await asyncio.sleep(0.5)
+            assert len(street.seen) - before <= 1
+            began = stopwatch()
+            await store.enqueue(NewJob(task="t"))
+            await asyncio.wait_for(ended.wait(), 5)
+            assert stopwatch() - began < 0.5
+            began = stopwatch()
+            worker.stop()
+            await running
+            assert stopwatch() - began < 1
+            assert (await store.counts())[State.COMPLETED] == 1
+            assert len(remote._proofs) == 0
+
+    run(go())
+
+
+def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(street: Street, run: Run) -> None:
+    async def go() -> None:
+        store, began = MemoryStore(), asyncio.Event()
+
+        async def handle(ctx: Attempt[Job], job: Job) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        async with lent(street, store) as remote:
+            worker = Worker(remote, handle, WorkerOptions(lease=1.5, heartbeat_interval=0.2, once=True))
+            job = await store.enqueue(NewJob(task="t"))
+            running = asyncio.create_task(worker.run())
+            await began.wait()
+            await store.cancel(job.id)
+            await asyncio.wait_for(running, 10)
+            found = await store.get(job.id)
+            assert found is not None
+            assert found.state is State.CANCELED
+
+    run(go())
+
+
+@dataclass
+class Upload:
+    id: int
+    path: str
+    size: int
+    queued_at: datetime
+
+
+class StructUpload(msgspec.Struct):
+    id: int
+    path: str
+
+
+class ModelUpload(pydantic.BaseModel):
+    id: int
+    path: str
+    queued_at: datetime
+
+
+def options(**given: Any) -> TableOptions[Any]:
+    return TableOptions(name="uploads", table_name="uploads", **given)
+
+
+@pytest.mark.parametrize("record", [None, Upload, StructUpload, ModelUpload], ids=str)
+def test_records_of_a_lent_table_are_of_the_type_that_the_worker_names(
+    street: Street, run: Run, uploads: Path, record: type[Any] | None
+) -> None:
+    async def go() -> None:
+        async with lent(street, TableStore(f"sqlite:///{uploads}", options()), record=record) as remote:
+            small = (Where("size", "<", 10),)
+            asked = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0, conditions=small)
+            claims = await remote.claim(asked)
+            assert [claim.lease.job_id for claim in claims] == [1, 3]
+            first = claims[0].record
+            if record is None:
+                assert (first["path"], first["size"]) == ("a", 1)
+            else:
+                assert isinstance(first, record)
+                assert (first.id, first.path) == (1, "a")
+            if isinstance(first, Upload | ModelUpload):
+                assert isinstance(first.queued_at, datetime)
+
+    run(go())
+
+
+TOKEN = "11111111-1111-4111-8111-111111111111"
+
+
+def test_a_record_that_cannot_be_read_here_fails_alone(street: Street, run: Run, uploads: Path) -> None:
+    class Odd(msgspec.Struct):
+        id: int
+        path: int
+
+    async def go() -> None:
+        async with lent(street, TableStore(f"sqlite:///{uploads}", options()), record=Odd) as remote:
+            claims = await remote.claim(ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0))
+            assert all(isinstance(claim.record, Unreadable) and "path" in claim.record.error for claim in claims)
+            assert len(claims) == 3
+
+    run(go())
+
+
+def test_a_worker_keeps_the_terms_of_a_lent_table_and_writes_its_logs(street: Street, run: Run, uploads: Path) -> None:
+    refused: list[LogRefused] = []
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        entry = ExecutionLogEntry(key="step", command=("make", record["path"]), start_time=datetime.now(UTC))
+        number = await ctx.store.add_execution_log_entry(entry)
+        done = msgspec.structs.replace(entry, exit_code=0, out="x" * 70_000, duration_ms=5)
+        await ctx.store.update_execution_log_entry(number, done)
+        try:
+            await ctx.store.update_execution_log_entry(number + 1, done)
+        except LogRefused as error:
+            refused.append(error)
+
+    async def go() -> None:
+        table = TableStore(f"sqlite:///{uploads}", options(stalled_max_age=12, max_num_retries=1, retry_after=7))
+        ended: list[JobEnded] = []
+        async with lent(street, table) as remote:
+            assert remote.terms is not None
+            assert remote.terms.backoff is not None
+            assert (remote.terms.lease, remote.terms.backoff(1), remote.terms.polls) == (12, 7, True)
+            events = Events()
+            events.on(JobEnded, ended.append)
+            worker = Worker(remote, handle, WorkerOptions(once=True, lease=30.0), events=events)
+            assert worker.options.lease == 12
+            await worker.run()
+        assert sorted(event.job_id for event in ended) == [1, 2, 3]
+
+    run(go())
+    with closing(sqlite3.connect(uploads)) as file:
+        rows = file.execute("SELECT state, num_failures, execution_logs FROM uploads").fetchall()
+    assert [row[:2] for row in rows] == [("completed", 0)] * 3
+    entries = [msgspec.json.decode(row[2]) for row in rows]
+    assert [(one[0]["key"], one[0]["command"], one[0]["exitCode"], one[0]["durationMs"]) for one in entries] == [
+        ("step", ["make", path], 0, 5) for path in "abc"
+    ]
+    assert all(len(one) == 1 and 60_000 < len(one[0]["out"]) < 66_000 for one in entries)
+    assert len(refused) == 3
+
+
+def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(street: Street, run: Run) -> None:
+    async def go() -> None:
+        store, done = MemoryStore(), asyncio.Event()
+
+        async def handle(ctx: Attempt[Job], job: Job) -> None:
+            done.set()
+
+        url = await asyncio.to_thread(street.lend, store)
+        with HttpProxy(url) as proxy:
+            async with HttpStore(proxy.url) as remote:
+                await store.enqueue(NewJob(task="t"))
+                proxy.next("/v1/due", Fault.DROP)
+                proxy.next("/v1/claim", Fault.DROP)
+                worker = Worker(remote, handle)
+                running = asyncio.create_task(worker.run())
+                await asyncio.wait_for(done.wait(), 5)
+                worker.stop()
+                await running
+        await asyncio.to_thread(street.take_back, url)
+
+    run(go())
+
+
+def test_a_worker_on_a_store_that_was_not_opened_is_told_so(run: Run) -> None:
+    async def go() -> None:
+        with pytest.raises(ConfigurationError, match="open the store"):
+            await Worker(HttpStore("http://127.0.0.1:1"), _nothing).run()
+
+    run(go())
+
+
+async def _nothing(ctx: Attempt[Any], record: Any) -> None:
+    pass
+
+
+def test_an_app_works_on_a_lent_store_and_leaves_what_recurs_to_others(
+    street: Street, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    token = make_token(tokens, "app")
+    store, done = MemoryStore(), asyncio.Event()
+    url = street.lend(store, tokens)
+    app = App(url, token=token)
+
+    @app.task
+    async def hello(name: str) -> str:
+        done.set()
+        return f"Hello, {name}"
+
+    app.cron("* * * * *", "hello", {"name": "Ada"})
+
+    async def go() -> None:
+        async with app.run_in_background(poll_interval=10.0):
+            job = await hello.enqueue("Ada")
+            await asyncio.wait_for(done.wait(), 5)
+            assert job.task == "hello"
+        await app.close()
+
+    run(go())
+    street.take_back(url)
+    assert "not scheduled here" in caplog.text
+
+
+def test_tls_is_checked_against_the_certificates_that_are_named(run: Run, tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    for name, ca in (("ca", authority), ("other", other)):
+        ca.cert_pem.write_to_path(str(tmp_path / f"{name}.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+
+    async def go() -> None:
+        store = MemoryStore()
+        serving = LendingOptions(port=0, tokens=tmp_path / "tokens.json", tls_cert=tmp_path / "server.pem")
+        async with running(store, serving, Events()) as server:
+            assert server.url.startswith("https://")
+            async with HttpStore(server.url, HttpOptions(ca_file=tmp_path / "ca.pem")) as remote:
+                assert (await remote.enqueue(NewJob(task="t"))).id == 1
+            for untrusted in (HttpOptions(ca_file=tmp_path / "other.pem"), HttpOptions()):
+                stranger = HttpStore(server.url, untrusted)
+                with pytest.raises(StoreUnreachable, match="--ca-file"):
+                    await stranger.open()
+                await stranger.close()
+
+    run(go())

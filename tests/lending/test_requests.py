@@ -1,0 +1,247 @@
+"""Whatever comes in: malformed, huge, slow, or too much of it. One server for all, but where limits are small."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from stowhand.lending.bodies import HEADERS, LIMIT
+from stowhand.lending.server import LendingOptions
+from stowhand.testing import MemoryStore
+from tests.lending.conftest import Lend
+from tests.lending.lending import Client, Lending, claiming
+
+JSON = "Content-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lending]:
+    lending = Lending(MemoryStore(), LendingOptions(port=0, tokens=tmp_path_factory.mktemp("t") / "tokens.json"))
+    lending.start()
+    yield lending
+    lending.stop()
+
+
+@pytest.fixture
+def client(shared: Lending) -> Iterator[Client]:
+    client = Client(shared.url)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "object"),
+        (b'{"tasks": ' + b"[" * 100_000, "tasks"),
+        (b"[]", "object"),
+        (b"null", "object"),
+        (b'{"worker": 1}', "worker"),
+        (json.dumps(claiming(nonsense=1)).encode(), "nonsense"),
+        (json.dumps(claiming(limit="3")).encode(), "limit"),
+        (json.dumps(claiming(limit=-1)).encode(), "limit"),
+        (json.dumps(claiming(lease=0)).encode(), "lease"),
+        (json.dumps(claiming(lease=1e9)).encode(), "lease"),
+        (json.dumps(claiming(wait=31)).encode(), "wait"),
+        (json.dumps(claiming(tasks=["a", 1])).encode(), "tasks[1]"),
+        (json.dumps(claiming(token="x")).encode(), "token"),
+        (json.dumps({**claiming(), "worker": ""}).encode(), "worker"),
+        (json.dumps({**claiming(), "worker": "a\nb"}).encode(), "worker"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_the_place(client: Client, body: bytes, where: str) -> None:
+    reply = client.ask("POST", "/v1/claim", body)
+    assert reply.status == 400
+    assert where in reply.body["message"]
+    assert reply.body["fix"]
+
+
+def test_wrong_methods_and_calls_are_told(client: Client) -> None:
+    reply = client.get("/v1/claim")
+    reply.refused(405, "method")
+    assert "POST" in reply.headers["allow"]
+    client.post("terms").refused(405, "method")
+    client.get("/v2/claim").refused(404, "unknown")
+    client.get("/").refused(404, "unknown")
+    client.get("/v1/jobs/1/2").refused(404, "unknown")
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(shared: Lending) -> None:
+    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {LIMIT + 1}\r\n\r\n"
+    assert "413" in status_of(shared, head.encode())
+
+
+def test_a_body_that_grows_too_large_is_refused_on_the_way(shared: Lending) -> None:
+    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    assert "413" in status_of(shared, head.encode() + chunk * 17)
+
+
+def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
+    body = json.dumps(claiming()).encode()
+    assert client.ask("POST", "/v1/claim", body + b" " * (LIMIT - len(body))).status == 200
+    client.ask("POST", "/v1/claim", body + b" " * (LIMIT - len(body) + 1)).refused(413, "too large")
+
+
+def test_too_many_items_are_refused(client: Client) -> None:
+    client.post("enqueue", jobs=[{"task": "t"}] * 1001).refused(413, "too large")
+    lease = {"job_id": 1, "token": "t", "epoch": 1}
+    proofs = [{"lease": lease, "authorization": ""}] * 1001
+    client.post("heartbeat", leases=proofs, lease=30.0).refused(413, "too large")
+
+
+def test_headers_that_are_too_large_are_refused(shared: Lending) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    assert "431" in status_of(shared, head + b"X: " + b"x" * 33_000 + b"\r\n\r\n")
+    assert "431" in status_of(shared, b"GET /" + b"x" * 33_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with connect(shared) as sock:  # one that never ends is refused on the way
+        sock.sendall(head + b"X: " + b"x" * 200_000)
+        assert b" 400 " in read_all(sock)
+
+
+def test_too_many_headers_are_refused(client: Client) -> None:
+    few = {f"x-{number}": "1" for number in range(HEADERS - 10)}
+    assert client.ask("GET", "/v1/terms", None, **few).status == 200
+    many = {f"x-{number}": "1" for number in range(HEADERS + 1)}
+    client.ask("GET", "/v1/terms", None, **many).refused(431, "malformed")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /v1/terms HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,
+        b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_and_the_connection_closed(shared: Lending, raw: bytes) -> None:
+    with connect(shared) as sock:
+        sock.sendall(raw)
+        assert b" 400 " in read_all(sock).split(b"\r\n", 1)[0]
+
+
+def test_whoever_sends_a_header_a_byte_at_a_time_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.3)
+    with connect(lending) as sock:
+        assert trickle(sock, b"GET /v1/terms HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1000) < 100
+        assert b" 408 " in read_all(sock)
+
+
+def test_whoever_sends_a_body_a_byte_at_a_time_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.3)
+    head = f"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: 5000\r\n\r\n".encode()
+    with connect(lending) as sock:
+        sock.sendall(head)
+        assert trickle(sock, b" " * 5000) < 100
+        assert b" 408 " in read_all(sock)
+
+
+def test_whoever_sends_nothing_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.2)
+    with connect(lending) as sock:
+        assert b" 408 " in read_all(sock)
+
+
+def test_whoever_does_not_read_a_reply_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.1)
+    for _ in range(12):
+        lending.add(payload=json.dumps("x" * 900_000))
+    body = json.dumps(claiming(12)).encode()
+    head = f"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {len(body)}\r\n\r\n".encode()
+    with connect(lending) as sock:
+        sock.sendall(head + body)
+        deadline = time.monotonic() + 10
+        while lending.connections == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        while lending.connections and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert lending.connections == 0
+
+
+@pytest.mark.parametrize("job_id", [None, [], {}, [[1]], True, 1.5, "x" * 1000, -(2**63)])
+def test_a_lease_of_something_that_is_no_id_is_lost(client: Client, job_id: object) -> None:
+    proof = {"lease": {"job_id": job_id, "token": "t", "epoch": 1}, "authorization": "é"}
+    settlement = {"state": "completed", "ended": "ok"}
+    assert client.post("heartbeat", leases=[proof], lease=30.0).body["lost"] == [[job_id, "t"]]
+    assert client.post("settle", batch=[{"proof": proof, "settlement": settlement}]).body["verdicts"] == ["lost"]
+    assert client.post("release", leases=[proof]).body == {"busy": [], "abandoned": True}
+
+
+def test_numbers_beyond_all_bounds_are_refused(client: Client) -> None:
+    body = json.dumps(claiming()).encode()
+    for number in (b"1" + b"0" * 5000, b"1e999", b"-1e308"):
+        client.ask("POST", "/v1/claim", body.replace(b"30.0", number)).refused(400, "malformed")
+
+
+def test_a_claim_may_wait_longer_than_a_request_may_take_to_come(lend: Lend) -> None:
+    client = lend(read_timeout=0.2).client()
+    assert client.claim(wait=0.5) == []
+    assert client.claim() == []
+
+
+def test_connections_are_bounded(lend: Lend) -> None:
+    lending = lend(connections=2)
+    first, second = lending.client(), lending.client()
+    assert (first.get("/healthz").status, second.get("/healthz").status) == (200, 200)
+    with connect(lending) as sock:
+        assert b" 503 " in read_all(sock)
+    second.close()
+    deadline = time.monotonic() + 5
+    while b" 200 " not in status_line(lending) and time.monotonic() < deadline:
+        pass
+    assert first.get("/healthz").status == 200
+
+
+def connect(lending: Lending) -> socket.socket:
+    parts = urlsplit(lending.url)
+    assert parts.hostname is not None
+    return socket.create_connection((parts.hostname, parts.port or 0), timeout=10)
+
+
+def status_of(lending: Lending, raw: bytes) -> str:
+    with connect(lending) as sock:
+        sock.sendall(raw)
+        return sock.recv(4096).split(b"\r\n", 1)[0].decode()
+
+
+def status_line(lending: Lending) -> bytes:
+    with connect(lending) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return sock.recv(4096).split(b"\r\n", 1)[0]
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Until the other side closes."""
+    raw = b""
+    try:
+        while data := sock.recv(4096):
+            raw += data
+    except ConnectionResetError:
+        pass
+    return raw
+
+
+def trickle(sock: socket.socket, raw: bytes) -> int:
+    """Send byte after byte, until nobody listens; how many went out."""
+    sock.settimeout(0.02)
+    for number in range(len(raw)):
+        try:
+            sock.sendall(raw[number : number + 1])
+            if sock.recv(1, socket.MSG_PEEK) is not None:
+                sock.settimeout(10)
+                return number
+        except TimeoutError:
+            continue
+        except OSError:
+            return number
+    return len(raw)
