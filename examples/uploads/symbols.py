@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+
+_PARSING = threading.Lock()  # two threads in the parser confuse each other in Python 3.11 (SystemError)
 
 
 class Symbol(NamedTuple):
@@ -16,13 +20,16 @@ class Symbol(NamedTuple):
 
 
 def python_files(folder: str) -> list[Path]:
-    """In the same order everywhere."""
+    """In the same order everywhere. Raises NotADirectoryError."""
+    if not Path(folder).is_dir():
+        raise NotADirectoryError(f"{folder} is no folder")
     return sorted(path for path in Path(folder).rglob("*.py") if path.is_file())
 
 
 def read_symbols(file: Path, folder: str) -> list[Symbol]:
     """Raises SyntaxError, UnicodeDecodeError."""
-    tree = ast.parse(file.read_bytes(), filename=str(file))
+    with _PARSING:
+        tree = ast.parse(file.read_bytes(), filename=str(file))
     return list(_walk(tree, "", str(file.relative_to(folder))))
 
 

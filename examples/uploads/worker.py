@@ -72,7 +72,7 @@ async def main() -> None:
     resetter = Resetter(store, ResetterOptions(name="uploads", interval=0.5))
     async with store:
         await run_all(worker, resetter)
-    print(f"at most {budget.peak} of {budget.capacity} bytes at once", flush=True)
+    print(f"at most {budget.peak:.0f} of {budget.capacity:.0f} bytes at once", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ class AttemptLogger:
 
     __slots__ = ("_emit", "_job_id", "_task", "_worker")
 
-    def __init__(self, emit: Callable[[Event], None], worker: str, task: str, job_id: JobId | None) -> None:
+    def __init__(self, emit: Callable[[Event], None] | None, worker: str, task: str, job_id: JobId | None) -> None:
         self._emit, self._worker, self._task, self._job_id = emit, worker, task, job_id
 
     @classmethod
     def mute(cls) -> AttemptLogger:
         """One that nobody hears."""
-        return cls(lambda event: None, "", "", None)
+        return cls(None, "", "", None)
 
     def debug(self, message: object, /, **facts: Any) -> None:
         """For the one who looks for a mistake."""
@@ -39,4 +39,5 @@ class AttemptLogger:
         self._say("error", message, facts)
 
     def _say(self, level: str, message: object, facts: dict[str, Any]) -> None:
-        self._emit(JobSaid(self._worker, self._job_id, self._task, level, str(message), facts))
+        if self._emit is not None:
+            self._emit(JobSaid(self._worker, self._job_id, self._task, level, str(message), facts))

@@ -40,17 +40,7 @@ class Budget(Generic[R]):
         ``column``: where the store keeps that, or a function from what is left to a condition, such as
         ``lambda left: sql("j.pages * 4096 <= {}", left)``. Raises ConfigurationError.
         """
-        room = _number(capacity)
-        if room is None or room <= 0:
-            raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
-        if not callable(cost) or inspect.iscoroutinefunction(cost):
-            raise ConfigurationError("budget: cost is a function, and no async one, that tells what a record needs")
-        if not callable(column) and not (isinstance(column, str) and column):
-            raise ConfigurationError(
-                f"budget: {column!r} is no column; give the name of the one that holds a record's cost, or a function "
-                "from what is left to a condition"
-            )
-        self.capacity = room
+        self.capacity = _check(capacity, cost, column)
         self._cost = cost
         self._condition = column if callable(column) else lambda left: Where(column, "<=", left)
         self._taken: dict[tuple[Any, str], float] = {}
@@ -138,6 +128,21 @@ class _Budgeted:
                 await self._inner.post_handle(ctx, record)
         finally:
             await self._budget.post_handle(ctx, record)
+
+
+def _check(capacity: object, cost: object, column: object) -> float:
+    """The capacity. Raises ConfigurationError."""
+    room = _number(capacity)
+    if room is None or room <= 0:
+        raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
+    if not callable(cost) or inspect.iscoroutinefunction(cost):
+        raise ConfigurationError("budget: cost is a function, and no async one, that tells what a record needs")
+    if not callable(column) and not (isinstance(column, str) and column):
+        raise ConfigurationError(
+            f"budget: {column!r} is no column; give the name of the one that holds a record's cost, or a function "
+            "from what is left to a condition"
+        )
+    return room
 
 
 def _number(value: object) -> float | None:

@@ -49,11 +49,16 @@ class Where(msgspec.Struct, frozen=True):
         elif self.op in _BARE and self.value is not None:
             raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes no value")
         for value in self.value if self.op in _LISTS else () if self.op in _BARE else (self.value,):
-            if not isinstance(value, _VALUES) or (isinstance(value, float) and math.isnan(value)):
+            if not isinstance(value, _VALUES) or _is_nan(value):
                 raise ConfigurationError(
                     f"condition on {self.column!r}: {value!r} cannot be compared with"
                     + ('; write Where(…, "is null")' if value is None else "")
                 )
+
+
+def _is_nan(value: object) -> bool:
+    """To PostgreSQL it is more than every number, so every one would be less."""
+    return value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
 
 
 class Sql(msgspec.Struct, frozen=True):
@@ -90,9 +95,9 @@ Condition = Where | Sql
 
 
 def refuse_conditions(conditions: tuple[Any, ...]) -> None:
-    """For a store that takes none: to pass over one would claim what was not to be claimed. Raises ConfigurationError."""
+    """For a store that takes none: to pass one over would claim what was left out. Raises ConfigurationError."""
     if conditions:
         raise ConfigurationError(
-            f"{len(conditions)} condition{'s' * (len(conditions) > 1)} on a claim: a queue of stowhand's own takes none; "
-            "pre_claim may say True or False there, forbidden_flags leave jobs out, and a TableStore takes conditions"
+            "a queue takes no conditions on a claim: pre_claim says True or False there, and forbidden_flags leave "
+            "jobs out; a TableStore takes conditions"
         )

@@ -50,7 +50,7 @@ def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
     key, command, room = clean(entry.key, 255), [], COMMAND_LIMIT
     for word in entry.command:
         cut = clean(word, max(room, 16))
-        room -= len(cut.encode())
+        room -= len(cut.encode()) + 1  # words without a letter take room too
         command.append(cut)
         if room <= 0:
             break

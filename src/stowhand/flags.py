@@ -19,7 +19,7 @@ from stowhand.outcomes import describe
 PATIENCE = 10.0
 """Seconds that an asynchronous function may take."""
 LAST_WORDS = 1.0
-"""Seconds that it has to end when it took longer, or the worker stops."""
+"""Seconds that it, or a hook, has to end when it took longer, or the worker stops; then it is left behind."""
 
 
 class FlagsUnknown(Exception):

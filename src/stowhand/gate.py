@@ -16,11 +16,10 @@ from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, HookFailed, HookRan, StoreRecovered, StoreTrouble
-from stowhand.flags import FlagsUnknown, ForbiddenFlags
+from stowhand.flags import LAST_WORDS, FlagsUnknown, ForbiddenFlags
 from stowhand.handler import Asking, Claimable, Handler
-from stowhand.hooks import LAST_WORDS, awaitable
 from stowhand.options import OUTAGE, WorkerOptions
-from stowhand.outcomes import describe
+from stowhand.outcomes import awaitable, describe
 
 PreClaim = Callable[[Asking], Awaitable[object]]
 

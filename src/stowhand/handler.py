@@ -12,10 +12,9 @@ import msgspec
 
 from stowhand.attempt_logger import AttemptLogger
 from stowhand.conditions import Condition
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, LeaseLost
 from stowhand.job import NewJob
 from stowhand.lifecycle import Backoff, Outcome, Settlement
-from stowhand.retry import natural
 from stowhand.store import Claim, Lease, Verdict
 
 R = TypeVar("R")
@@ -27,7 +26,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     timeout: float | None = None
     """Seconds an attempt may take; ``None``: no limit."""
-    backoff: Backoff = natural
+    backoff: Backoff | None = None
+    """How long to wait after a failure; ``None``: as the store, or the worker, says."""
 
 
 class Transaction(Protocol):
@@ -51,13 +51,14 @@ class Transaction(Protocol):
 class _Tools:
     """What a store that attends gives to an attempt."""
 
-    __slots__ = ("connection", "decided", "store", "transaction")
+    __slots__ = ("connection", "decided", "over", "store", "transaction")
 
     def __init__(self) -> None:
         self.store: Any = None
         self.connection: Any = None
         self.transaction: Transaction | None = None
         self.decided: Outcome | None = None
+        self.over = False
 
 
 class Attempt(Generic[R]):
@@ -148,7 +149,15 @@ class Attempt(Generic[R]):
 
     @decided.setter
     def decided(self, outcome: Outcome | None) -> None:
-        self._given().decided = outcome
+        tools = self._given()
+        if tools.over:
+            raise LeaseLost(f"record {self.lease.job_id}: its handler has ended, and how is decided")
+        tools.decided = outcome
+
+    def end(self) -> None:
+        """Said by the worker when the handler has ended: nothing that is decided from here on would be heard."""
+        if self._tools is not None:
+            self._tools.over = True
 
     def _given(self) -> _Tools:
         if self._tools is None:

@@ -20,16 +20,15 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
+from stowhand.flags import LAST_WORDS
 from stowhand.handler import Attempt, Attendant, Handler
 from stowhand.lifecycle import Fail, Snooze
-from stowhand.outcomes import describe, from_error
+from stowhand.outcomes import awaitable, describe, hopeless
 from stowhand.unreadable import Unreadable
 
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
 SHUT = 1.0
 """Seconds until a record is claimed again whose attempt the store could not enclose."""
-LAST_WORDS = 1.0
-"""Seconds that a hook which was told to end has to do so; then it is left behind."""
 
 
 class Hooks:
@@ -90,8 +89,7 @@ class Hooks:
             raise
         except Exception as error:
             if self._retryable is not None and not self._retryable(error):
-                outcome = from_error(error)
-                return outcome if isinstance(outcome, Fail) else Fail(outcome.error)
+                return hopeless(error)
             raise
         finally:
             prepared()
@@ -125,6 +123,7 @@ class Hooks:
 
     def over(self, attempt: Attempt[Any]) -> bool:
         """The handler has ended. True: its slot is held until the record has been marked, and ``marked`` is told."""
+        attempt.end()
         if attempt in self._begun or attempt.transaction is not None:
             self._over.add(attempt)
             return True
@@ -190,14 +189,6 @@ class Hooks:
             self._events.emit(HookFailed(self._worker, "post_handle", attempt.lease.job_id, describe(error)))
         finally:
             self._over.discard(attempt)
-
-
-def awaitable(answer: Any, hook: str) -> Awaitable[object]:
-    """What a hook has given, to be awaited. Raises TypeError when it is no asynchronous function."""
-    if not inspect.isawaitable(answer):
-        given = type(answer).__qualname__
-        raise TypeError(f"{hook} is to be asynchronous, and gave a {given} to wait for; write `async def {hook}`")
-    return answer
 
 
 async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:

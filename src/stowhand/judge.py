@@ -58,7 +58,7 @@ class Judge:
             outcome,
             attempts=claim.attempts,
             max_attempts=claim.max_attempts,
-            backoff=backoff or (lambda attempts: self._policy(claim).backoff(attempts)),
+            backoff=backoff or self._policy(claim).backoff or self._default.backoff or natural,
             result=result,
             then=tuple(attempt.then),
         )

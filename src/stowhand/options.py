@@ -87,37 +87,34 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             if (trouble := _trouble(name, getattr(self, name))) is not None
         ]
         # The lease that nobody has given may be the store's to lay down: ``under`` looks at that one.
-        given = self.lease != LEASE
-        if not problems and given and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
+        own = not problems and self.lease != LEASE
+        if own and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
             problems.append(trouble)
-        if not callable(self.forbidden_flags):
-            try:
-                msgspec.structs.force_setattr(self, "forbidden_flags", limits.read_forbidden(self.forbidden_flags))
-            except ValueError as error:
-                problems.append(str(error))
-        problems += self._read_tasks()
-        if not callable(self.backoff):
-            problems.append(f"backoff: a {type(self.backoff).__qualname__} given; give a function of the attempt's number")
-        if type(self.once) is not bool:
-            problems.append(f"once: a {type(self.once).__qualname__} given; give True or False")
-        if self.name is not None:
-            try:
-                limits.check_name("name", self.name, NAME_LIMIT)
-            except ValueError as error:
-                problems.append(str(error))
+        problems += self._read_names()
+        for name, fits, instead in (
+            ("backoff", callable(self.backoff), "a function of the attempt's number"),
+            ("once", type(self.once) is bool, "True or False"),
+        ):
+            if not fits:
+                problems.append(f"{name}: a {type(getattr(self, name)).__qualname__} given; give {instead}")
         if problems:
             raise ConfigurationError("; ".join(problems))
 
-    def _read_tasks(self) -> list[str]:
-        """What is wrong with the names. A lone text is iterable too, and every letter of it would be one."""
-        given: object = self.tasks
-        if given is None:
-            return []
-        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            return [f"tasks: a {type(given).__qualname__} given; give a list of names"]
-        names = tuple(given)
-        msgspec.structs.force_setattr(self, "tasks", names)
-        return [f"tasks: {name!r} among them; give names" for name in names if not isinstance(name, str)]
+    def _read_names(self) -> list[str]:
+        """What is wrong with tasks, flags and the worker's own."""
+        problems = []
+        try:
+            msgspec.structs.force_setattr(self, "tasks", _read_tasks(self.tasks))
+            if not callable(self.forbidden_flags):
+                msgspec.structs.force_setattr(self, "forbidden_flags", limits.read_forbidden(self.forbidden_flags))
+        except ValueError as error:
+            problems.append(str(error))
+        try:
+            if self.name is not None:
+                limits.check_name("name", self.name, NAME_LIMIT)
+        except ValueError as error:
+            problems.append(str(error))
+        return problems
 
     @property
     def every_beat(self) -> float:
@@ -131,6 +128,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(trouble)
             return self
         beat = self.heartbeat_interval if self.heartbeat_interval is not None else terms.heartbeat_interval
+        if terms.cancel_interval is not None:
+            beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)
         if beat is not None and (trouble := too_rare(beat, terms.lease, "stalled_max_age")) is not None:
             raise ConfigurationError(trouble)
         return msgspec.structs.replace(self, lease=terms.lease, heartbeat_interval=beat)
@@ -140,6 +139,19 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.poll_interval is not None:
             return self.poll_interval
         return STRETCHED_POLL if hears else 2.0
+
+
+def _read_tasks(given: object) -> tuple[str, ...] | None:
+    """A lone text is iterable too, and every letter of it would be a task. Raises ValueError."""
+    if given is None:
+        return None
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise ValueError(f"tasks: a {type(given).__qualname__} given; give a list of names")
+    names = tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"tasks: {name!r} among them; give names")
+    return names
 
 
 def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import reprlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
 from stowhand import strict_json
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
-from stowhand.text import clean
+from stowhand.text import ERROR_LIMIT, clean
 
 LONGEST_DELAY = 100 * 366 * 86_400.0
 """Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
+WHOLE = 1024 * 1024
+"""Bytes of an error from which something is to be taken before it is cut to what is stored."""
 
 
 _DONE = Complete()
@@ -42,19 +46,25 @@ def from_returned(value: object) -> Outcome:
             return Complete(value)
 
 
-def from_error(error: BaseException) -> Outcome:
-    """A retry; a failure at once when NonRetryable is anywhere in the chain of causes."""
-    text = describe(error)
+def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
+    """A retry; a failure at once when NonRetryable is anywhere in the chain of causes. ``limit``: as ``describe``."""
+    text = describe(error, limit)
     chain = list(_chain(error))
     if any(isinstance(one, NonRetryable | UndecodablePayload) for one in chain):
         return Fail(text, poison=any(isinstance(one, Poison | UndecodablePayload) for one in chain))
     return Retry(text)
 
 
-def describe(error: BaseException) -> str:
+def hopeless(error: BaseException) -> Fail:
+    """A failure at once, whatever the error is: the handler has said so."""
+    outcome = from_error(error)
+    return outcome if isinstance(outcome, Fail) else Fail(describe(error))
+
+
+def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     """``ValueError: no`` on the first line, the traceback below it; safe to store, never empty.
 
-    Whatever the error's own ``__str__`` does, this does not raise.
+    At most ``limit`` bytes. Whatever the error's own ``__str__`` does, this does not raise.
     """
     try:
         # Notes are indented or come later; of a SyntaxError the lines before it are indented.
@@ -65,7 +75,15 @@ def describe(error: BaseException) -> str:
         return clean(f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})")
     if isinstance(error, UndecodablePayload):
         return clean(title.partition(": ")[2] or title)
-    return clean(title + "\n" + "".join(lines))
+    return clean(title + "\n" + "".join(lines), limit)
+
+
+def awaitable(answer: Any, hook: str) -> Awaitable[object]:
+    """What a hook has given, to be awaited. Raises TypeError when it is no asynchronous function."""
+    if not inspect.isawaitable(answer):
+        given = type(answer).__qualname__
+        raise TypeError(f"{hook} is to be asynchronous, and gave a {given} to wait for; write `async def {hook}`")
+    return answer
 
 
 def _beyond_us(trace: TracebackType | None) -> TracebackType | None:

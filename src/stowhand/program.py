@@ -11,10 +11,10 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 LINE_LIMIT = 16 * 1024
 """Bytes of one line; the rest of a longer one is dropped."""
@@ -119,21 +119,25 @@ async def run_program(
     when it cannot be started.
     """
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.subprocess_exec(
-        lambda: talk,
-        *argv,
-        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
-        stderr=subprocess.STDOUT if talk.merged else subprocess.PIPE,
-        env=environment,
-        cwd=cwd,
-        start_new_session=True,
+    transport, disturbed = await _started(
+        loop.subprocess_exec(
+            lambda: talk,
+            *argv,
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+            stderr=subprocess.STDOUT if talk.merged else subprocess.PIPE,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+        )
     )
     group = transport.get_pid()
     _groups.add(group)
+    stdin = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
     try:
-        if given is not None:
-            stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
-            stdin.write(given)
+        if disturbed is not None:
+            raise disturbed
+        if stdin is not None:
+            stdin.write(given or b"")
             stdin.close()  # once it is written
         await talk.ended.wait()
         # What it started and left behind may hold its pipes, and would hold them for ever.
@@ -147,6 +151,24 @@ async def run_program(
     finally:
         _groups.discard(group)
         transport.close()
+        if stdin is not None and stdin.get_write_buffer_size():
+            stdin.abort()  # what it left behind may hold it, and would never read
+
+
+async def _started(
+    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, Conversation]],
+) -> tuple[asyncio.SubprocessTransport, asyncio.CancelledError | None]:
+    """The running program, and whether we were cancelled meanwhile: asyncio would kill it alone, not what it began."""
+    task = asyncio.ensure_future(starting)
+    disturbed: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            disturbed = error
+    if disturbed is not None and task.exception() is not None:
+        raise disturbed
+    return task.result()[0], disturbed
 
 
 def how_it_ended(code: int) -> str:

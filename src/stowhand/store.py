@@ -107,6 +107,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the store may give a job away; the worker's ``lease`` does not count."""
     heartbeat_interval: float | None = None
     """Where the worker does not say."""
+    cancel_interval: float | None = None
+    """A running handler is to hear of a cancellation so soon: whatever is said of heartbeats, they are no rarer."""
     backoff: Backoff | None = None
     """Where the handler's policy does not say."""
     polls: bool = False

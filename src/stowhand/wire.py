@@ -155,6 +155,7 @@ class TermsOffered(Message, frozen=True):
     kind: str
     lease: float | None = None
     heartbeat_interval: float | None = None
+    cancel_interval: float | None = None
     retry_after: float | None = None
     polls: bool = False
     logs: bool = False

@@ -25,7 +25,7 @@ from typing import Any
 from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.endings import Endings
-from stowhand.events import Events, LeaseEnding, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.events import Events, JobSaid, LeaseEnding, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.gate import Gate
 from stowhand.handler import Attendant, Function, Handler, Policy, handler_of
 from stowhand.hooks import Hooks
@@ -108,6 +108,8 @@ class Worker:
         endings.progress = self._wake_and_stir if wakes else self._progress.set
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
+        if not self.events.wants(JobSaid):
+            return AttemptLogger.mute()
         return AttemptLogger(self.events.emit, self.id, claim.task, claim.lease.job_id)
 
     # -- the worker's own life -------------------------------------------------------------------

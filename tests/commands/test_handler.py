@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from stowhand import program
-from stowhand.clock import SystemClock
+from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.commands import Command, CommandHandler, handler, steps
 from stowhand.commands.command import KEPT_VARIABLES
 from stowhand.errors import ConfigurationError
 from stowhand.execution_log import OUT_LIMIT
 from stowhand.lifecycle import Fail, Retry
+from stowhand.text import ERROR_LIMIT
 from stowhand.worker import LAST_PAUSE
 from tests.commands.desk import Desk, wait_until_gone
 from tests.conftest import Run
@@ -173,6 +174,9 @@ def test_secrets_are_seen_neither_in_the_command_nor_in_the_output_nor_in_an_err
     (entry,) = desk.entries
     assert entry.out == "it is ******!"
     assert entry.command[2:] == (slow.replace("hunter-22", "******"), "******")
+    outcome = outcome_of(desk, sh("exit 4", "of hunter-22"), redact=["hunter-22"])
+    assert outcome == Retry("of ****** exited with code 4")
+    assert desk.entries[-1].key == "of ******"
     outcome = outcome_of(desk, Command("step", ["/hunter-22/git"]), redact=lambda record: ["hunter-22"])
     assert outcome == Retry("step could not be started: /******/git: No such file or directory")
     assert "hunter-22" not in desk.entries[-1].out
@@ -188,6 +192,18 @@ def test_an_error_of_the_function_that_makes_commands_shows_no_secret(desk: Desk
     assert outcome.error.startswith("ValueError: cannot clone https://******@example.org\n")
     with pytest.raises(ValueError, match="hunter-22"):
         asyncio.run(CommandHandler(commands).handle(desk.ctx, desk.ctx.record))
+
+
+def test_where_an_error_is_cut_no_half_of_a_secret_is_left(desk: Desk) -> None:
+    secret = "hunter-22-" * 500
+
+    def commands(record: object) -> list[Command]:
+        raise ValueError(f"cannot clone {secret} {'x' * 30_000} {secret}")
+
+    outcome = asyncio.run(CommandHandler(commands, redact=[secret]).handle(desk.ctx, desk.ctx.record))
+    assert isinstance(outcome, Retry)
+    assert len(outcome.error) <= ERROR_LIMIT
+    assert "hunter" not in outcome.error
 
 
 def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
@@ -312,6 +328,26 @@ def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
     wait_until_gone(int(pid))
 
 
+def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_started(desk: Desk, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+
+    async def story() -> None:
+        made = CommandHandler[Any](lambda record: [sh(f"sleep 300 & echo $! >{told}.new; mv {told}.new {told}; wait")])
+        running = asyncio.ensure_future(made.handle(desk.ctx, {}))
+        while not psutil.Process().children():  # noqa: ASYNC110 - one turn of the loop at a time
+            await asyncio.sleep(0)
+        while not told.exists():  # a loop that is busy: it runs, and asyncio has not yet heard of it
+            sleep_blocking(0.01)
+        desk.ctx.cancel("canceled")
+        running.cancel()
+        await asyncio.wait([running], timeout=10)
+        assert running.cancelled()
+
+    asyncio.run(story())
+    assert desk.entries[0].out == "[stopped: its job was canceled]\n"
+    wait_until_gone(int(told.read_text()))
+
+
 def test_a_stopping_worker_waits_for_commands_to_end() -> None:
     assert handler.LOST_GRACE < handler.STOPPING_GRACE < LAST_PAUSE
 
@@ -330,3 +366,21 @@ def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(
     for pid in pids[:2]:
         wait_until_gone(pid)
     psutil.Process(pids[2]).kill()  # it left the group, so it is its own master; nobody waited for it
+
+
+def test_input_that_nobody_reads_is_let_go(desk: Desk) -> None:
+    holds = python(
+        "import subprocess\n"
+        "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=-3, stderr=-3).pid, flush=True)\n",
+        stdin=b"x" * 1_000_000,
+    )
+
+    async def story() -> int:
+        before = psutil.Process().num_fds()
+        await CommandHandler[Any](lambda record: [holds]).handle(desk.ctx, {})
+        await SystemClock().sleep(0.05)
+        return psutil.Process().num_fds() - before
+
+    left = asyncio.run(story())
+    psutil.Process(int(desk.entries[0].out)).kill()
+    assert left == 0, "a pipe to a program that left the group, for as long as that lives"

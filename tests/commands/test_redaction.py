@@ -66,6 +66,14 @@ def test_a_key_of_several_lines_is_found_whole_and_line_by_line() -> None:
     assert redactor.text("ab is no secret") == "ab is no secret"
 
 
+def test_a_secret_is_also_found_as_the_bytes_that_a_program_is_given() -> None:
+    secret = "p\udce9ch\udce9-22"  # as os.environ has what is no UTF-8
+    redactor = Redactor([secret])
+    assert streamed(redactor, [b"it is p\xe9ch", b"\xe9-22!"]) == b"it is ******!"
+    assert redactor.text(f"it is {secret}!") == "it is ******!"
+    assert Redactor(["\ud800 cannot be given"]).text("nor \ud800 cannot be given") == "nor ******"
+
+
 def test_output_that_ends_in_the_middle_of_a_secret_does_not_show_its_beginning() -> None:
     stream = Redactor(["hunter-22"]).stream()
     assert stream.feed(b"password hunter-2") + stream.end() == b"password ******"

@@ -162,6 +162,36 @@ def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
     assert len(desk.warnings) == (0 if reason == "lost" else 1)
 
 
+@pytest.mark.parametrize("down", [False, True])
+def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end(run: Run, down: bool) -> None:
+    class Slow(Desk):
+        async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
+            await self.clock.sleep(1)
+            return await super().add_execution_log_entry(entry)
+
+    async def story() -> float:
+        desk = Slow(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock):
+                pytest.fail("it was told to stop before")
+
+        working = asyncio.ensure_future(work())
+        await clock.advance(0.5)
+        desk.down = down
+        desk.ctx.cancel("canceled")
+        working.cancel()
+        while not working.done():
+            await clock.advance(0.25)
+        assert working.cancelled()
+        assert [(one.out, one.duration_ms is None) for one in desk.entries] == (
+            [] if down else [(f"[stopped: {_WHY['canceled']}]\n", False)]
+        )
+        return clock.monotonic()
+
+    assert run(story()) < 0.5 + LAST_TRY + 2
+
+
 def test_every_way_of_being_stopped_is_told() -> None:
     assert set(_WHY) == {stop.value for stop in Stop} - {Stop.CRASHED.value}
 
@@ -239,6 +269,21 @@ def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> No
     assert messages[-2:] == ["flood: 11 more lines are not shown", "flood ended with code 0 after 0 s"]
 
 
+def test_a_flood_of_short_lines_costs_a_logger_no_time() -> None:
+    desk = Desk(keeps_logs=False)
+
+    async def story() -> float:
+        since = desk.clock.monotonic()
+        async with step(desk.ctx, "flood") as entry:
+            entry.write(b"y\n" * 5_000_000)
+        return desk.clock.monotonic() - since
+
+    assert asyncio.run(story()) < 1, "nothing else on the loop has its turn meanwhile"
+    lines = OUT_LIMIT // 2
+    assert len(desk.said) == lines + 3
+    assert desk.said[-2][1] == f"flood: {5_000_000 - lines} more lines are not shown"
+
+
 def test_a_command_that_is_one_string_is_refused(run: Run) -> None:
     async def story() -> None:
         async with step(Desk().ctx, "clone", "git clone"):
@@ -246,6 +291,15 @@ def test_a_command_that_is_one_string_is_refused(run: Run) -> None:
 
     with pytest.raises(ConfigurationError, match="give a list of words"):
         run(story())
+
+
+def test_a_command_of_very_many_words_is_cut(run: Run) -> None:
+    async def story() -> None:
+        desk = Desk(clock := FakeClock())
+        async with step(desk.ctx, "clone", [""] * 1_000_000, clock=clock):
+            assert len(desk.entries[0].command) < 20_000
+
+    run(story())
 
 
 def test_of_much_output_the_end_is_kept_and_no_more_memory_is_used() -> None:

@@ -33,6 +33,7 @@ LEASE = "a lease lasts stalled_max_age, whatever a worker asks for"
 
 TESTS = {
     "test_a_claim_moves_the_job_to_processing_under_its_lease": EPOCH,
+    "test_a_claim_with_conditions_is_refused_and_takes_nothing": "it takes conditions",
     "test_the_claimed_record_is_the_row_as_it_was_committed": OWN_LIMITS,
     "test_an_errored_job_is_claimed_again_when_it_is_due": EPOCH,
     "test_jobs_with_a_forbidden_flag_stay": FLAGS,

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from stowhand.conditions import Where
+from stowhand.errors import ConfigurationError
 from stowhand.job import State
 from tests.contract.bench import ERRORED, Bench, new_token
 
@@ -44,6 +46,14 @@ async def test_a_claim_takes_no_more_than_its_limit_and_leaves_the_rest_untouche
     claims = await bench.claim(3)
     assert [claim.lease.job_id for claim in claims] == [job.id for job in jobs[:3]]
     assert [await bench.job(job.id) for job in jobs[3:]] == jobs[3:]
+
+
+async def test_a_claim_with_conditions_is_refused_and_takes_nothing(bench: Bench) -> None:
+    job = await bench.add(priority=9)
+    for suspects in (False, True):
+        with pytest.raises(ConfigurationError, match="a queue takes no conditions"):
+            await bench.claim(conditions=(Where("priority", "<=", 5),), suspects=suspects)
+    assert await bench.job(job.id) == job
 
 
 async def test_jobs_of_one_claim_share_its_token(bench: Bench) -> None:

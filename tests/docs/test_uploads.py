@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import psycopg
+
 from tests.docs.pages import ROOT, environment
 
 UPLOADS = ROOT / "examples" / "uploads"
@@ -29,6 +31,9 @@ def test_uploads_are_indexed_once_though_a_worker_is_killed(postgres_url: str) -
     peak, budget, taken_back = map(int, re.findall(r"\d+", others))
     assert 0 < peak <= budget == 1_000_000
     assert taken_back == held
+    failures = "SELECT folder FROM uploads_example.uploads WHERE num_failures > 0 AND folder NOT LIKE '%/broken'"
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute(failures).fetchall() == [], "nothing but a syntax error is in the way"
     assert "WRONG" not in became, "each symbol is there once, as a direct walk finds them"
     assert [tuple(line.split()[:2]) for line in became.splitlines()] == [
         *((folder.name, "completed") for folder in folders),
@@ -38,3 +43,25 @@ def test_uploads_are_indexed_once_though_a_worker_is_killed(postgres_url: str) -
     assert "oops.py, line 1: invalid syntax" in became
     assert "fine.py: 1 symbols" in logs
     assert "oops.py, line 1: invalid syntax" in logs
+
+
+def test_files_are_parsed_in_threads_and_a_folder_that_is_none_is_no_empty_one() -> None:
+    parse = (
+        "import sys; sys.setswitchinterval(1e-6)\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from symbols import python_files, read_symbols\n"
+        "folder = sys.argv[1]\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    list(pool.map(lambda file: read_symbols(file, folder), python_files(folder) * 2))\n"
+        "print('parsed'); python_files('/no/such/folder')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parse, ROOT / "src" / "stowhand" / "stores"],
+        cwd=UPLOADS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "parsed\n", done.stderr
+    assert done.stderr.endswith("NotADirectoryError: /no/such/folder is no folder\n")

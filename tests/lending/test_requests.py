@@ -114,6 +114,9 @@ def test_too_many_headers_are_refused(client: Client) -> None:
     client.ask("GET", "/v1/terms", None, **many).refused(431, "malformed")
 
 
+TWO_LENGTHS = b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 46\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -122,12 +125,15 @@ def test_too_many_headers_are_refused(client: Client) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,
         b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
         b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        TWO_LENGTHS + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_and_the_connection_closed(shared: Lending, raw: bytes) -> None:
     with connect(shared) as sock:
         sock.sendall(raw)
-        assert b" 400 " in read_all(sock).split(b"\r\n", 1)[0]
+        said = read_all(sock)
+        assert b" 400 " in said.split(b"\r\n", 1)[0]
+        assert said.count(b"HTTP/1.1 ") == 1
 
 
 def test_whoever_sends_a_header_a_byte_at_a_time_is_cut_off(lend: Lend) -> None:

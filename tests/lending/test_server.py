@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -83,6 +85,18 @@ def test_a_certificate_that_cannot_be_used_is_told(
     (tmp_path / "key.pem").write_text("no key")
     with pytest.raises(ConfigurationError, match="--tls-"):
         lend(tls_cert=cert and tmp_path / cert, tls_key=key and tmp_path / key)
+
+
+@pytest.mark.parametrize(
+    ("hard", "fits", "asked_for"), [(2000, 1000, 1128), (500, 372, 500), (100, 1, 100)], ids=["enough", "few", "none"]
+)
+def test_there_are_no_more_connections_than_files(hard: int, fits: int, asked_for: int) -> None:
+    code = (
+        "import resource as r; from stowhand.lending.addresses import room;"
+        f" r.setrlimit(r.RLIMIT_NOFILE, (min({hard}, 300), {hard})); print(room(1000), r.getrlimit(r.RLIMIT_NOFILE)[0])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(fits), str(asked_for)]
 
 
 def test_a_stop_ends_long_polls_at_once(lend: Lend) -> None:

@@ -130,6 +130,27 @@ def test_enqueueing_is_limited_to_tasks_and_queues(lend: Lend, tokens: Path) -> 
     client.get(f"/v1/jobs/{hidden}").refused(404, "unknown")
 
 
+def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tokens: Path) -> None:
+    limited = token_of(tokens, "a", "claim", "enqueue", tasks=("a",))
+    queued = token_of(tokens, "q", "enqueue", queues=("q",))
+    lending = lend()
+    others = lending.add("b", key="k", queue="other")
+    own = lending.add("a", key="own")
+    for mode in ("replace", "preserve_run_at", "unsafe_dedupe"):
+        for token, job in ((limited, {"task": "a"}), (queued, {"task": "b", "queue": "q"})):
+            reply = lending.client(token).post("enqueue", jobs=[job, job | {"key": "k", "key_mode": mode}])
+            assert "'k'" in reply.refused(403, "out of scope")
+    client = lending.client(limited)
+    (claim,) = client.claim()
+    assert claim["lease"]["job_id"] == own
+    assert client.settle(claim, then=[{"task": "a", "key": "k"}]) == ["settled"]
+    assert lending.state(own) == "failed"
+    store: Any = lending.store
+    kept = lending.do(store.get(others))
+    assert (kept.task, kept.queue, kept.revision) == ("b", "other", 0)
+    assert client.post("enqueue", jobs=[{"task": "a", "key": "own"}]).body["ids"] == [own]
+
+
 def test_conditions_are_granted_column_by_column(lend: Lend, tokens: Path) -> None:
     client = lend_with(lend, tokens, "claim", conditions=("size",))
     condition = {"column": "salary", "op": ">", "value": 1}
@@ -212,6 +233,22 @@ def test_no_secret_is_told_or_kept(lend: Lend, tokens: Path) -> None:
     assert token not in repr(lending.told)
     for file in (tokens, tokens.with_name("tokens.json.secret")):
         assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_was_refused_for_its_mode_counts_when_that_is_mended(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens)
+    lending = lend()
+    client = lending.client(token)
+    assert client.get("/v1/terms").status == 200
+    spread = tokens.with_name("spread")
+    revoked = [msgspec.structs.replace(one, revoked=one.made) for one in TokenFile(tokens).read()]
+    spread.write_bytes(msgspec.json.encode({"version": 1, "tokens": revoked}))
+    spread.chmod(0o644)
+    spread.replace(tokens)
+    assert client.get("/v1/terms").status == 200  # what was known before still holds
+    assert len(lending.heard(TokensTrouble)) == 1
+    tokens.chmod(0o600)
+    client.get("/v1/terms").refused(401, "unauthorized")
 
 
 def test_a_file_that_others_may_open_is_refused(tokens: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
@@ -83,6 +87,95 @@ def test_a_routine_that_ends_by_itself_does_not_end_the_others() -> None:
     asyncio.run(asyncio.wait_for(story(), 5))
 
 
+def test_of_several_that_fail_the_first_is_raised_however_they_were_given() -> None:
+    class Sulks(Routine):
+        async def run(self) -> None:
+            await super().run()
+            raise KeyError("at the end")
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(asyncio.wait_for(run_all(Sulks(), Routine(ends=0.01, error=ValueError("broken"))), 5))
+
+
+class Rude(Routine):
+    """Its ``stop`` knows nothing of ``now``."""
+
+    def stop(self) -> None:  # type: ignore[override]
+        raise AssertionError("never called")
+
+
+class Sudden(Routine):
+    """Its ``run`` is no coroutine, and raises at once."""
+
+    def run(self) -> None:  # type: ignore[override]
+        raise ValueError("broken")
+
+
+def test_one_that_cannot_be_told_to_stop_is_cancelled_and_the_others_hear_it() -> None:
+    async def story() -> tuple[Routine, Routine]:
+        rude, other = Rude(), Routine()
+        with pytest.raises(ValueError, match="broken"):
+            await run_all(*cast("list[Routine]", [rude, other, Sudden()]))
+        return rude, other
+
+    rude, other = asyncio.run(asyncio.wait_for(story(), 5))
+    assert (rude.cancelled, other.stopped) == (True, [False])
+
+
+def test_a_routine_that_swallows_its_end_does_not_keep_the_others_waiting_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stowhand.service.run_all.LAST_PAUSE", 0.05)
+
+    class Immortal(Routine):
+        async def run(self) -> None:
+            while not self.over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self.over.wait()
+
+    async def story() -> None:
+        immortal = Immortal(deaf=True)
+        with pytest.raises(ValueError, match="broken"):
+            await run_all(immortal, Routine(ends=0.01, error=ValueError("broken")), grace=timedelta(milliseconds=50))
+        immortal.over.set()
+
+    asyncio.run(asyncio.wait_for(story(), 5))
+
+
+def test_beside_the_main_thread_it_runs_without_signals() -> None:
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(asyncio.run(run_all(Routine(ends=0.01))) is None))
+    thread.start()
+    thread.join(5)
+    assert ended == [True]
+
+
+def test_the_handlers_of_signals_are_as_they_were_afterwards() -> None:
+    def mine(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        asyncio.run(run_all(Routine(ends=0.01)))
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, Routine, asyncio.sleep])
+def test_what_is_no_routine_is_refused_before_any_is_started(wrong: Any) -> None:
+    first = Routine()
+    with pytest.raises(ConfigurationError, match="is no routine"):
+        asyncio.run(run_all(first, wrong))
+    with pytest.raises(ConfigurationError, match="twice"):
+        asyncio.run(run_all(first, first))
+
+
+@pytest.mark.parametrize("wrong", [-1, "5", True, float("nan"), timedelta(seconds=-1)])
+def test_a_grace_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="grace"):
+        asyncio.run(run_all(Routine(), grace=wrong))
+
+
 def test_nothing_to_run_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         asyncio.run(run_all())
@@ -109,14 +202,14 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize(("seconds", "signals", "says"), [("0.3", 1, ["ended", "0 queued"]), ("60", 2, ["1 queued"])])
+@pytest.mark.parametrize(("seconds", "signals", "says"), [("0.3", 20, ["ended", "0 queued"]), ("60", 40, ["1 queued"])])
 def test_a_signal_lets_jobs_end_and_a_second_hands_them_back(seconds: str, signals: int, says: list[str]) -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), seconds]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
         for number in range(signals):
-            if number:
+            if number == 20:
                 with pytest.raises(subprocess.TimeoutExpired):  # signals close together count as one
                     program.wait(0.6)
             os.kill(program.pid, signal.SIGTERM)

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import msgspec
+
 from stowhand import events as all_events
 from stowhand.clock import Clock
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events
 from stowhand.handler import Attempt, Handler, handler
-from stowhand.job import Job, NewJob
+from stowhand.job import Job, NewJob, State
 from stowhand.lane import Isolate
 from stowhand.lifecycle import Settlement
 from stowhand.options import WorkerOptions
@@ -93,6 +95,27 @@ class FaultyStore(MemoryStore):
 
     def heart(self) -> FaultyHeart:
         return FaultyHeart(self)
+
+
+class ChoosyStore(FaultyStore):
+    """A store that takes a condition on the priority, which stands for a size here."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.conditions: list[tuple[Any, ...]] = []
+        """Of each claim."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        most = min(fits.value for fits in request.conditions) if request.conditions else 2**31
+        rows = [row for row in self._rows.live.values() if row.priority > most and row.state is State.QUEUED]
+        for row in rows:
+            row.run_at = row.run_at.replace(year=row.run_at.year + 1)
+        self.conditions.append(request.conditions)
+        try:
+            return await super().claim(msgspec.structs.replace(request, conditions=()))
+        finally:
+            for row in rows:
+                row.run_at = row.run_at.replace(year=row.run_at.year - 1)
 
 
 class FaultyHeart(MemoryHeart):

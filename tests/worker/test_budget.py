@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,25 +13,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import JobStarted
 from stowhand.handler import Asking, Attempt
 from stowhand.job import Job, State
-from stowhand.store import Claim, ClaimRequest
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, at_work, taking
-
-
-class Choosy(FaultyStore):
-    """A store that takes a condition on the priority, which stands for a size here."""
-
-    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        (fits,) = request.conditions
-        assert isinstance(fits, Where)
-        rows = [row for row in self._rows.live.values() if row.priority > fits.value and row.state is State.QUEUED]
-        for row in rows:
-            row.run_at = row.run_at.replace(year=row.run_at.year + 1)
-        try:
-            return await super().claim(request)
-        finally:
-            for row in rows:
-                row.run_at = row.run_at.replace(year=row.run_at.year - 1)
+from tests.worker.stage import ChoosyStore, at_work, taking
 
 
 def cost(job: Job) -> float:
@@ -42,7 +25,7 @@ async def test_ten_hold_one_of_three_sixes_at_a_time_in_three_slots() -> None:
     clock = FakeClock()
     budget = Budget(10, cost=cost, column="priority")
     async with at_work(
-        budget.around(lambda ctx, job: taking(clock, 1)(ctx)), clock=clock, store=Choosy(clock), concurrency=3
+        budget.around(lambda ctx, job: taking(clock, 1)(ctx)), clock=clock, store=ChoosyStore(clock), concurrency=3
     ) as stage:
         for _ in range(3):
             await stage.add(priority=6)
@@ -57,7 +40,7 @@ async def test_a_small_one_is_taken_past_a_large_one() -> None:
     clock = FakeClock()
     budget = Budget(10, cost=cost, column="priority")
     async with at_work(
-        budget.around(lambda ctx, job: taking(clock, 10)(ctx)), clock=clock, store=Choosy(clock), concurrency=3
+        budget.around(lambda ctx, job: taking(clock, 10)(ctx)), clock=clock, store=ChoosyStore(clock), concurrency=3
     ) as stage:
         for size in (6, 7, 4):
             await stage.add(priority=size)
@@ -71,7 +54,7 @@ async def test_what_costs_more_than_its_column_says_waits_for_room_and_more_than
     costs = iter([6.0, 6.0, 11.0])
     budget: Budget[Job] = Budget(10, cost=lambda job: next(costs), column="priority")
     async with at_work(
-        budget.around(lambda ctx, job: taking(clock, 5)(ctx)), clock=clock, store=Choosy(clock), concurrency=3
+        budget.around(lambda ctx, job: taking(clock, 5)(ctx)), clock=clock, store=ChoosyStore(clock), concurrency=3
     ) as stage:
         await stage.add(priority=1)
         await stage.add(priority=1)
@@ -91,7 +74,7 @@ async def test_the_headroom_comes_back_however_the_attempt_ends() -> None:
     async def fails(ctx: Attempt[Job], job: Job) -> None:
         raise ValueError
 
-    async with at_work(budget.around(fails), clock=clock, store=Choosy(clock)) as stage:
+    async with at_work(budget.around(fails), clock=clock, store=ChoosyStore(clock)) as stage:
         await stage.does(priority=10)
         assert budget.left == 10
 
@@ -120,6 +103,58 @@ async def test_the_handlers_own_pre_claim_counts_too(theirs: Any, both: Any) -> 
     budget = Budget(10, cost=cost, column="size")
     handler: Any = budget.around(Inner(theirs))
     assert await handler.pre_claim(None) == both
+
+
+async def test_a_cost_may_be_a_decimal_as_numeric_columns_and_sums_give_it() -> None:
+    clock = FakeClock()
+    sums: Any = lambda job: Decimal(job.priority)  # noqa: E731
+    budget: Budget[Job] = Budget(10, cost=sums, column="priority")
+
+    async def looks(ctx: Attempt[Job], job: Job) -> None:
+        assert budget.left == 4
+
+    async with at_work(budget.around(looks), clock=clock, store=ChoosyStore(clock)) as stage:
+        assert (await stage.does(priority=6)).state is State.COMPLETED
+
+
+class Paired:
+    """A handler that must tidy up behind each pre_handle of its own, and behind nothing else."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def pre_handle(self, ctx: Attempt[Job], record: Job) -> None:
+        self.calls.append(f"pre {record.id}")
+
+    async def handle(self, ctx: Attempt[Job], record: Job) -> None:
+        pass
+
+    async def post_handle(self, ctx: Attempt[Job], record: Job) -> None:
+        self.calls.append(f"post {record.id}")
+
+
+async def test_a_record_that_never_fits_is_not_begun_for_the_handler_inside() -> None:
+    clock, inner = FakeClock(), Paired()
+    budget: Budget[Job] = Budget(10, cost=lambda job: 11 if job.id == 1 else 1, column="priority")
+    async with at_work(budget.around(inner), clock=clock, store=ChoosyStore(clock)) as stage:
+        assert (await stage.does()).state is State.FAILED
+        assert (await stage.does()).state is State.COMPLETED
+        assert inner.calls == ["pre 2", "post 2"]
+        assert budget.taken == 0
+
+
+@pytest.mark.parametrize("wrong", [None, "", 5])
+def test_a_column_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is no column"):
+        Budget(10, cost=cost, column=wrong)
+
+
+def test_a_cost_that_would_have_to_be_awaited_is_refused() -> None:
+    async def asks(job: Job) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigurationError, match="no async one"):
+        Budget(10, cost=asks, column="size")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "10", float("inf"), float("nan")])

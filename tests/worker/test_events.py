@@ -15,6 +15,7 @@ from stowhand.events import (
     Events,
     HookRan,
     JobEnded,
+    JobLeft,
     JobStarted,
     WorkerStarted,
     WorkerStopped,
@@ -60,7 +61,7 @@ async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(
     assert [event.__class__.__name__ for event in heard] == troubles
     claims = (Claiming, Claimed)
     assert [type(event) for event in heard if not isinstance(event, claims)] == [
-        WorkerStarted, JobStarted, HookRan, JobEnded, WorkerStopped,
+        WorkerStarted, JobStarted, HookRan, JobLeft, JobEnded, WorkerStopped,
     ]  # fmt: skip
 
 

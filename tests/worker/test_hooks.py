@@ -17,7 +17,7 @@ from stowhand.job import Job, State
 from stowhand.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+from tests.worker.stage import ChoosyStore, FaultyStore, Stage, at_work, nothing, taking
 
 
 class Recorder:
@@ -211,9 +211,9 @@ async def test_conditions_travel_with_the_claim_also_for_suspects() -> None:
     fits = Where("priority", "<=", 5)
     recorder = Recorder()
     recorder.answers = [fits]
-    store = FaultyStore(FakeClock())
-    async with at_work(recorder, store=store, clock=store._clock, poll_interval=60.0):  # type: ignore[arg-type]
-        assert [request.conditions for request in store.called("claim")] == [(fits,), (fits,)]
+    store = ChoosyStore(clock := FakeClock())
+    async with at_work(recorder, store=store, clock=clock, poll_interval=60.0):
+        assert store.conditions == [(fits,), (fits,)]
         assert [request.suspects for request in store.called("claim")] == [False, True]
 
 
@@ -267,7 +267,7 @@ async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:
 
     async with at_work(Recorder(slow_failure), clock=clock) as stage:
         await stage.does(seconds=3)
-        told = stage.told(HookRan)
+        told = [event for event in stage.told(HookRan) if event.hook != "pre_claim"]
         assert [(event.hook, event.failed) for event in told] == [
             ("pre_handle", False), ("handle", True), ("post_handle", False),
         ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -82,6 +83,40 @@ async def test_it_stops_in_the_middle_of_its_interval() -> None:
     async with at_work(interval=86_400.0) as bench:
         await bench.until(1)
     assert bench.running.done()
+
+
+async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.resetter.STOP_PATIENCE", 0.05)
+    monkeypatch.setattr("stowhand.resetter.CLOSE_PATIENCE", 0.05)
+    hanging, go_on, closed, order = threading.Event(), threading.Event(), threading.Event(), list[str]()
+    store = FaultyStore(FakeClock())
+    heart = store.heart()
+
+    class Hangs:
+        def reset_stalled(self, slack: float) -> list[Any]:
+            hanging.set()
+            go_on.wait(10)
+            order.append("answered")
+            return []
+
+        def close(self) -> None:
+            heart.close()
+            order.append("closed")
+            closed.set()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(heart, name)
+
+    monkeypatch.setattr(store, "heart", Hangs)
+    resetter = Resetter(store)
+    running = asyncio.ensure_future(resetter.run())
+    assert await asyncio.to_thread(hanging.wait, 5)
+    resetter.stop()
+    await asyncio.wait_for(running, 5)
+    assert order == []
+    go_on.set()
+    await asyncio.to_thread(closed.wait, 5)
+    assert order == ["answered", "closed"]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, timedelta(0), True, "30s", float("inf"), float("nan")])

@@ -10,6 +10,7 @@ from stowhand.attempt_logger import AttemptLogger
 from stowhand.errors import ConfigurationError
 from stowhand.execution_log import OUT_LIMIT, ExecutionLog, ExecutionLogEntry
 from stowhand.handler import Attempt
+from stowhand.program import Lines
 
 SHOWN_COMMAND = 1000
 """Characters of a command in a log line."""
@@ -53,6 +54,7 @@ class LoggedLog:
 
     def __init__(self, logger: AttemptLogger) -> None:
         self._logger = logger
+        self._lines = Lines(logger.info)
         self._left = OUT_LIMIT
         self._dropped = 0
 
@@ -69,10 +71,13 @@ class LoggedLog:
             self._logger.info(f"{entry.key}: {self._dropped} more lines are not shown")
         self._logger.info(f"{entry.key} ended with code {entry.exit_code} after {entry.duration_ms / 1000:g} s")
 
-    def say(self, line: str) -> None:
-        """A line of its output; as much as an execution log would keep is shown, of a flood the beginning."""
-        self._left -= len(line)
-        if self._left >= 0:
-            self._logger.info(line)
-        else:
-            self._dropped += 1
+    def feed(self, data: bytes) -> None:
+        """Its output; as much as an execution log would keep is shown, of a flood the beginning."""
+        shown, rest = data[: self._left], data[self._left :]
+        self._left -= len(shown)
+        self._lines.feed(shown)
+        self._dropped += rest.count(b"\n")  # in one go: a line at a time, a flood would hold up every other job
+
+    def end(self) -> None:
+        """That was all."""
+        self._lines.end()

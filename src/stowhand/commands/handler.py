@@ -24,8 +24,9 @@ from stowhand.errors import ConfigurationError
 from stowhand.execution_log import ENTRIES_LIMIT
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Fail, Retry
-from stowhand.outcomes import from_error
+from stowhand.outcomes import WHOLE, from_error
 from stowhand.program import Conversation, how_it_ended, run_program, why_not_started
+from stowhand.text import clean
 
 R = TypeVar("R")
 Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]
@@ -91,10 +92,10 @@ class CommandHandler(Generic[R]):
                 if trouble is not None:
                     return self._failure(redactor.text(trouble), entry)
         except Exception as error:
-            outcome = from_error(error)
-            if not isinstance(outcome, Retry | Fail) or redactor.text(outcome.error) == outcome.error:
+            outcome = from_error(error, WHOLE)
+            if not isinstance(outcome, Retry | Fail) or (safe := redactor.text(outcome.error)) == outcome.error:
                 raise
-            return msgspec.structs.replace(outcome, error=redactor.text(outcome.error))
+            return msgspec.structs.replace(outcome, error=clean(safe))
         return None
 
     async def _read(self, record: R) -> list[Command]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from stowhand.commands.redaction import Redactor
 from stowhand.execution_log import OUT_LIMIT
-from stowhand.program import Lines
+from stowhand.program import Ear
 from stowhand.text import clean
 
 LAST_LINES = 20
@@ -26,11 +26,11 @@ class Output:
         self._kept = bytearray()
         self._changed = changed
         self._ended = False
-        self._lines: Lines | None = None
+        self._ear: Ear | None = None
 
-    def tell_lines(self, tell: Callable[[str], None]) -> None:
-        """Whole lines are told as they come, besides."""
-        self._lines = Lines(tell)
+    def tell(self, ear: Ear) -> None:
+        """Somebody hears it as it comes, besides."""
+        self._ear = ear
 
     def feed(self, data: bytes) -> None:
         """Some more of it."""
@@ -41,14 +41,14 @@ class Output:
         if not self._ended:
             self._ended = True
             self._keep(self._stream.end())
-            if self._lines is not None:
-                self._lines.end()
+            if self._ear is not None:
+                self._ear.end()
 
     def add_line(self, line: str) -> None:
         """A line of ours, after what the program said."""
         self.end()
         begun = self._kept and not self._kept.endswith(b"\n")
-        self._keep(b"\n" * bool(begun) + self._redactor.text(line).encode("utf-8", "replace") + b"\n")
+        self._keep(b"\n" * bool(begun) + clean(self._redactor.text(line)).encode() + b"\n")
 
     @property
     def text(self) -> str:
@@ -68,6 +68,6 @@ class Output:
         self._kept += data
         if len(self._kept) > 2 * _KEPT:
             del self._kept[:-_KEPT]
-        if self._lines is not None:
-            self._lines.feed(data)
+        if self._ear is not None:
+            self._ear.feed(data)
         self._changed()

@@ -1,13 +1,15 @@
 """Secrets are blacked out on their way into a log, however the output is cut into pieces.
 
-A secret is looked for as the bytes of its UTF-8. One of several lines is also looked for line by line, because programs
-indent, number and reflow what they print. What is encoded (base64, percent signs, JSON escapes) is another text: give
-that form as a secret too.
+A secret is looked for as the bytes of its UTF-8, and as those that a program is given in this locale. One of several
+lines is also looked for line by line, because programs indent, number and reflow what they print. What is encoded
+(base64, percent signs, JSON escapes) is another text: give that form as a secret too.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from stowhand.errors import ConfigurationError
 
@@ -41,7 +43,7 @@ class Redactor:
             return text
         raw = text.encode("utf-8", "surrogatepass")
         stream = self.stream()
-        return (stream.feed(raw) + stream.rest()).decode("utf-8", "surrogatepass")
+        return (stream.feed(raw) + stream.rest()).decode("utf-8", "replace")
 
     def stream(self) -> Stream:
         """For output that comes in pieces."""
@@ -124,10 +126,10 @@ def _pieces(secret: object, number: int) -> Iterator[bytes]:
         )
     if number > MOST:
         raise ConfigurationError(f"redact: more than {MOST} secrets")
-    whole = secret.strip().encode("utf-8", "surrogatepass")
-    if len(whole) > LONGEST:
-        raise ConfigurationError(f"redact: secret {number} has {len(whole)} bytes, the limit is {LONGEST}")
-    yield whole
+    if (size := len(secret.strip().encode("utf-8", "surrogatepass"))) > LONGEST:
+        raise ConfigurationError(f"redact: secret {number} has {size} bytes, the limit is {LONGEST}")
     lines = [line.strip() for line in secret.splitlines()]
-    if len(lines) > 1:
-        yield from (line.encode("utf-8", "surrogatepass") for line in lines if len(line) >= SHORTEST_LINE)
+    for text in (secret.strip(), *(line for line in lines if len(lines) > 1 and len(line) >= SHORTEST_LINE)):
+        yield text.encode("utf-8", "surrogatepass")
+        with suppress(UnicodeEncodeError):  # then no program can be given it
+            yield os.fsencode(text)

@@ -8,7 +8,7 @@ async with step(ctx, "clone", ["git", "clone", url], redact=[token]) as entry:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from stowhand.commands.redaction import Redactor
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.execution_log import ExecutionLogEntry, bounded
 from stowhand.handler import Attempt
-from stowhand.outcomes import describe
+from stowhand.outcomes import WHOLE, describe
 
 T = TypeVar("T")
 
@@ -58,9 +58,10 @@ async def step(
     if isinstance(command, str | bytes):
         raise ConfigurationError(f"step {key}: its command is one string; give a list of words")
     redactor = redact if isinstance(redact, Redactor) else Redactor(redact)
-    one = Step(ctx, key, tuple(redactor.text(word) for word in command), redactor, clock or SystemClock())
-    await one.begin()
+    words = tuple(redactor.text(word) for word in command)
+    one = Step(ctx, redactor.text(key), words, redactor, clock or SystemClock())
     try:
+        await one.begin()
         yield one
     except BaseException as error:
         one.broke(error)
@@ -80,7 +81,7 @@ class Step:
         self._ctx, self._key, self._command, self._clock = ctx, key, command, clock
         self._log = log_of(ctx)
         if isinstance(self._log, LoggedLog):
-            self.output.tell_lines(self._log.say)
+            self.output.tell(self._log)
         self._started = (clock.pinned() or wall_clock()).astimezone(UTC)
         self._since = clock.monotonic()
         self._number = 0
@@ -98,8 +99,7 @@ class Step:
     async def begin(self) -> None:
         """Add the entry. One whose reply was lost on the way may stand in the log a second time, without an end."""
         self._deadline = self._clock.monotonic() + PATIENCE
-        self._number = await self._persist(lambda: self._log.add(self._entry()))
-        self._next = self._clock.monotonic() + PACE
+        await self._see_through(self._add())
 
     def broke(self, error: BaseException) -> None:
         """It ended by an error, or because it was told to."""
@@ -111,40 +111,23 @@ class Step:
 
     async def end_after(self, error: BaseException) -> None:
         """``end``, where the error is what counts: trouble with the log is only told."""
+        if not self._number:
+            return  # it has no entry
         patience = {"lost": 0.0, "returned": LAST_TRY}.get(self._ctx.cancel_reason or "", PATIENCE)
         try:
             await self.end(patience)
         except Exception as trouble:  # noqa: BLE001 - boundary: the error that ended the step is the one to raise
             if not self._ctx.lost:  # nobody expects it to be stored then
-                self._warn("the end of its log entry could not be stored", trouble)
+                self._warn("its log entry could not be stored", trouble)
 
     async def end(self, patience: float) -> None:
-        """Store the final state, after whatever update is on its way.
-
-        Cancelled, it tries a little longer; cancelled again, no more.
-        """
+        """Store the final state, after whatever update is on its way."""
         self.output.end()
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
         self._deadline = self._clock.monotonic() + patience
-        final = self._entry(ended=True)
-        storing = asyncio.ensure_future(self._store_last(final))
-        cancelled: asyncio.CancelledError | None = None
-        while not storing.done():
-            try:
-                await asyncio.wait([storing])
-            except asyncio.CancelledError as error:
-                if cancelled is not None:
-                    storing.cancel()
-                    raise
-                cancelled = error
-                self._deadline = min(self._deadline, self._clock.monotonic() + LAST_TRY)
-        if cancelled is not None:
-            if (trouble := storing.exception()) is not None:
-                self._warn("the end of its log entry could not be stored", trouble)
-            raise cancelled
-        storing.result()
+        await self._see_through(self._store_last(self._entry(ended=True)))
 
     # -- storing ---------------------------------------------------------------------------------
 
@@ -184,10 +167,34 @@ class Step:
         if self._changed:
             self._stir()
 
+    async def _add(self) -> None:
+        self._number = await self._persist(lambda: self._log.add(self._entry()))
+        self._next = self._clock.monotonic() + PACE
+
     async def _store_last(self, final: ExecutionLogEntry) -> None:
         if self._writing is not None:
             await asyncio.wait([self._writing])  # it would come after the last one otherwise
         await self._persist(lambda: self._log.update(self._number, final))
+
+    async def _see_through(self, storing: Coroutine[Any, Any, None]) -> None:
+        """Cancelled, it tries a little longer; cancelled again, no more."""
+        task = asyncio.ensure_future(storing)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                if cancelled is not None:
+                    task.cancel()
+                    raise
+                cancelled = error
+                self._deadline = min(self._deadline, self._clock.monotonic() + LAST_TRY)
+        if cancelled is None:
+            task.result()
+            return
+        if (trouble := task.exception()) is not None and not self._ctx.lost:
+            self._warn("its log entry could not be stored", trouble)
+        raise cancelled
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again and again while the store does not answer, until the deadline."""
@@ -205,4 +212,4 @@ class Step:
 
 
 def _first_line(error: BaseException) -> str:
-    return describe(error).partition("\n")[0]
+    return describe(error, WHOLE).partition("\n")[0]

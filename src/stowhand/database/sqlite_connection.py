@@ -32,7 +32,8 @@ class Connection(Generic[M]):
     """A lazily opened connection that threads use one at a time.
 
     ``dial`` makes one, ``prepare`` sees it before anybody else; ``now`` is read in every transaction, once the lock is
-    there; ``explain`` says what an error means. ``follow``: where the file was replaced by another one, go on with that.
+    there; ``explain`` says what an error means. ``follow``: go on with another file that was put in the
+    place of the one opened first.
     """
 
     def __init__(

@@ -22,6 +22,12 @@ MADE_FOR = 0o600
 
 def check_place(path: Path) -> None:
     """Refuse a place where a queue cannot live; says why, and what to do."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be looked at: {error.strerror}") from None
     if path.is_symlink():
         raise ConfigurationError(f"{path} is a symbolic link to {path.readlink()}: give the file's own path")
     if path.is_dir():

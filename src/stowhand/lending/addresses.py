@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import resource
 import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 from stowhand.errors import ConfigurationError, StowhandError
 
 BACKLOG = 256
+FILES = 128
+"""Open files beside connections: the store's, the program's own, and those just accepted."""
 
 
 def is_loopback(host: str) -> bool:
@@ -33,6 +37,22 @@ def listen(host: str, port: int) -> socket.socket:
         made.close()
         raise _told(error, host, port) from None
     return made
+
+
+def room(connections: int) -> int:
+    """How many of these connections the process may have open, beside ``FILES`` files of its own.
+
+    The system is asked for as many. Without the bound asyncio, once out of files, would log some thousand tracebacks a
+    second, and the store would find none either.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return connections
+    if soft < connections + FILES:
+        soft = connections + FILES if hard == resource.RLIM_INFINITY else min(connections + FILES, hard)
+        with suppress(OSError, ValueError):  # the system has a limit beyond this one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(connections, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES, 1))
 
 
 def said(scheme: str, sock: socket.socket) -> str:

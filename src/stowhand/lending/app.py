@@ -203,6 +203,8 @@ class LendingApp:
         headers = {"retry-after": str(refused.retry_after)} if refused.retry_after is not None else {}
         if isinstance(error, HTTPException):
             headers |= dict(error.headers or {})  # which methods there are
+        if refused.closes:
+            headers["connection"] = "close"
         if refused.kind is Kind.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
         return Response(

@@ -23,8 +23,17 @@ _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
 
 
 def check_head(scope: Scope) -> None:
-    """Raises Refused for too many headers, or too large ones; what comes in one piece gets past uvicorn's own limit."""
+    """Raises Refused for too many headers, or too large ones (what comes in one piece gets past uvicorn's own limit),
+    and for a body of two lengths: a proxy may believe the other one, and what follows would be somebody's next request.
+    """
     headers = scope["headers"]
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+        raise Refused(
+            Kind.MALFORMED,
+            "the body has two lengths",
+            "send Content-Length, or Transfer-Encoding: chunked, and not both",
+            closes=True,
+        )
     size = sum(len(name) + len(value) for name, value in headers)
     size += len(scope["raw_path"]) + len(scope["query_string"])
     if len(headers) > HEADERS or size > HEADER_BYTES:

@@ -47,7 +47,7 @@ class Doorkeeper:
     ) -> None:
         self._file, self._events, self._clock, self._now = file, events, clock, now
         self._wrong = _Wrong(clock)
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: tuple[int, ...] | None = None
         self._tokens: dict[str, TokenRecord] = {}
         self._closed = required or file.exists()
         self._read()

@@ -14,6 +14,7 @@ import msgspec
 from stowhand import limits
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import LeaseLost
+from stowhand.job import NewJob
 from stowhand.lending.answers import Answers, Sent
 from stowhand.lending.bell import Bell
 from stowhand.lending.claims import LONGEST_LEASE, Claims, Gone
@@ -22,7 +23,8 @@ from stowhand.lending.heart_thread import HeartThread
 from stowhand.lending.loan import Loan
 from stowhand.lending.proofs import Proofs
 from stowhand.lending.refusals import Refused, malformed
-from stowhand.lending.settlements import checked
+from stowhand.lending.settlements import checked, failed
+from stowhand.lifecycle import Settlement
 from stowhand.store import JobId, Lease, Verdict
 from stowhand.wire import (
     LONGEST_WAIT,
@@ -96,7 +98,7 @@ class Lender:
         for place, one in enumerate(sent.batch):
             settlement = checked(grant, place, one.settlement)
             if (lease := self._proofs.lease(grant, one.proof)) is not None:
-                batch.append((lease, settlement))
+                batch.append((lease, await self._with_its_keys(grant, settlement)))
                 places.append(place)
         found = await self._store.settle(batch, repeat=sent.repeat) if batch else []
         for place, verdict in zip(places, found, strict=True):
@@ -151,12 +153,35 @@ class Lender:
         for job in sent.jobs:
             limits.check(job)
             grant.check_enqueue(job)
+        await self._check_keys(grant, sent.jobs)
         if len(sent.jobs) == 1:
             jobs = [await producer.enqueue(sent.jobs[0])]
         else:
             jobs = list(await producer.add_jobs(sent.jobs)) if sent.jobs else []
         shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
+
+    async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement:
+        """The settlement; or that its job failed, because of a job that was to follow."""
+        try:
+            await self._check_keys(grant, settlement.then)
+        except Refused as refusal:
+            return failed(f"{refusal.message}; {refusal.fix}")
+        return settlement
+
+    async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:
+        """Keys are of the whole store, and an enqueue replaces the job that holds its key: whoever may enqueue certain
+        tasks must not reach others so. Raises Refused."""
+        if grant.tasks is None and grant.queues is None:
+            return
+        for job in jobs:
+            held = await self._loan.holder(job.key) if job.key is not None else None
+            if held is not None and not grant.sees(held):
+                raise Refused(
+                    Kind.OUT_OF_SCOPE,
+                    f"the key {job.key!r} is that of a job outside this token's tasks and queues",
+                    "use another key: keys are of the whole store",
+                )
 
     async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
         """One job; payload and result only with that scope."""

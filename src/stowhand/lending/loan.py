@@ -8,8 +8,9 @@ from typing import Any, Protocol
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.execution_log import ENTRIES_LIMIT, ExecutionLogEntry
 from stowhand.handler import Attempt, Attendant
+from stowhand.job import Job
 from stowhand.lending.refusals import Refused
-from stowhand.queue_store import QueueStore
+from stowhand.queue_store import JobFilter, QueueStore
 from stowhand.store import Claim, JobId, Lease, Store, Terms
 from stowhand.wire import Kind, TermsOffered
 
@@ -57,6 +58,7 @@ class Loan:
             kind=self.kind,
             lease=terms.lease if terms is not None else None,
             heartbeat_interval=terms.heartbeat_interval if terms is not None else None,
+            cancel_interval=terms.cancel_interval if terms is not None else None,
             retry_after=terms.backoff(1) if terms is not None and terms.backoff is not None else None,
             polls=terms is not None and terms.polls,
             logs=self._attendant is not None,
@@ -71,6 +73,11 @@ class Loan:
                 "its rows belong to the application: use SQL where the database is",
             )
         return self.store  # type: ignore[return-value]
+
+    async def holder(self, key: str) -> Job | None:
+        """The job that an enqueue with this key would meet."""
+        found = await self.queue("enqueued in").list(JobFilter(key=key, limit=1))
+        return found[0] if found else None
 
     async def add_entry(self, lease: Lease, entry: ExecutionLogEntry) -> int:
         """Append to the log of the attempt under this lease; the entry's number. Raises LogRefused."""

@@ -23,14 +23,23 @@ STATUS = {
 
 
 class Refused(Exception):
-    """The request is not done. ``retry_after``: seconds after which it may be worth repeating."""
+    """The request is not done. ``retry_after``: seconds after which it may be worth repeating. ``closes``: nothing more
+    is read from that connection."""
 
     def __init__(
-        self, kind: Kind, message: str, fix: str = "", *, retry_after: int | None = None, status: int | None = None
+        self,
+        kind: Kind,
+        message: str,
+        fix: str = "",
+        *,
+        retry_after: int | None = None,
+        status: int | None = None,
+        closes: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind, self.message, self.fix, self.retry_after = kind, message, fix, retry_after
         self.status = status or STATUS[kind]
+        self.closes = closes
 
     def trouble(self) -> Trouble:
         """The body of the reply."""

@@ -20,7 +20,7 @@ import uvicorn
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.lending.addresses import check_tls, is_loopback, listen, said
+from stowhand.lending.addresses import check_tls, is_loopback, listen, room, said
 from stowhand.lending.app import LendingApp
 from stowhand.lending.bell import NAME, Bell
 from stowhand.lending.bodies import HEADER_BYTES
@@ -177,7 +177,7 @@ class _Server(uvicorn.Server):
 def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
     protocol = type(
         "Protocol", (BoundedProtocol,),
-        {"read_timeout": options.read_timeout, "most_connections": options.connections},
+        {"read_timeout": options.read_timeout, "most_connections": room(options.connections)},
     )  # fmt: skip
     return uvicorn.Config(
         app,

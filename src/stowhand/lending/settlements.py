@@ -16,6 +16,7 @@ from stowhand.job import State
 from stowhand.lending.grants import Grant
 from stowhand.lending.refusals import Refused, malformed
 from stowhand.lifecycle import Ended, Settlement
+from stowhand.outcomes import LONGEST_DELAY
 from stowhand.text import clean
 
 ENDINGS = {
@@ -35,8 +36,8 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement:
     where = f"batch[{place}].settlement"
     if settlement.ended not in ENDINGS.get(settlement.state, ()):
         raise malformed(f"{where}: no job ends as {settlement.state} and {settlement.ended} at once")
-    if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= limits.DELAY_LIMIT:
-        raise malformed(f"{where}.delay: {settlement.delay:g} s; 0 to {limits.DELAY_LIMIT:g}")
+    if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= LONGEST_DELAY:
+        raise malformed(f"{where}.delay: {settlement.delay:g} s; 0 to {LONGEST_DELAY:g}")
     if settlement.delay and settlement.state not in WAITING:
         raise malformed(f"{where}.delay: a job that is {settlement.state} waits for nothing")
     if settlement.refund is not (settlement.state is State.QUEUED):
@@ -45,9 +46,9 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement:
     try:
         _check_content(grant, settlement)
     except (InvalidJob, UndecodablePayload) as trouble:
-        return _failed(str(trouble))
+        return failed(str(trouble))
     except Refused as refusal:
-        return _failed(f"{refusal.message}; {refusal.fix}")
+        return failed(f"{refusal.message}; {refusal.fix}")
     return settlement
 
 
@@ -70,5 +71,6 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
         grant.check_enqueue(job)
 
 
-def _failed(reason: str) -> Settlement:
+def failed(reason: str) -> Settlement:
+    """Instead of one that cannot be written."""
     return Settlement(State.FAILED, Ended.FAILED, error=clean(f"its settlement could not be written: {reason}"))

@@ -94,13 +94,13 @@ class TokenFile:
         """Have tokens ever been made here?"""
         return self.path.exists()
 
-    def stamp(self) -> tuple[int, int, int] | None:
-        """Changes whenever the file does; ``None``: it is not there."""
+    def stamp(self) -> tuple[int, ...] | None:
+        """Changes whenever the file does, its mode included: what was refused is read once it is mended."""
         try:
             found = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
     def read(self) -> tuple[TokenRecord, ...]:
         """Every token; none where there is no file."""

@@ -133,11 +133,10 @@ class Sampler:
     serves = True
 
     def __init__(self, metrics: TableMetrics, store: Counted, interval: float | timedelta, clock: Clock) -> None:
-        if isinstance(interval, timedelta):
-            interval = interval.total_seconds()
-        if isinstance(interval, bool) or not isinstance(interval, int | float) or not interval > 0:
+        every: object = interval.total_seconds() if isinstance(interval, timedelta) else interval
+        if isinstance(every, bool) or not isinstance(every, int | float) or not every > 0:
             raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s, or a timedelta")
-        self._metrics, self._store, self._interval, self._clock = metrics, store, interval, clock
+        self._metrics, self._store, self._interval, self._clock = metrics, store, float(every), clock
         self._stopping = asyncio.Event()
         self.failures = 0
         """Looks that failed."""

@@ -122,6 +122,8 @@ class _Supervisor:
         """Stop every routine. One that cannot be told to stop is cancelled, and keeps no other from hearing it."""
         self._stopping.set()
         for task, routine in self._tasks.items():
+            if task.done():
+                continue
             try:
                 routine.stop(now=now)
             except Exception as error:  # noqa: BLE001 - boundary: a routine may be anybody's; ``run_all`` raises it

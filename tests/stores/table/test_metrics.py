@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -137,7 +138,54 @@ def test_the_gauge_of_handlers_shows_the_most_of_the_last_five_seconds() -> None
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("wrong", [0, -1])
-def test_an_interval_that_is_none_is_refused(wrong: float) -> None:
+class Refused:
+    """No record comes as far as ``handle``."""
+
+    async def pre_claim(self, ctx: Any) -> bool:
+        return True
+
+    async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        raise ValueError("no room")
+
+    async def handle(self, ctx: Attempt[Any], record: Any) -> None: ...
+
+
+def test_the_gauge_of_handlers_comes_down_also_for_what_was_never_handled(run: Run, on_sqlite: Place) -> None:
+    shop = Shop(clock=FakeClock())
+
+    async def story() -> None:
+        on_sqlite.add("a", "b", "c")
+        async with opened(on_sqlite) as store:
+            events = shop.metrics.of_worker("indexer", Events())
+            await Worker(store, Refused(), WorkerOptions(once=True), events=events).run()
+
+    run(story())
+    asyncio.run(shop.metrics._clock.advance(6))  # type: ignore[attr-defined]
+    assert shop["worker_handlers", {"worker": "indexer"}] == 0
+    labels = {"worker": "indexer", "op": "pre_claim"}
+    assert shop["worker_total", labels] >= 3
+    assert shop["worker_errors_total", labels] == 0
+
+
+def test_a_sampler_whose_store_hangs_is_stopped_all_the_same() -> None:
+    class Hangs:
+        name = "slow"
+
+        async def queued_count(self, include_processing: bool = False) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+    async def story() -> None:
+        sampler = Shop().metrics.sampler(Hangs(), timedelta(seconds=1))  # type: ignore[arg-type]
+        running = asyncio.ensure_future(sampler.run())
+        await asyncio.sleep(0)
+        sampler.stop()
+        await running
+
+    asyncio.run(asyncio.wait_for(story(), 3))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "15s", True, timedelta(0), float("nan")])
+def test_an_interval_that_is_none_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="interval"):
         Shop().metrics.sampler(None, wrong)  # type: ignore[arg-type]

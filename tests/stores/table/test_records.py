@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -60,7 +61,7 @@ SQLITE = (7, "null", 1.5, "2024-05-01 12:00:00+00:00", 1, f"[{msgspec.json.encod
 
 
 def records(record: type | None = None, **given: Any) -> Records:
-    return Records(record, given.get("scan"), given.get("record_id"))
+    return Records(record, given.get("scan"), given.get("record_id"), given.get("columns"))
 
 
 @pytest.mark.parametrize("kind", [Plain, Struct, Model])
@@ -146,6 +147,59 @@ def test_the_reason_is_one_line_without_what_no_column_can_hold() -> None:
     assert error.startswith("ValueError: two lines")
     assert "\x00" not in error
     assert len(error) <= 2048
+
+
+def test_one_row_cannot_stop_the_others_with_what_is_no_exception() -> None:
+    def scan(row: Any) -> Any:
+        raise row[0]
+
+    for panic in (
+        asyncio.CancelledError("no"),
+        GeneratorExit("no"),
+        type("PanicException", (BaseException,), {})("no"),
+    ):
+        assert records(scan=scan).read(["x"], [panic]) == Unreadable(f"{type(panic).__name__}: no")
+    for end in (KeyboardInterrupt, SystemExit):
+        with pytest.raises(end):
+            records(scan=scan).read(["x"], [end])
+
+
+class Times(msgspec.Struct):
+    queued_at: datetime
+    begun: datetime | None
+    other: datetime
+    note: str
+
+
+class TimesModel(pydantic.BaseModel):
+    queued_at: datetime
+    begun: datetime | None
+    other: datetime
+    note: str
+
+
+@pytest.mark.parametrize("kind", [Times, TimesModel])
+@pytest.mark.parametrize(
+    "stored", ["2024-05-01 12:00:00.000000", AT.replace(tzinfo=None), "2024-05-01 14:00+02:00", AT]
+)
+def test_a_moment_of_a_documented_column_is_aware_and_utc_where_no_zone_is_said(kind: type, stored: Any) -> None:
+    row = (stored, stored, "2024-05-01 12:00:00", "2024-05-01 12:00:00")
+    made = records(kind, columns={"started_at": "begun"}).make(["queued_at", "begun", "other", "note"], row)
+    assert (made.queued_at, made.begun, made.note) == (AT, AT, row[3])
+    assert made.other == AT.replace(tzinfo=None)
+
+
+def test_a_moment_may_be_meant_as_text_and_a_dict_has_what_is_stored() -> None:
+    @dataclass
+    class Loose:
+        id: str
+        queued_at: str
+        execution_logs: list[ExecutionLogEntry]
+
+    row = (U, "2024-05-01 12:00:00", [ENTRY])
+    made = records(Loose).make(["id", "queued_at", "execution_logs"], row)
+    assert (made.id, made.queued_at, made.execution_logs[0].start_time) == (str(U), row[1], AT)
+    assert records().make(["queued_at"], row[1:2]) == {"queued_at": row[1]}
 
 
 def test_an_error_whose_text_cannot_be_made_is_told_by_its_name() -> None:

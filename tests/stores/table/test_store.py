@@ -168,8 +168,7 @@ def test_the_options_lay_down_a_workers_terms(on_sqlite: Place) -> None:
     assert (made.lease, made.heartbeat_interval, made.polls) == (5.0, None, True)
     assert [made.backoff(attempt) for attempt in (1, 7)] == [0.25, 0.25]
     assert terms(heartbeat_interval=8).heartbeat_interval == 8
-    assert terms(heartbeat_interval=8, cancel_interval=0.5).heartbeat_interval == 0.5
-    assert terms(cancel_interval=60).heartbeat_interval == 10
+    assert terms(cancel_interval=timedelta(milliseconds=500)).cancel_interval == 0.5
 
 
 def test_a_table_that_cannot_be_served_is_not_touched(place: Place, run: Run) -> None:

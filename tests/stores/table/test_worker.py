@@ -12,9 +12,9 @@ import pytest
 
 from stowhand.budget import Budget
 from stowhand.clock import stopwatch
-from stowhand.errors import ConfigurationError, NonRetryable, TableUnsuitable
+from stowhand.errors import ConfigurationError, LeaseLost, NonRetryable, TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStarted
-from stowhand.handler import Attempt
+from stowhand.handler import Attempt, Policy
 from stowhand.lifecycle import Ended
 from stowhand.options import WorkerOptions
 from stowhand.resetter import Resetter, ResetterOptions
@@ -206,6 +206,45 @@ def test_a_queued_record_whose_cancel_is_set_is_never_started(run: Run, place: P
     run(story())
 
 
+def test_one_that_is_not_due_yet_is_canceled_by_the_next_sweep(run: Run, place: Place) -> None:
+    async def story() -> None:
+        place.add("unwanted", cancel=True, process_after="2999-01-01 00:00:00")
+        async with at_work(place, nothing, sweep_interval=0.05):
+            await until(lambda: place.states() == ["canceled"])
+
+    run(story())
+
+
+def test_a_worker_that_beats_rarely_hears_of_a_cancellation_within_the_tables_interval(run: Run, place: Place) -> None:
+    async def story() -> None:
+        table: dict[str, Any] = {"stalled_max_age": 60, "heartbeat_interval": None, "cancel_interval": 0.1}
+        async with opened(place, **table) as store:
+            assert Worker(store, nothing, WorkerOptions(heartbeat_interval=15)).options.heartbeat_interval == 0.1
+            assert Worker(store, nothing).options.heartbeat_interval == 0.1
+        async with opened(place, stalled_max_age=60, cancel_interval=30) as store:
+            assert Worker(store, nothing, WorkerOptions(heartbeat_interval=15)).options.heartbeat_interval == 15
+            assert Worker(store, nothing).options.heartbeat_interval == 20
+
+    run(story())
+
+
+def test_a_policy_that_says_nothing_of_the_wait_leaves_it_to_the_table(run: Run, place: Place) -> None:
+    class Patient:
+        async def handle(self, ctx: Attempt[Any], record: Any) -> None:
+            raise ValueError("no")
+
+        def policy(self, claim: Any) -> Policy:
+            return Policy(timeout=5.0)
+
+    async def story() -> None:
+        place.add("unlucky")
+        async with at_work(place, Patient(), table={"max_num_retries": 1, "retry_after": 3600}) as crew:
+            await until(lambda: place.states() == ["errored"])
+            assert 3500 < (await crew.store.next_due(None) or 0) <= 3600
+
+    run(story())
+
+
 def test_an_attempt_that_takes_too_long_is_ended_with_the_limit_in_its_message(run: Run, place: Place) -> None:
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         await asyncio.sleep(30)
@@ -244,6 +283,26 @@ def test_a_requeue_does_not_stand_when_the_handler_then_raises(run: Run, place: 
         place.add("unlucky")
         async with at_work(place, handle):
             await until(lambda: place.states() == ["failed"])
+
+    run(story())
+
+
+def test_a_requeue_after_the_handler_has_ended_is_refused_and_changes_nothing(run: Run, place: Place) -> None:
+    class Late:
+        said: str = ""
+
+        async def handle(self, ctx: Attempt[Any], record: Any) -> None: ...
+
+        async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
+            with pytest.raises(LeaseLost, match="its handler has ended"):
+                await ctx.store.requeue(record)
+            Late.said = "refused"
+
+    async def story() -> None:
+        place.add("done")
+        async with opened(place) as store:
+            await worked_off(store, Late())
+        assert (Late.said, place.states()) == ("refused", ["completed"])
 
     run(story())
 

@@ -6,7 +6,7 @@ proofs.py      what the server gave with each lease, to be shown again
 claiming.py    claim and settle
 producing.py   enqueue
 heart.py       beat, release, abandon: in a thread of its own
-attempt.py     what a running handler is given: its execution log
+attempt.py     what a running handler is given: its execution log, requeue
 elsewhere.py   everything that is done where the jobs are kept, and refused here
 """
 

@@ -142,7 +142,7 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext:
 def _pause(retry_after: str | None) -> float:
     """Seconds to keep quiet, from a number of seconds or a date."""
     text = (retry_after or "").strip()
-    if text.isdigit() and len(text) < 10:
+    if text.isdecimal() and len(text) < 10:
         return min(float(text), LONGEST_PAUSE)
     try:
         at = parsedate_to_datetime(text)

@@ -126,6 +126,7 @@ class HttpStore(Elsewhere):
         return Terms(
             lease=offered.lease,
             heartbeat_interval=offered.heartbeat_interval,
+            cancel_interval=offered.cancel_interval,
             polls=offered.polls,
             backoff=None if after is None else (lambda attempt: after),
         )
@@ -138,9 +139,9 @@ class HttpStore(Elsewhere):
             await self._line.post("/v1/due", DueAsked(tasks=()), Due)
 
     def attend(self, attempt: Attempt[Any]) -> None:
-        """Give the handler the execution log, where what is lent keeps one."""
+        """Give the handler its ``ctx.store``, where what is lent is a table."""
         if self._offered is not None and self._offered.logs:
-            attempt.furnish(RemoteAttempt(self._line, self._proofs, attempt.lease))
+            attempt.furnish(RemoteAttempt(self._line, self._proofs, attempt))
 
     # -- an application's ------------------------------------------------------------------------
 

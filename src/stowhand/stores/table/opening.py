@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any
 
 from stowhand.errors import ConfigurationError
@@ -27,6 +28,8 @@ def backend_of(place: str | object, options: TableOptions[Any], pinned: Pinned |
         return _sqlite(place, options, pinned)
     if isinstance(place, str):
         _check_url(place)
+    if isinstance(place, PurePath):
+        raise ConfigurationError(f"a path given; for an SQLite file write {f'sqlite:///{place}'!r}")
     try:
         import psycopg  # noqa: F401 - the driver may be absent; that it is there says nothing about our own modules
     except ImportError as error:
@@ -42,7 +45,7 @@ def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None) -> tupl
     if not path.startswith("///") or len(path) == 3:
         meant = path.lstrip("/") or "app.db"
         raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")
-    problems = []
+    problems = ["a path cannot hold NUL"] if "\0" in path else []
     if options.transactional:
         problems.append(
             "transactional: it needs locks of single rows, which SQLite has not; take PostgreSQL, or leave it out"

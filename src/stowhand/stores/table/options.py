@@ -17,6 +17,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import seconds
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
 from stowhand.stores.table.records import fields_of
+from stowhand.text import clean
 
 R = TypeVar("R")
 
@@ -39,7 +40,9 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     column_expressions: Sequence[Expression] = ()
     """What a record is made of; ``()``: the fields of ``record``, or every column of the view."""
     record: type[R] | None = None
-    """A dataclass, a msgspec.Struct or a pydantic model, made of the columns by name."""
+    """A dataclass, a msgspec.Struct or a pydantic model, made of the columns by name. A ``datetime`` of a documented
+    column is aware; where the column says no zone it is UTC. (Elsewhere, and in dicts, values are as the driver has
+    them.)"""
     scan: Callable[[Sequence[Any]], R] | None = None
     """Makes a record of one row: exactly the values of ``column_expressions``. Instead of ``record``. With neither, a
     record is a dict."""
@@ -99,12 +102,6 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     def retry_delay(self) -> float:
         """``retry_after`` in seconds."""
         return seconds(self.retry_after)
-
-    @property
-    def beat(self) -> float:
-        """Seconds between two looks at running records: for the heartbeat, and for ``cancel``."""
-        beat = self.stalled / BEATS if self.heartbeat_interval is None else seconds(self.heartbeat_interval)
-        return beat if self.cancel_interval is None else min(beat, seconds(self.cancel_interval))
 
 
 BEATS = 3
@@ -230,7 +227,7 @@ def _of_rest(options: TableOptions[Any]) -> Iterator[str]:
         yield f"transactional: a {type(transactional).__qualname__} given; give True or False"
     message: object = options.reset_failure_message
     channel = options.notify_channel
-    if not isinstance(message, str) or not message.strip() or "\0" in message:
+    if not isinstance(message, str) or not message.strip() or clean(message, 4 * len(message)) != message:
         yield f"reset_failure_message: {reprlib.repr(message)} given; give a sentence"
     if channel is not None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -16,10 +17,12 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.execution_log import ExecutionLogEntry
+from stowhand.stores.table.names import COLUMNS
 from stowhand.text import clean
 from stowhand.unreadable import Unreadable
 
 LOGS = "execution_logs"
+MOMENTS = tuple(name for name in COLUMNS if name.endswith(("_at", "_after")))
 ERROR_LIMIT = 2048
 
 
@@ -31,17 +34,21 @@ class Records:
         record: type | None,
         scan: Callable[[Sequence[Any]], Any] | None,
         record_id: Callable[[Any], Any] | None,
-        id_column: str = "id",
+        columns: Mapping[str, str] | None = None,
     ) -> None:
         self._scan, self._record, self._record_id = scan, record, record_id
-        self._keys = dict.fromkeys(("id", id_column))
+        own = {name: name for name in ("id", *MOMENTS)} | dict(columns or {})
+        self._keys = dict.fromkeys(("id", own["id"]))
+        self._moments = frozenset(MOMENTS) | {own[name] for name in MOMENTS}
         self._fields = None if record is None else fields_of(record)
 
     def read(self, names: Sequence[str], values: Sequence[Any]) -> Any:
         """A record, or an Unreadable. Never raises."""
         try:
             return self.make(names, values)
-        except Exception as error:  # noqa: BLE001 - boundary: scan is the user's, and one row must not stop the others
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - boundary: scan is the user's, and one row must not stop the others
             return Unreadable(_in_one_line(error))
 
     def make(self, names: Sequence[str], values: Sequence[Any]) -> Any:
@@ -81,13 +88,15 @@ class Records:
         )
 
     def _typed(self, row: dict[str, Any], record: type) -> Any:
-        wants_logs = LOGS in row and LOGS in (self._fields or ())
-        try:
-            return _converted(row | {LOGS: read_logs(row[LOGS])} if wants_logs else row, record)
-        except (ValueError, TypeError):  # of msgspec and pydantic alike
-            # A uuid may be meant to be text, and the logs to be something of the program's own.
-            plain = {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()}
-            return _converted(plain | {LOGS: plain_logs(row[LOGS])} if wants_logs else plain, record)
+        stored = {LOGS: plain_logs(row[LOGS])} if LOGS in row and LOGS in (self._fields or ()) else {}
+        moments = {name: _aware(row[name]) for name in self._moments & row.keys()}
+        entries = {name: _entries(logs) for name, logs in stored.items()}
+        # A uuid or a moment may be meant to be text, and the logs to be something of the program's own.
+        plain = {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()} | stored
+        for likely in (row | entries | moments, plain | moments, row | entries):
+            with suppress(ValueError, TypeError):  # of msgspec and pydantic alike
+                return _converted(likely, record)
+        return _converted(plain, record)
 
 
 async def rows_of(given: Any) -> tuple[Sequence[str] | None, list[Any]]:
@@ -148,6 +157,22 @@ def _converted(row: dict[str, Any], record: type) -> Any:
     return validate(row) if validate is not None else msgspec.convert(row, record, strict=False)
 
 
+def _aware(value: Any) -> Any:
+    """A moment that a worker may have written; where it says no zone it is UTC."""
+    try:
+        when = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return when.replace(tzinfo=UTC) if isinstance(when, datetime) and when.tzinfo is None else when
+
+
+def _entries(logs: list[Any]) -> list[Any]:
+    try:
+        return read_logs(logs)
+    except ValueError:
+        return logs
+
+
 def _plain(entry: Any) -> Any:
     made = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
     return {name: value for name, value in made.items() if value is not None} if isinstance(made, dict) else made
@@ -165,7 +190,7 @@ def _no_coroutine(made: Any) -> Any:
     return made
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException) -> str:
     try:
         said = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - boundary: an error whose text cannot be made is still an error

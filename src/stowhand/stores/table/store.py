@@ -15,7 +15,7 @@ from stowhand.events import Events
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.handler import Attempt
 from stowhand.job import State
-from stowhand.lifecycle import Settlement
+from stowhand.lifecycle import Settlement, seconds
 from stowhand.queue_store import Answer
 from stowhand.retry import constant
 from stowhand.store import Claim, ClaimRequest, Heart, JobId, Lease, Terms, Verdict
@@ -49,7 +49,7 @@ class TableStore(Generic[R]):
         self.options = options
         self._backend, shape = backend_of(place, options, _pinned)
         self._folds = shape.folds
-        self._records = Records(options.record, options.scan, options.record_id, shape.columns["id"])
+        self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
         self._opening = asyncio.Lock()
         self._open = False
@@ -79,10 +79,10 @@ class TableStore(Generic[R]):
     def terms(self) -> Terms:
         """What the options lay down for every worker."""
         options = self.options
-        silent = options.heartbeat_interval is None and options.cancel_interval is None
         return Terms(
             lease=options.stalled,
-            heartbeat_interval=None if silent else options.beat,
+            heartbeat_interval=None if options.heartbeat_interval is None else seconds(options.heartbeat_interval),
+            cancel_interval=None if options.cancel_interval is None else seconds(options.cancel_interval),
             backoff=constant(options.retry_delay),
             polls=options.notify_channel is None,
         )

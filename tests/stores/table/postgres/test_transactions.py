@@ -14,11 +14,12 @@ from stowhand.errors import LeaseLost, LogRefused, NonRetryable, StoreUnreachabl
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.handler import Attempt
 from stowhand.job import NewJob, State
-from stowhand.lifecycle import Cancel, Complete, Retry
+from stowhand.lifecycle import Cancel, Complete, Outcome, Retry
 from stowhand.store import Verdict
 from stowhand.stores.table.postgres import hold
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import WRITE, Desk, leaves_a_pipeline, opened, write
+from tests.support.pgbouncer import PgBouncer, find_pgbouncer
 
 Scene = Callable[[Desk], Awaitable[None]]
 
@@ -260,21 +261,58 @@ def test_the_store_of_an_attempt_works_in_its_transaction(run: Run, shared_url: 
     play(run, shared_url, scene)
 
 
-def test_settings_of_a_handler_do_not_reach_the_next(run: Run, shared_url: str) -> None:
-    seen: list[object] = []
+LEFT_BEHIND = """
+    set search_path = nowhere; prepare theirs as select 1; listen theirs; create temp table theirs ();
+    select pg_advisory_lock(7); declare theirs cursor with hold for select 1
+"""
+SESSION = """
+    select pg_backend_pid(), current_setting('search_path'), current_setting('lock_timeout'),
+      (select count(*) from pg_prepared_statements), (select count(*) from pg_listening_channels()),
+      to_regclass('pg_temp.theirs'), (select count(*) from pg_cursors where name = 'theirs'),
+      (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())
+"""
 
-    async def work(attempt: Attempt[Any]) -> None:
-        cursor = await attempt.connection.execute("select current_setting('search_path'), pg_backend_pid()")
+
+@pytest.mark.parametrize("outcome", [Complete(), Retry("no luck")])
+def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next(
+    run: Run, shared_url: str, outcome: Outcome
+) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    async def work(attempt: Attempt[Any]) -> Outcome:
+        cursor = await attempt.connection.execute(SESSION)
         seen.append(await cursor.fetchone())
-        await attempt.connection.execute("set search_path = nowhere")
+        await attempt.connection.execute(LEFT_BEHIND)
+        return outcome
 
     async def scene(desk: Desk) -> None:
         for _ in range(2):
             verdict, _ = await desk.run(work)
             assert verdict is Verdict.SETTLED
-        assert len(set(seen)) == 1  # one connection served both
+        (first, second) = seen
+        assert first == second  # one connection served both
+        assert first[1:] == ('"$user", public', "0", 0, 0, None, 0, 0)
 
     play(run, shared_url, scene)
+
+
+def test_behind_a_pooler_a_handler_cleans_up_the_session_that_it_had(run: Run, shared_url: str) -> None:
+    """Which is another one for each transaction, and serves others in between."""
+    program = find_pgbouncer()
+    if isinstance(program, str):
+        pytest.skip(f"PgBouncer: {program}")
+
+    async def work(attempt: Attempt[Any]) -> None:
+        await attempt.connection.execute("set search_path = nowhere")
+
+    async def go() -> None:
+        with PgBouncer(program, shared_url) as bouncer:
+            async with opened(shared_url, bouncer.url) as desk:
+                for _ in range(3):
+                    for verdict, row in await asyncio.gather(*(desk.run(work) for _ in range(3))):
+                        assert (verdict, row["state"]) == (Verdict.SETTLED, "completed")
+
+    run(go())
 
 
 def test_an_applications_pool_gets_its_connections_back_as_they_were(run: Run, shared_url: str) -> None:

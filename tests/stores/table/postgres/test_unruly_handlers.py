@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from stowhand.handler import Attempt
+from stowhand.job import State
 from stowhand.lifecycle import Cancel, Complete, Retry
 from stowhand.store import Verdict
 from stowhand.stores.table.postgres import hold
@@ -295,5 +296,22 @@ def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_re
         verdict, row = await desk.run(fails)
         assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "failed", [])
         assert "could not be written" in row["failure_message"]
+
+    play(run, shared_url, scene)
+
+
+def test_a_temporary_table_of_the_same_name_does_not_take_the_records_place(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        await attempt.connection.execute("create temp table jobs as select * from public.jobs")
+        await write("done")(attempt)
+        assert await attempt.store.exists(State.PROCESSING)
+        assert (await attempt.store.requeue(2)).done == "done"
+
+    async def scene(desk: Desk) -> None:
+        claim = await desk.claim(rows=2)
+        await desk.execute("update jobs set process_after = now() where id = 2")
+        verdict, row = await desk.run(work, claim)
+        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "completed", ["done"])
+        assert (await desk.row(2))["state"] == "queued"
 
     play(run, shared_url, scene)

@@ -44,6 +44,8 @@ def altered(column: str, line: str) -> str:
         (altered("id", "id INTEGER,"), "id has no unique index"),
         (altered("state", "state TEXT,"), "state has no default"),
         (altered("state", "state TEXT DEFAULT 'new',"), "state has the default 'new'"),
+        (altered("state", "state TEXT DEFAULT 'queued' CHECK (state IN ('queued', 'processing', 'completed')),"),
+            "a CHECK of uploads does not let pass a record that is errored, failed, canceled"),
         ("CREATE TABLE other (n)", "there is no table uploads"),
         (re.sub(r"\);\s*$", ") STRICT;", altered("cancel", "cancel BLOB,")), "cancel is BLOB"),
     ],
@@ -61,8 +63,39 @@ def test_each_trouble_is_found_and_its_ddl_mends_it(made: Made, run: Run, ddl: s
         assert run(_claim_one(app)) == app.sql("SELECT id FROM uploads")[0][0]
 
 
+def test_a_table_that_gets_a_state_had_rows_before_which_do_not_begin_to_run(made: Made, run: Run) -> None:
+    app = made(
+        "CREATE TABLE uploads (id INTEGER PRIMARY KEY, path TEXT); INSERT INTO uploads (path) VALUES ('x'), ('y')"
+    )
+    app.raw.executescript("\n".join(finding.mend for finding in check(app, run)))
+    app.sql("INSERT INTO uploads (path) VALUES ('z')")
+    assert app.states() == ["completed", "completed", "queued"]
+    assert run(_claim_one(app)) == 3
+
+
 async def _claim_one(app: Application) -> Any:
     return (await claimed(await app.served())).lease.job_id
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ("state IN ('queued', 'processing', 'completed')", "errored, failed, canceled"),
+        ("state <> 'processing' OR worker_hostname = 'me'", "processing"),
+        ("state NOT IN ('completed', 'errored', 'failed', 'canceled') OR finished_at IS NOT NULL", ""),
+        ("(state = 'processing') <= (started_at IS NOT NULL AND last_heartbeat_at > '1969')", ""),
+        ("state <> 'failed' OR (num_failures > 0 AND length(failure_message) > 0)", ""),
+        ("state <> 'errored' OR process_after IS NOT NULL", ""),
+        # Nobody can tell from outside: the first record of its own would be refused too.
+        ("path LIKE '%.py' AND state = 'queued'", ""),
+    ],
+)
+def test_a_check_is_tried_on_rows_as_a_worker_leaves_them(made: Made, run: Run, rule: str, refused: str) -> None:
+    table = PLAIN.replace("TEXT NOT NULL DEFAULT 'a/b.py'", "TEXT NOT NULL").rstrip().removesuffix(");")
+    app = made(f"{table}, name TEXT NOT NULL, long TEXT AS (name || '!'), CHECK ({rule}))")
+    found = [finding for finding in check(app, run) if "CHECK" in finding.problem]
+    told = [(finding.problem.partition("that is ")[2], finding.mend, finding.fatal) for finding in found]
+    assert told == ([(refused, "", True)] if refused else [])
 
 
 @pytest.mark.parametrize(
@@ -96,6 +129,23 @@ def test_what_the_options_say_is_compared_with_the_file(
         with pytest.raises(TableUnsuitable, match=problem):
             run(app.table(**options).open())
     assert app.states() == ["queued"]
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "DROP TABLE uploads; CREATE TABLE uploads (state TEXT CHECK (shop_knows(state)),",
+        "CREATE TRIGGER told AFTER UPDATE ON uploads BEGIN SELECT shop_knows(NEW.state); END",
+        "CREATE TRIGGER told AFTER UPDATE ON uploads BEGIN INSERT INTO gone VALUES (1); END",
+    ],
+)
+def test_what_only_the_application_can_write_is_refused(app: Application, run: Run, ddl: str) -> None:
+    app.raw.create_function("shop_knows", 1, bool, deterministic=True)
+    app.raw.executescript(ddl if ddl.endswith("END") else ddl + altered("state", "").partition("(")[2])
+    (found,) = [finding for finding in check(app, run) if finding.fatal]
+    assert re.search("what a worker writes cannot be written here: .*(shop_knows|main.gone)", found.problem)
+    with pytest.raises(TableUnsuitable, match="what a worker writes"):
+        run(app.table().open())
 
 
 def test_states_that_nobody_knows_are_told_of_and_do_no_harm(app: Application, run: Run) -> None:

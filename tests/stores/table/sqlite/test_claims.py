@@ -63,6 +63,33 @@ def test_the_order_is_what_the_options_say_and_then_the_key(app: Application, ru
     run(scenario())
 
 
+@pytest.mark.parametrize("stored", ["2024-05-01T00:30:00Z", "2024-05-01", 1714564800, 1714564800000])
+def test_a_date_is_its_first_moment_however_the_column_keeps_its_own(app: Application, run: Run, stored: Any) -> None:
+    key = app.add(queued_at=stored)
+
+    async def scenario() -> None:
+        table = await app.served()
+        for op, day, found in (("<", NOON, []), (">=", NOON + timedelta(days=1), []), (">=", NOON, [key])):
+            assert await keys(table, conditions=(Where("queued_at", op, day.date()),)) == found
+
+    run(scenario())
+
+
+def test_a_comment_in_sql_of_ones_own_ends_with_it(app: Application, run: Run) -> None:
+    for size in (1, 5, 3):
+        app.add(size=size)
+
+    async def scenario() -> None:
+        table = await app.served(
+            column_expressions=[sql("size -- of the file"), "state"],
+            order_by_expression=[sql("-size -- the largest first"), "id"],
+        )
+        taken = await claimed(table, conditions=(sql("size < {} -- not", 5), sql("size > 1")))
+        assert taken.values == (3, "processing")
+
+    run(scenario())
+
+
 SPELLINGS = (
     "2024-05-01 12:00:00",
     "2024-05-01 12:00:00.000",
@@ -146,6 +173,7 @@ def test_a_retry_waits_for_its_own_delay_and_for_the_tables(app: Application, ru
         (Where("failure_message", "is null"), [1, 2, 3]),
         (Where("queued_at", "<", NOON), [1, 2, 3]),
         (Where("queued_at", ">=", NOON), []),
+        (Where("queued_at", "<", NOON.date()), []),
         (sql("size = {} OR size = {} -- either", 2, 3), [2, 3]),
         # An OR does not escape the other conditions.
         (sql("size = 8 OR size = 7"), []),

@@ -39,6 +39,21 @@ def test_a_beat_renews_what_is_held_and_tells_of_cancel(app: Application, run: R
     run(scenario())
 
 
+def test_keys_of_a_column_without_a_type_may_be_numbers_and_texts(made: Made, run: Run) -> None:
+    app = made(TABLE.format(moment="TEXT").replace("id                INTEGER PRIMARY KEY", "id PRIMARY KEY"))
+    for key in (1, "a", 2):
+        app.add(id=key)
+
+    async def scenario() -> None:
+        table = await app.served()
+        leases = [taken.lease for taken in await table.claim(asking(3))]
+        heart = table.heart()
+        assert heart.beat(leases, 30.0).lost == frozenset()
+        heart.close()
+
+    run(scenario())
+
+
 def test_only_what_has_stalled_is_reset(app: Application, run: Run) -> None:
     def ago(seconds: float) -> str:
         return (NOON - timedelta(seconds=seconds)).isoformat()

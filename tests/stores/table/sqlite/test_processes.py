@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from stowhand.database import sqlite_connection
-from stowhand.errors import StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED
 from tests.conftest import Run
@@ -183,6 +183,62 @@ def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
     run(scenario())
 
 
+@both
+def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(made: Made, run: Run, journal: str) -> None:
+    app = made(journal=journal)
+    app.add()
+
+    async def scenario() -> None:
+        table = await app.served()
+        taken = await claimed(table)
+        app.sql("BEGIN IMMEDIATE")
+        app.later(40)
+        theirs, ours = table.heart(), table.heart()
+        beating = asyncio.create_task(asyncio.to_thread(theirs.beat, [taken.lease], 30.0))
+        await asyncio.sleep(0.05)
+        app.sql("COMMIT")
+        assert ours.reset_stalled(0.0) == []
+        assert (await beating).lost == frozenset()
+        theirs.close()
+        ours.close()
+
+    run(scenario())
+
+
+@both
+def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: Run, journal: str) -> None:
+    app, other = made(journal=journal), made(journal=journal)
+    app.add()
+    for _ in range(2):
+        other.add(process_after="2024-05-02")
+
+    async def scenario() -> None:
+        table = await app.served()
+        taken, heart = await claimed(table), table.heart()
+        assert heart.beat([taken.lease], 30.0).lost == frozenset()
+        waiting = asyncio.create_task(table.wait(5))
+        await asyncio.sleep(0.03)
+        other.raw.close()
+        app.raw.close()
+        for name in ("", "-wal", "-shm"):
+            app.path.with_name(app.path.name + name).unlink(missing_ok=True)
+        for read in (lambda: table.exists([State.QUEUED]), table.next_due):
+            with pytest.raises(StoreUnreachable, match="does not exist"):
+                await read()
+        with pytest.raises(StoreUnreachable, match="does not exist"):
+            await waiting
+        other.path.rename(app.path)
+        app.raw = sqlite3.connect(app.path, isolation_level=None)
+        app.later(86_400)
+        assert heart.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
+        assert await table.settle([(taken.lease, COMPLETED)]) == ["lost"]
+        assert await keys(table) == [1, 2]
+        heart.close()
+
+    run(scenario())
+    assert app.states() == ["processing", "processing"]
+
+
 def test_a_file_that_is_not_there_is_not_made(app: Application, run: Run) -> None:
     app.raw.close()
     app.path.unlink()
@@ -192,6 +248,9 @@ def test_a_file_that_is_not_there_is_not_made(app: Application, run: Run) -> Non
         with pytest.raises(StoreUnreachable, match="the application's to make"):
             await table.open()
         assert not app.path.exists()
+        app.path = app.path.with_name("x" * 300)
+        with pytest.raises(ConfigurationError, match="cannot be looked at: File name too long"):
+            await app.table().open()
 
     run(scenario())
     app.raw = sqlite3.connect(":memory:")

@@ -41,8 +41,8 @@ class Transactions:
                 if row is None:
                     raise LeaseLost(f"record {lease.job_id} was given to somebody else, or is gone")
                 if row[0]:
-                    await self._desk.mark(hold.line, lease, _canceled(attempt))
-                    await hold.commit()
+                    marking = self._desk.marking(lease, _canceled(attempt), ())
+                    await hold.commit(*marking, undo=True, reset=False)
                     raise LeaseLost(f"record {lease.job_id} was asked to cancel before its handler began")
         except BaseException as error:
             if isinstance(error, StoreError | Gone | InDoubt):

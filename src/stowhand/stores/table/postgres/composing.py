@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from msgspec.structs import replace
+
 from stowhand.database.statements import fill, load_statements
 from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.table.expressions import order_of, selected
@@ -31,6 +33,7 @@ class Composer:
     """The statements about one table, as the catalog shows it."""
 
     def __init__(self, options: TableOptions[Any], shape: Shape, facts: Facts) -> None:
+        shape = _placed(shape, facts)
         self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
         self._at = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
@@ -205,6 +208,15 @@ class Composer:
         if self._shape.viewed and self._shows("state"):
             found += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
         return found
+
+
+def _placed(shape: Shape, facts: Facts) -> Shape:
+    """In the schemas where they were found: a temporary table of a handler's would come first under the same name."""
+    assert facts.table is not None
+    assert facts.view is not None
+    return replace(
+        shape, table=replace(shape.table, schema=facts.table.schema), view=replace(shape.view, schema=facts.view.schema)
+    )
 
 
 class _Untouched(dict[str, str]):

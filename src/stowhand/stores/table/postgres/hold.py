@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -21,8 +22,8 @@ from stowhand.clock import Clock
 from stowhand.database import trouble
 from stowhand.database.address import DEADLINE
 from stowhand.database.borrowed import Guest
-from stowhand.database.link import Row, Values
-from stowhand.database.statements import quote_identifier, quote_text
+from stowhand.database.link import Row, is_stale
+from stowhand.database.statements import quote_identifier
 from stowhand.stores.table.postgres.handed import AttemptConnection
 
 LOCK_PATIENCE = 10.0
@@ -35,6 +36,12 @@ GRACE = 0.1
 """Seconds for a task that has its answer to say so."""
 RESTORED = ("search_path", "role", "statement_timeout", "lock_timeout", "TimeZone")
 """Settings that a handler may change for itself, and under which statements of ours would mean something else."""
+AS_NEW = (
+    "close all; set session authorization default; reset all; deallocate all; unlisten *;"
+    " select pg_catalog.pg_advisory_unlock_all(); discard plans; discard temp; discard sequences"
+)
+"""DISCARD ALL in parts, which may travel with other statements. Sent alone behind a pooler it would meet another
+session than the handler's."""
 
 ENDED_BY_HANDLER = (
     "its handler ended the transaction itself (COMMIT or ROLLBACK): what it did until then cannot be taken back, or is "
@@ -52,7 +59,7 @@ class Gone(Exception):
 
 
 class InDoubt(Exception):
-    """COMMIT was sent, and no answer came."""
+    """COMMIT was sent, and no answer came, or one that does not say enough; why."""
 
 
 class Hold:
@@ -63,34 +70,33 @@ class Hold:
         self._stack, self._connection = stack, connection
         self._savepoint = quote_identifier(f"attempt_{uuid.uuid4().hex}")
         self._transaction: object = None
-        self._ours = ""
-        """Makes the settings ours again, and gives the transaction's number."""
+        self._settings: dict[str, object] = {}
+        """As they were before the handler's, by the name of a statement's place."""
+        self._as_new = False
         self._staying: asyncio.Task[None] | None = None
         self._pinging = False
         self.line = Guest(connection, prepared=False)
         self.handed = AttemptConnection(connection, owner)
 
-    async def begin(self, lock: bytes, values: Values, stalled: float) -> Row | None:
+    async def begin(self, lock: bytes, values: Mapping[str, object], stalled: float) -> Row | None:
         """The row that ``lock`` gives, locked; ``None``: it gives none. Raises what psycopg raises, TimeoutError.
 
         ``stalled``: seconds without a statement after which the server ends the transaction.
         """
         await self._connection.set_autocommit(True)  # BEGIN and COMMIT are ours to say
         known = ", ".join(f"pg_catalog.current_setting('{name}')" for name in RESTORED)
+        level = self._connection.isolation_level
+        begin = (
+            "begin read write" if level is None else f"begin isolation level {level.name.replace('_', ' ')} read write"
+        )
+        look = f"select pg_catalog.txid_current(), {known}, {_limits(stalled)}"
         async with asyncio.timeout(LOCK_PATIENCE + PATIENCE):
-            level = self._connection.isolation_level
-            how = f"isolation level {level.name.replace('_', ' ')} read write" if level is not None else "read write"
-            begun = await self._run(f"begin {how}; select {known}, {', '.join(_limits(stalled))}")
+            begun = await self._run([begin, look, lock, _UNHURRIED, f"savepoint {self._savepoint}"], values)
             begun.nextset()
-            settings = await _only(begun)
-            self._ours = "select pg_catalog.txid_current(), " + ", ".join(
-                f"pg_catalog.set_config('{name}', {quote_text(value)}, true)"
-                for name, value in zip(RESTORED, settings, strict=False)
-            )
-            row = await (await self._run(lock, values)).fetchone()
-            if row is not None:
-                (self._transaction, *_) = await _only(await self._run(f"{self._ours}; savepoint {self._savepoint}"))
-        return row
+            self._transaction, *settings = await begun.fetchone() or ()
+            self._settings = {f"set_{at}": value for at, value in enumerate(settings[: len(RESTORED)])}
+            begun.nextset()
+            return await begun.fetchone()
 
     def stay(self, clock: Clock, every: float) -> None:
         """Send something that often, so that the server does not take the transaction for abandoned."""
@@ -121,41 +127,70 @@ class Hold:
             raise Gone(LEFT_OPEN)
         if pgconn.transaction_status == TransactionStatus.IDLE:
             raise Gone(ENDED_BY_HANDLER)
+        if is_stale(self._connection):
+            try:
+                await self._run([""])  # the server has hung up? Then nothing was committed, and it says why
+            except (psycopg.Error, OSError) as error:
+                raise Gone(f"its transaction could not be ended: {trouble.first_line(error)}") from None
 
-    async def ready(self) -> None:
-        """Make what the handler did fit to be committed, and the settings ours again.
+    async def commit(self, marking: Sequence[bytes], values: Mapping[str, object], *, undo: bool, reset: bool) -> bool:
+        """Run ``marking`` and commit, all in one message. True: the last of its statements found its row.
 
-        Raises Gone when it is not our transaction any more, and what psycopg raises when it cannot be committed.
+        ``undo``: without what the handler did. ``reset``: leave the connection as if it were new.
+        Raises Gone when nothing was committed for certain, InDoubt when nobody knows; and, with the transaction back
+        where the handler began, what psycopg raises when just what the handler did cannot be committed.
         """
-        if self._connection.info.transaction_status == TransactionStatus.INERROR:
-            await self.undo()
+        if undo:
+            first = [f"rollback to savepoint {self._savepoint}"]
+        elif self._connection.info.transaction_status == TransactionStatus.INERROR:
+            await self._undo()
             raise psycopg.errors.InFailedSqlTransaction(FAILED)
-        # What is deferred would fail at COMMIT, and take the lock with it.
-        (transaction, *_) = await _only(await self._run(f"{self._ours}; set constraints all immediate"))
-        if transaction != self._transaction:
-            raise Gone(ENDED_BY_HANDLER)
-
-    async def undo(self) -> None:
-        """Back to where the handler began; the record stays locked. Raises Gone, what psycopg raises."""
+        else:
+            ours = (f"pg_catalog.set_config('{name}', %(set_{at})s, true)" for at, name in enumerate(RESTORED))
+            # An error when it is not our transaction any more. What is deferred would fail at COMMIT, and take the
+            # lock with it.
+            same = f"select 1 / (pg_catalog.txid_current() = {self._transaction})::int"
+            first = [f"select {', '.join(ours)}", same, "set constraints all immediate"]
         try:
-            await self._run(f"rollback to savepoint {self._savepoint}")
+            said = await self._run(
+                [*first, *marking, "commit", *([AS_NEW] if reset else [])], {**values, **self._settings}
+            )
+        except (psycopg.Error, OSError, UnicodeError) as error:
+            await self._judge(error, undo)
+            raise
+        marked = False
+        while said.statusmessage != "COMMIT":
+            marked = said.rowcount > 0
+            if not said.nextset():  # of a transaction that had failed it makes a ROLLBACK, without an error
+                raise Gone(FAILED)
+        self._as_new = reset
+        return marked
+
+    async def _judge(self, error: BaseException, undo: bool) -> None:
+        """What it means that the end failed so."""
+        status = self._connection.info.transaction_status
+        if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            broke = self._connection.closed or trouble.is_cut(error)
+            raise InDoubt("the connection broke" if broke else trouble.first_line(error)) from None
+        if not undo:
+            await self._undo()
+        elif isinstance(error, psycopg.errors.InvalidSavepointSpecification):
+            raise Gone(ENDED_BY_HANDLER) from None
+        else:
+            raise Gone(f"its transaction could not be ended: {trouble.first_line(error)}") from None
+
+    async def _undo(self) -> None:
+        """Back to where the handler began; the record stays locked. Raises Gone."""
+        try:
+            await self._run([f"rollback to savepoint {self._savepoint}"])
         except psycopg.errors.InvalidSavepointSpecification:
             raise Gone(ENDED_BY_HANDLER) from None
-
-    async def commit(self) -> None:
-        """Raises Gone when it was rolled back for certain, InDoubt when nobody knows."""
-        try:
-            said = await self._run("commit")
         except (psycopg.Error, OSError) as error:
-            if self._connection.closed or trouble.ends_connection(error):
-                raise InDoubt from None
-            raise Gone(f"its transaction could not be committed: {trouble.first_line(error)}") from None
-        if said.statusmessage != "COMMIT":  # of a transaction that had failed it makes a ROLLBACK, without an error
-            raise Gone(FAILED)
+            raise Gone(f"its transaction could not be ended: {trouble.first_line(error)}") from None
 
     async def roll_back(self) -> None:
         """All of it. Raises what psycopg raises."""
-        await self._run("rollback")
+        await self._run(["rollback"])
 
     async def let_go(self, reset: bool) -> None:
         """Give the connection back; one that is in the middle of something is closed. Always bounded."""
@@ -169,8 +204,8 @@ class Hold:
                 if connection.info.transaction_status == TransactionStatus.ACTIVE:
                     await self._interrupt()
                 idle = connection.info.transaction_status == TransactionStatus.IDLE and not connection.lock.locked()
-                if idle and reset:
-                    await self._run("discard all")  # what the handler has set is no matter of the next one
+                if idle and reset and not self._as_new:
+                    await self._run([AS_NEW])  # what the handler has set is no matter of the next one
                 fit = idle
         finally:
             if fit:
@@ -200,27 +235,27 @@ class Hold:
             if open_ and not connection.lock.locked() and connection.info.pipeline_status == PipelineStatus.OFF:
                 self._pinging = True
                 with suppress(psycopg.Error, OSError):  # whoever takes the connection back will find out
-                    await self._run("")  # says nothing, and does no harm in a transaction that has failed
+                    await self._run([""])  # says nothing, and does no harm in a transaction that has failed
                 self._pinging = False
 
-    async def _run(self, statement: bytes | str, values: Values = ()) -> psycopg.AsyncCursor[Row]:
-        cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
-        text = statement.encode() if isinstance(statement, str) else statement
+    async def _run(
+        self, statements: Sequence[bytes | str], values: Mapping[str, object] | None = None
+    ) -> psycopg.AsyncClientCursor[Row]:
+        """All in one message; so psycopg writes their values out. A statement may end in a comment."""
+        text = b"\n;".join(one.encode() if isinstance(one, str) else one for one in statements)
+        cursor = psycopg.AsyncClientCursor(self._connection, row_factory=tuple_row)
         async with asyncio.timeout(DEADLINE):
-            await cursor.execute(text, values or None, prepare=False)
+            await cursor.execute(text, values)
         return cursor
 
 
-async def _only(cursor: psycopg.AsyncCursor[Row]) -> Row:
-    row = await cursor.fetchone()
-    assert row is not None
-    return row
-
-
+_PATIENT = "pg_catalog.set_config('stowhand.lock_timeout', pg_catalog.current_setting('lock_timeout'), true)"
+_UNHURRIED = "select pg_catalog.set_config('lock_timeout', pg_catalog.current_setting('stowhand.lock_timeout'), true)"
+"""How long locks are waited for, kept while ours is, and given back to the handler."""
 _SYSTEM = "pg_catalog.version()"
 
 
-def _limits(stalled: float) -> list[str]:
+def _limits(stalled: float) -> str:
     """Settings of the transaction: who is gone shall not hold a record for ever."""
     milliseconds = min(max(round(stalled * 1000), 1), 2**31 - 1)
     limits = {
@@ -237,5 +272,5 @@ def _limits(stalled: float) -> list[str]:
     # cannot see that, to set it is an error.
     check = f"pg_catalog.set_config('client_connection_check_interval', '{max(milliseconds // 3, 1)}', true)"
     version = "pg_catalog.current_setting('server_version_num')::int4"
-    able = f"{version} >= 140000 and {_SYSTEM} like '%linux%' or {version} >= 150000 and {_SYSTEM} ~ 'darwin|freebsd'"
-    return [*settings, f"case when {able} then {check} end"]
+    able = f"{version} >= 140000 and {_SYSTEM} like '%%linux%%' or {version} >= 150000 and {_SYSTEM} ~ 'darwin|freebsd'"
+    return ", ".join([_PATIENT, *settings, f"case when {able} then {check} end"])

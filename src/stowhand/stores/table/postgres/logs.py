@@ -31,7 +31,7 @@ class Logs:
 
     async def replace(self, line: Line, lease: Lease, entries: Sequence[str]) -> None:
         """The whole log, on a given connection; nothing where the record is not the lease's, or locked by another."""
-        await rows(line, self._home.statement("write_logs"), self._values(lease, {"entries": list(entries)}))
+        await rows(line, self._home.statement("write_logs"), self.values(lease, entries=list(entries)))
 
     async def _write(self, name: str, lease: Lease, **values: object) -> int:
         home = self._home
@@ -39,10 +39,10 @@ class Logs:
             for pause in _PAUSES:
                 await self._clock.sleep(pause)
                 async with home.pool.connection("log") as line:
-                    done = await rows(line, home.statement(name), self._values(lease, values))
+                    done = await rows(line, home.statement(name), self.values(lease, **values))
                     if done:
                         return int(done[0][0])
-                    found = await rows(line, home.statement("look_at_log"), self._values(lease, {}))
+                    found = await rows(line, home.statement("look_at_log"), self.values(lease))
                 self._refuse(lease, found[0] if found else (False, 0), values)
         raise StoreUnreachable(f"{home}: somebody's open transaction holds record {lease.job_id}; try again")
 
@@ -58,5 +58,6 @@ class Logs:
         if number is None and length >= ENTRIES_LIMIT:
             raise LogRefused(f"record {lease.job_id}: its log is full, {ENTRIES_LIMIT} entries")
 
-    def _values(self, lease: Lease, values: dict[str, object]) -> dict[str, object]:
+    def values(self, lease: Lease, **values: object) -> dict[str, object]:
+        """Of a statement about this lease's record."""
         return {**values, **self._home.values(id=str(lease.job_id), token=lease.token)}

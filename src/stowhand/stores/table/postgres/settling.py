@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psycopg
 
@@ -100,15 +100,19 @@ async def write(home: Home, line: Line, entries: Sequence[Entry]) -> set[Pair]:
     """
     if not entries:
         return set()
+    done = await rows(line, home.statement("settle"), settle_values(home, entries))
+    return {(home.job_id(id_), token) for id_, token in done}
+
+
+def settle_values(home: Home, entries: Sequence[Entry]) -> Mapping[str, object]:
+    """Of the statement ``settle``. At least one entry."""
     leases, settlements = zip(*entries, strict=True)
-    values = home.values(
+    return home.values(
         **pairs(leases),
         states=[settlement.state.value for settlement in settlements],
         delays=[settlement.delay for settlement in settlements],
         errors=[settlement.error for settlement in settlements],
     )
-    done = await rows(line, home.statement("settle"), values)
-    return {(home.job_id(id_), token) for id_, token in done}
 
 
 def acceptable(entry: Entry) -> Entry:

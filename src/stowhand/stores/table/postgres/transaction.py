@@ -39,7 +39,7 @@ from stowhand.stores.table.postgres import asking
 from stowhand.stores.table.postgres.hold import ENDED_BY_HANDLER, Gone, Hold, InDoubt
 from stowhand.stores.table.postgres.home import Home
 from stowhand.stores.table.postgres.logs import Logs
-from stowhand.stores.table.postgres.settling import Settlements, acceptable, write
+from stowhand.stores.table.postgres.settling import Settlements, acceptable, settle_values
 from stowhand.text import clean
 
 KEPT = (State.COMPLETED, State.QUEUED)
@@ -58,9 +58,15 @@ class Desk:
         self.resets = isinstance(home.pool, Pool)
         """Connections are made as new after each attempt; an application's are left as its handlers leave them."""
 
-    async def mark(self, line: Line, lease: Lease, settlement: Settlement) -> bool:
-        """Write it, if the record is still the lease's. Raises what psycopg raises."""
-        return bool(await write(self.home, line, [(lease, settlement)]))
+    def marking(
+        self, lease: Lease, settlement: Settlement, logs: Sequence[str]
+    ) -> tuple[list[bytes], dict[str, object]]:
+        """The statements that write it and its log, and their values. The last one finds the row, or does not."""
+        statements, values = [self.home.statement("settle")], dict(settle_values(self.home, [(lease, settlement)]))
+        if logs:
+            statements.insert(0, self.home.statement("write_logs"))
+            values |= self.logs.values(lease, entries=list(logs))
+        return statements, values
 
     async def write_logs(self, lease: Lease, entries: Sequence[str]) -> None:
         """On a connection apart. Raises StoreError."""
@@ -77,8 +83,8 @@ class RecordTransaction:
         self._hold: Hold | None = hold
         desk.open.add(self)
         self._logs: list[str] = []
-        self._doubtful: Settlement | None = None
-        """COMMIT was sent with this one, and no answer came."""
+        self._doubtful: tuple[Settlement, str] | None = None
+        """COMMIT was sent with this one, and no answer came that says enough; why."""
         self.recorded: Settlement | None = None
         """What stands in the record instead of the settlement that was given; ``None``: that one."""
 
@@ -95,13 +101,13 @@ class RecordTransaction:
                 return await self._settle_within(hold, settlement)
         except Gone as gone:
             self.recorded = self._instead(self.recorded or settlement, str(gone))
-        except InDoubt:
-            self._doubtful = self.recorded or settlement
+        except InDoubt as doubt:
+            self._doubtful = self.recorded or settlement, str(doubt)
         finally:
             if hold is not None:
                 await hold.let_go(reset=self._desk.resets)
         if self._doubtful is not None:
-            return await self._resolve(self._doubtful)
+            return await self._resolve(*self._doubtful)
         return await self._settle_outside(self.recorded or settlement)
 
     async def rollback(self) -> None:
@@ -123,28 +129,19 @@ class RecordTransaction:
 
     async def _settle_within(self, hold: Hold, settlement: Settlement) -> Verdict:
         await hold.take_back()
-        marked = False
-        try:
-            if settlement.state in KEPT:
-                try:
-                    await hold.ready()
-                    marked = await self._mark(hold, settlement)
-                except (psycopg.Error, UnicodeError) as error:
-                    why = f"its transaction could not be committed: {trouble.first_line(error)}"
-                    self.recorded = settlement = self._instead(settlement, why)
-            if settlement.state not in KEPT:
-                await hold.undo()
-                marked = await self._mark(hold, settlement)
-        except (psycopg.Error, OSError, UnicodeError) as error:
-            raise Gone(f"its transaction could not be ended: {trouble.first_line(error)}") from None
-        await hold.commit()
+        if settlement.state in KEPT:
+            try:
+                return await self._commit(hold, settlement, undo=False)
+            except (psycopg.Error, OSError, UnicodeError) as error:
+                why = f"its transaction could not be committed: {trouble.first_line(error)}"
+                self.recorded = settlement = self._instead(settlement, why)
+        return await self._commit(hold, settlement, undo=True)
+
+    async def _commit(self, hold: Hold, settlement: Settlement, *, undo: bool) -> Verdict:
+        marking = self._desk.marking(self._attempt.lease, settlement, self._logs)
+        marked = await hold.commit(*marking, undo=undo, reset=self._desk.resets)
         # Nobody but the handler can have changed a record that was locked all the time; that was its own decision.
         return Verdict.SETTLED if marked else Verdict.LOST
-
-    async def _mark(self, hold: Hold, settlement: Settlement) -> bool:
-        if self._logs:
-            await self._desk.logs.replace(hold.line, self._attempt.lease, self._logs)
-        return await self._desk.mark(hold.line, self._attempt.lease, settlement)
 
     def _instead(self, settlement: Settlement, why: str) -> Settlement:
         """What is recorded when nothing of the handler's work is committed: never that it completed."""
@@ -159,9 +156,9 @@ class RecordTransaction:
             backoff=lambda attempts: self._desk.home.options.retry_delay,
         )
 
-    async def _resolve(self, doubtful: Settlement) -> Verdict:
+    async def _resolve(self, doubtful: Settlement, why: str) -> Verdict:
         """Committed, or not? A record that is still ours was rolled back, and then so was the handler's work."""
-        instead = self._instead(doubtful, "its transaction could not be committed: the connection broke")
+        instead = self._instead(doubtful, f"its transaction could not be committed: {why}")
         verdict = await self._settle_outside(instead, repeat=True)
         if verdict is Verdict.LOST or verdict is Verdict.UNKNOWN:
             # It is not ours any more, so this writes nothing, and tells whether what stands there is our own.

@@ -1,7 +1,7 @@
 """A user's table in an SQLite file.
 
 backend     the file's connections and threads, behind the seam that both databases share
-reading     facts (the catalog) -> findings (catalog) -> statements (statements, selecting; sql/*.sql)
+reading     facts (the catalog) -> findings (catalog, refusals) -> statements (statements, selecting; sql/*.sql)
 claiming    due records in order, taken
 leaving     settled, handed back, reset; heart: when
 looking     counts, waits, due times, logs, requeue

@@ -1,9 +1,10 @@
 """A user's table and view, compared with the options: all that is wrong, each trouble with the DDL that mends it.
 
 SQLite lets a column hold anything, so only that is wrong which changes what is written: TEXT columns declared as
-numbers, counters declared as TEXT, STRICT tables of other types. It cannot change a column's type or constraint either:
-the DDL makes another column, copies, and takes the first one's place; indexes, triggers and views that name the column
-have to be dropped before, and made again. No row is changed here, and rows are looked at within bounds.
+numbers, counters declared as TEXT, STRICT tables of other types, a CHECK that lets too few states pass. It
+cannot change a column's type or constraint either: the DDL makes another column, copies, and takes the first one's
+place; indexes, triggers and views that name the column have to be dropped before, and made again. No row is changed
+here, and rows are looked at within bounds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from stowhand.stores.table.ddl import RECOMMENDED, Plan, full_ddl, index_ddl, vi
 from stowhand.stores.table.names import OPTIONAL, TOKEN, Relation, Shape, quote
 from stowhand.stores.table.sqlite.facts import Column, Facts
 from stowhand.stores.table.sqlite.moments import Kind, kind_of
+from stowhand.stores.table.sqlite.refusals import refused_states
 from stowhand.stores.table.sqlite.statements import MOMENTS
 
 OLDEST = (3, 35, 0)
@@ -59,6 +61,7 @@ def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
         for documented in shape.columns:
             yield from _column(facts, shape, documented)
         yield from _key(facts, shape)
+        yield from _check(facts, shape)
     if shape.viewed and facts.view_columns is None:
         yield _absent(facts, shape, shape.view)
     elif shape.viewed and not _shows_keys(facts, shape):
@@ -170,7 +173,11 @@ def _missing(facts: Facts, shape: Shape, documented: str) -> Finding:
     )
     hint = f'; if {near[0]} is meant: alternate_column_names={{"{documented}": {near[0]!r}}}' if near else ""
     called = "" if own == documented else f" (for {documented})"
-    add = "" if documented == "id" else f"ALTER TABLE {shape.table.quoted} ADD COLUMN {quote(own)} {_made(documented)};"
+    table = shape.table.quoted
+    add = "" if documented == "id" else f"ALTER TABLE {table} ADD COLUMN {quote(own)} {_made(documented)};"
+    if documented == "state":
+        # What was there before was never meant to run.
+        add += f"\nUPDATE {table} SET {quote(own)} = '{State.COMPLETED}';"
     return Finding(f"there is no column {own}{called}{hint}", add)
 
 
@@ -208,6 +215,15 @@ def _key(facts: Facts, shape: Shape) -> Iterator[Finding]:
         yield Finding(
             f"column {own} has no unique index",
             f"CREATE UNIQUE INDEX {name} ON {quote(shape.table.name)} ({shape['id']});",
+        )
+
+
+def _check(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    if refused := refused_states(facts, shape):
+        mend = _instead(shape, "state")
+        yield Finding(
+            f"a CHECK of {shape.table.name} does not let pass a record that is {', '.join(refused)}",
+            "" if refused_states(facts, shape, mend) else mend,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,17 +42,8 @@ def claim(connection: sqlite3.Connection, table: Table, now: int, request: Claim
         found = _candidates(connection, table, now, request, room)
         full = len(found) == room
         before = len(counts) + canceled
-        canceling = {key for key, cancel in found if cancel}
-
-        def change(key: JobId) -> int | None:
-            if key in canceling:
-                return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
-            if len(counts) < request.limit and key not in counts:
-                _take(connection, table, now, request, key, counts)
-            return None
-
-        put_away, trouble = leaving.each(connection, (key for key, _ in found if _is_key(key)), change)
-        canceled, refused = canceled + sum(put_away), trouble or refused
+        put_away, trouble = _change(connection, table, now, request, found, counts)
+        canceled, refused = canceled + put_away, trouble or refused
         # A trigger of the application's may keep a record from being changed at all.
         full = full and len(counts) + canceled > before
     if refused is not None and not counts and not canceled:
@@ -66,6 +58,28 @@ def _candidates(
     in_order = table.walks and _due(connection, table, now, MANY) == MANY
     query = table.selecting.candidates(request.conditions, suspects=request.suspects, in_order=in_order)
     return connection.execute(query.text, {**query.values, **_bounds(table, now), "limit": room}).fetchall()
+
+
+def _change(
+    connection: sqlite3.Connection,
+    table: Table,
+    now: int,
+    request: ClaimRequest,
+    found: Sequence[tuple[JobId, int]],
+    counts: dict[JobId, tuple[int, int]],
+) -> tuple[int, Exception | None]:
+    """Take them, or put them away; how many were put away, and why one could not be changed."""
+    canceling = {key for key, cancel in found if cancel}
+
+    def change(key: JobId) -> int | None:
+        if key in canceling:
+            return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
+        if len(counts) < request.limit and key not in counts:
+            _take(connection, table, now, request, key, counts)
+        return None
+
+    done, refused = leaving.each(connection, (key for key, _ in found if _is_key(key)), change)
+    return sum(done), refused
 
 
 def _is_key(value: object) -> bool:

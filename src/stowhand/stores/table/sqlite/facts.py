@@ -47,6 +47,8 @@ class Facts(msgspec.Struct, frozen=True):
     view_columns: tuple[str, ...] | None
     """In order; ``None``: there is no such view. The table's where no view was given."""
     around: tuple[str, ...]
+    sql: str = ""
+    """That made the table."""
     """Tables and views of the file."""
 
     def column(self, shape: Shape, documented: str) -> Column | None:
@@ -80,6 +82,7 @@ def survey(connection: sqlite3.Connection, shape: Shape) -> Facts:
         indexes=_indexes(connection, shape.table) if kind == "table" else (),
         view_columns=shown,
         around=tuple(name for name, _, _ in around),
+        sql=sql,
     )
 
 

@@ -86,6 +86,7 @@ class TableHeart:
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
+        self.maintain()
         table = self._table()
         age = table.options.stalled + slack
 

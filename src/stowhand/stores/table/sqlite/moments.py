@@ -93,6 +93,8 @@ def stored_micros(value: object) -> int | None:
 
 def _from_text(text: str) -> int | None:
     try:
+        if len(text) > 8 and text.isdecimal():  # 1712011200000 could be the year 1712 too
+            return _from_number(int(text))
         when = datetime.fromisoformat(text)
         return to_micros(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
     except ValueError:

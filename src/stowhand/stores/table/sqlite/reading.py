@@ -13,7 +13,7 @@ from stowhand.errors import TableUnsuitable
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.keys import Key
-from stowhand.stores.table.names import OPTIONAL, Shape, quote
+from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.sqlite import catalog
 from stowhand.stores.table.sqlite.facts import Facts, survey
@@ -79,15 +79,22 @@ def _probe(connection: sqlite3.Connection, table: Table) -> Table:
         names = tuple(column[0] for column in cursor.description[1:])
         cursor.close()
     except (sqlite3.Error, sqlite3.Warning) as error:
-        if isinstance(error, sqlite3.Error) and is_busy(error):
-            raise
-        raise TableUnsuitable(
-            f"{'.'.join(table.shape.view.parts)}: column_expressions or order_by_expression cannot be selected from it:"
-            f" {error}"
+        raise _unsuitable(
+            error, table.shape.view, "column_expressions or order_by_expression cannot be selected from it"
         ) from error
-    for statement in (selecting.due(), *table.statements.record.values(), *table.statements.many.values()):
-        connection.execute(f"EXPLAIN {statement}", _Anything()).close()
+    try:
+        for statement in (selecting.due(), *table.statements.record.values(), *table.statements.many.values()):
+            connection.execute(f"EXPLAIN {statement}", _Anything()).close()
+    except sqlite3.Error as error:
+        # A CHECK or a trigger, say, that calls a function of the application's own.
+        raise _unsuitable(error, table.shape.table, "what a worker writes cannot be written here") from error
     return msgspec.structs.replace(table, names=names, walks=walks)
+
+
+def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception:
+    if isinstance(error, sqlite3.Error) and is_busy(error):
+        return error
+    return TableUnsuitable(f"{'.'.join(relation.parts)}: {trouble}: {error}")
 
 
 def _walks(connection: sqlite3.Connection, table: Table) -> bool:

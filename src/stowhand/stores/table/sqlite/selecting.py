@@ -8,7 +8,7 @@ Names are always quoted and behind their relation: a quoted name that no column 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -198,10 +198,10 @@ class _Composing:
         if given.op in ("is null", "is not null"):
             return f"{column} {given.op.upper()}"
         several = given.value if isinstance(given.value, tuple) else (given.value,)
-        if any(isinstance(value, datetime) for value in several):
-            # However the column keeps its moments.
+        if any(isinstance(value, date) for value in several):
+            # However the column keeps its moments. A date is its first one.
             column = f"stowhand_micros({column})"
-            several = tuple(to_micros(_aware(value)) if isinstance(value, datetime) else value for value in several)
+            several = tuple(to_micros(_aware(value)) if isinstance(value, date) else value for value in several)
         places = [self._value(value) for value in several]
         op = {"!=": "<>"}.get(given.op, given.op.upper())
         return f"{column} {op} " + (f"({', '.join(places)})" if isinstance(given.value, tuple) else places[0])
@@ -242,5 +242,7 @@ def _bound(value: Any) -> Any:
     return value
 
 
-def _aware(when: datetime) -> datetime:
+def _aware(when: date) -> datetime:
+    if not isinstance(when, datetime):
+        return datetime.combine(when, time.min, UTC)
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)

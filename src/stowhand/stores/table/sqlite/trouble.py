@@ -8,7 +8,10 @@ from pathlib import Path
 from stowhand.database import sqlite_trouble
 from stowhand.errors import StoreError, TableUnsuitable
 
-_CHANGED = ("no such table", "no such column", "has no column named", "ambiguous column", "no such function")
+_CHANGED = (
+    *("no such table", "no such column", "has no column named", "ambiguous column"),
+    *("no such function", "unknown function", "no such collation"),
+)
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
@@ -18,6 +21,6 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
         return TableUnsuitable(f"{path}: {text}: table, view or expressions do not go together (stowhand table check)")
     if isinstance(error, sqlite3.IntegrityError):
         return StoreError(f"{path}: the table refuses what a worker writes: {text} (stowhand table check)")
-    if sqlite_trouble.code(error) == sqlite3.SQLITE_ERROR:
+    if sqlite_trouble.code(error) in (0, sqlite3.SQLITE_ERROR):  # 0: Python's own complaint
         return StoreError(f"{path}: {text}")
     return sqlite_trouble.explain(error, path)

@@ -1,0 +1,75 @@
+"""What a worker is made of: options, store, handler. What does not fit is refused with the fix."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.options import WorkerOptions
+from stowhand.resetter import Resetter
+from stowhand.store import Terms
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker import Worker
+
+
+async def nothing(ctx: object, record: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tasks": "index"}, "tasks: a str given; give a list of names"),
+        ({"tasks": 7}, "tasks: a int given"),
+        ({"tasks": ["index", 7]}, "tasks: 7 among them"),
+        ({"backoff": 5}, "backoff: a int given; give a function"),
+        ({"once": "no"}, "once: a str given; give True or False"),
+        ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
+        ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),
+        ({"job_timeout": timedelta(seconds=-1)}, "job_timeout: -1.0 given"),
+        ({"max_active_time": "1h"}, "max_active_time: a str given; give a number"),
+        ({"max_jobs": timedelta(1)}, "max_jobs: a timedelta given; give a whole number"),
+        ({"lease": 3.0, "heartbeat_interval": 2.0}, "three beats"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_it_is_made(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        WorkerOptions(**given)
+
+
+def test_every_duration_may_be_a_timedelta() -> None:
+    names = ("lease", "poll_interval", "heartbeat_interval", "job_timeout", "sweep_interval", "grace")
+    given: dict[str, Any] = dict.fromkeys((*names, "max_active_time"), timedelta(minutes=1))
+    made = WorkerOptions(**(given | {"lease": timedelta(hours=1)}))
+    assert (made.lease, made.max_active_time) == (3600.0, 60.0)
+    assert {getattr(made, name) for name in names[1:]} == {60.0}
+
+
+def test_names_of_tasks_may_be_any_list() -> None:
+    assert WorkerOptions(tasks=["a", "b"]).tasks == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_beats_are_measured_by_the_lease_that_the_store_lays_down() -> None:
+    rare = WorkerOptions(heartbeat_interval=20)
+    assert rare.under(Terms(lease=60.0)).every_beat == 20
+    with pytest.raises(ConfigurationError, match=r"stalled_max_age \(50 s\)"):
+        rare.under(Terms(lease=50.0))
+    with pytest.raises(ConfigurationError, match=r"lease \(30 s\) must last at least three beats"):
+        Worker(MemoryStore(FakeClock()), nothing, rare)
+
+
+@pytest.mark.parametrize("store", [None, "postgresql://localhost/db", MemoryStore])
+@pytest.mark.parametrize("make", [lambda store: Worker(store, nothing), Resetter])
+def test_what_is_no_store_is_refused(store: Any, make: Any) -> None:
+    with pytest.raises(ConfigurationError, match="give a store: open_store"):
+        make(store)
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 4}, 7])
+def test_options_that_are_none_are_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"give WorkerOptions\(…\)"):
+        Worker(MemoryStore(FakeClock()), nothing, wrong)
+    with pytest.raises(ConfigurationError, match=r"give ResetterOptions\(…\)"):
+        Resetter(MemoryStore(FakeClock()), wrong)
