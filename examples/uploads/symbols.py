@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-
 _PARSING = threading.Lock()  # two threads in the parser confuse each other in Python 3.11 (SystemError)
 
 

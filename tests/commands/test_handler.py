@@ -348,6 +348,25 @@ def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_starte
     wait_until_gone(int(told.read_text()))
 
 
+def test_told_to_stop_while_it_could_not_be_started_it_stops(run: Run) -> None:
+    async def story() -> None:
+        go = asyncio.Event()
+
+        async def starting() -> Any:
+            await go.wait()
+            raise FileNotFoundError
+
+        task = asyncio.ensure_future(program._started(starting()))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.wait([task])
+        assert task.cancelled(), "that nothing was started is no outcome of the attempt then"
+
+    run(story())
+
+
 def test_a_stopping_worker_waits_for_commands_to_end() -> None:
     assert handler.LOST_GRACE < handler.STOPPING_GRACE < LAST_PAUSE
 

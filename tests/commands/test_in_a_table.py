@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from stowhand.commands import Command, CommandHandler, steps
 from stowhand.commands.destinations import KeepsLogs
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.options import WorkerOptions
+from stowhand.stores.http import HttpStore
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
 from stowhand.worker import Worker
 from tests.commands.desk import wait_until_gone
 from tests.conftest import Run
+from tests.support.lent import Street
 from tests.support.proxy import Proxy
 
 Build = dict[str, Any]
@@ -71,8 +74,10 @@ class Place:
 
 
 @asynccontextmanager
-async def building(url: str, way: str | None = None, **options: Any) -> AsyncIterator[Place]:
-    """``way``: how the worker's store goes to the database."""
+async def building(
+    url: str, way: str | None = None, street: Street | None = None, **options: Any
+) -> AsyncIterator[Place]:
+    """``way``: how the worker's store goes to the database; ``street``: the worker goes through a server there."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(full_ddl(Plan(shape=read_shape("builds", None, {}))).encode())
         await connection.execute("ALTER TABLE builds ADD script text NOT NULL")
@@ -81,18 +86,26 @@ async def building(url: str, way: str | None = None, **options: Any) -> AsyncIte
         )
         handler = CommandHandler[Build](commands, redact=["hunter-22"])
         async with TableStore(way or url, table) as store:
-            worker = Worker(store, handler, WorkerOptions(poll_interval=0.05, grace=5))
+            lent = None if street is None else HttpStore(street.lend(TableStore(url, table)))
+            if lent is not None:
+                await lent.open()
+            worker = Worker(lent or store, handler, WorkerOptions(poll_interval=0.05, grace=5))
             running = asyncio.ensure_future(worker.run())
             try:
                 yield Place(url, connection, store)
             finally:
                 worker.stop(now=True)
                 await running
+                if lent is not None:
+                    await lent.close()
 
 
-def test_what_commands_say_stands_in_the_record_and_the_exit_code_in_its_message(postgres_url: str, run: Run) -> None:
-    async def story() -> None:
-        async with building(postgres_url) as place:
+@pytest.mark.parametrize("lent", [False, True])
+def test_what_commands_say_stands_in_the_record_and_the_exit_code_in_its_message(
+    postgres_url: str, run: Run, lent: bool
+) -> None:
+    async def story(street: Street | None) -> None:
+        async with building(postgres_url, street=street) as place:
             good, bad, slow = await place.add("echo fine; echo hunter-22 >&2", "echo so far; exit 3", SLOW)
             await place.until(good, lambda state: state == "completed")
             for build in (bad, slow):
@@ -106,6 +119,38 @@ def test_what_commands_say_stands_in_the_record_and_the_exit_code_in_its_message
             (raw,) = await place._one("SELECT execution_logs FROM builds WHERE id = %s", good)
             assert raw["exitCode"] == 0
             assert raw.keys() == {"key", "command", "startTime", "exitCode", "out", "durationMs"}
+
+    with Street() if lent else nullcontext() as street:
+        run(story(street))
+
+
+def test_on_sqlite_too_and_a_cancel_ends_the_command(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "PACE", 0.05)
+    file = tmp_path / "shop.db"
+
+    async def story() -> None:
+        with sqlite3.connect(file, isolation_level=None) as connection:
+            connection.executescript(
+                full_ddl(Plan(shape=read_shape("builds", None, {}, folds=False), dialect="sqlite"))
+            )
+            connection.execute("ALTER TABLE builds ADD script text NOT NULL DEFAULT ''")
+            connection.execute("INSERT INTO builds (script) VALUES (?)", [HELD])
+            table = TableOptions[Build](name="builds", table_name="builds", heartbeat_interval=0.1, stalled_max_age=5)
+            async with TableStore(f"sqlite:///{file}", table) as store, asyncio.timeout(20):
+                worker = Worker(store, CommandHandler[Build](commands), WorkerOptions(poll_interval=0.05))
+                running = asyncio.ensure_future(worker.run())
+                while not (entries := await store.logs(1)) or not entries[0].out:
+                    await SystemClock().sleep(0.01)
+                pid = int(entries[0].out)
+                connection.execute("UPDATE builds SET cancel = 1")
+                while connection.execute("SELECT state FROM builds").fetchone() != ("canceled",):
+                    await SystemClock().sleep(0.01)
+                await asyncio.to_thread(wait_until_gone, pid)
+                (entry,) = await store.logs(1) or []
+                assert entry.out == f"{pid}\n[stopped: its job was canceled]\n"
+                assert entry.exit_code == 128 + 15
+                worker.stop()
+                await running
 
     run(story())
 

@@ -11,7 +11,7 @@ from stowhand.commands import step
 from stowhand.commands.output import Output
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
-from stowhand.errors import ConfigurationError, LogRefused, StoreUnreachable
+from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.lane import Stop
 from stowhand.testing import FakeClock
@@ -41,8 +41,9 @@ def test_an_entry_is_added_at_the_start_updated_once_a_second_and_final_at_the_e
         (final,) = desk.entries
         assert (final.exit_code, final.out, final.duration_ms) == (3, "." * 10 + "!", 63_500)
         assert final.start_time.tzinfo is UTC
+        entry.write("too late")
         await clock.advance(60)
-        assert len(desk.moments) == 6
+        assert (len(desk.moments), desk.entries) == (6, [final])
 
     run(story())
 
@@ -94,25 +95,35 @@ def test_an_update_that_fails_only_warns_and_the_end_is_stored_when_the_store_is
     run(story())
 
 
+@pytest.mark.parametrize("back", [True, False])
 @pytest.mark.parametrize("when", ["beginning", "end"])
-def test_a_beginning_or_an_end_that_cannot_be_stored_makes_the_step_fail_in_bounded_time(run: Run, when: str) -> None:
-    async def story() -> float:
+def test_a_beginning_and_an_end_wait_for_the_store_as_long_as_the_attempt_may_go_on(
+    run: Run, when: str, back: bool
+) -> None:
+    async def story() -> None:
         desk = Desk(clock := FakeClock())
         desk.down = when == "beginning"
 
         async def work() -> None:
             async with step(desk.ctx, "clone", clock=clock):
-                assert when == "end", "no step is begun that nobody can see"
-                desk.down = True
+                assert when == "end" or back, "no step is begun that nobody can see"
+                desk.down = when == "end"
 
         working = asyncio.ensure_future(work())
-        while not working.done():
-            await clock.advance(0.25)
-        with pytest.raises(StoreUnreachable):
-            await working
-        return clock.monotonic()
+        await clock.advance(300)
+        assert not working.done(), "what was done is not thrown away because a log was away"
+        desk.down = not back
+        if not back:
+            desk.ctx.lost = True
+            desk.ctx.cancel("lost")
+            working.cancel()
+        await clock.advance(LAST_TRY + 1)
+        assert working.done()
+        assert working.cancelled() is not back
+        assert [one.exit_code for one in desk.entries] == ([0] if back else [None] * (when == "end"))
+        assert desk.warnings == []
 
-    assert PATIENCE <= run(story()) <= PATIENCE + 2
+    run(story())
 
 
 def test_a_refused_end_makes_the_step_fail_at_once(run: Run) -> None:
@@ -196,6 +207,31 @@ def test_every_way_of_being_stopped_is_told() -> None:
     assert set(_WHY) == {stop.value for stop in Stop} - {Stop.CRASHED.value}
 
 
+def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: Run) -> None:
+    class Slow(Desk):
+        async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+            await self.clock.sleep(0.5)
+            await super().update_execution_log_entry(number, entry)
+
+    async def story() -> None:
+        desk = Slow(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock) as entry:
+                entry.write("a")
+                await clock.sleep(1.2)
+                entry.write("b")
+                await clock.sleep(5)
+
+        working = asyncio.ensure_future(work())
+        await clock.advance(4)
+        assert (desk.entries[0].out, desk.moments) == ("ab", [0, 1.5, 3])
+        working.cancel()
+        await clock.advance(1)
+
+    run(story())
+
+
 @pytest.mark.parametrize("back", [True, False])
 def test_cancelled_while_its_end_is_stored_it_tries_a_little_longer(run: Run, back: bool) -> None:
     async def story() -> None:
@@ -213,6 +249,28 @@ def test_cancelled_while_its_end_is_stored_it_tries_a_little_longer(run: Run, ba
         assert working.cancelled()
         assert desk.entries[0].exit_code == (0 if back else None)
         assert len(desk.warnings) == (0 if back else 1)
+
+    run(story())
+
+
+def test_cancelled_twice_it_waits_no_more_for_a_store_that_hangs(run: Run) -> None:
+    class Hanging(Desk):
+        async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+            await self.clock.sleep(1000)
+
+    async def story() -> None:
+        desk = Hanging(clock := FakeClock())
+
+        async def work() -> None:
+            async with step(desk.ctx, "clone", clock=clock):
+                pass
+
+        working = asyncio.ensure_future(work())
+        await clock.advance(1)
+        for done in (False, True):
+            working.cancel()
+            await clock.settle()
+            assert working.done() is done
 
     run(story())
 

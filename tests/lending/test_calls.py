@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from stowhand.lending_events import LentChanged
 from stowhand.store import ClaimRequest
 from stowhand.testing import FakeClock, MemoryStore
 from tests.lending.conftest import Lend
-from tests.lending.lending import claiming, proof
+from tests.lending.lending import claiming, proof, token_of
 
 
 def test_a_job_is_claimed_kept_and_settled(lend: Lend) -> None:
@@ -94,6 +95,14 @@ def test_a_released_token_claims_nothing_more(lend: Lend) -> None:
     assert client.claim(1, token) == []
     (claim,) = client.claim()
     assert claim["lease"]["job_id"] == job_id
+
+
+def test_an_answer_has_a_hundred_records_at_most(lend: Lend) -> None:
+    lending = lend()
+    store: Any = lending.store
+    lending.do(store.enqueue_many([NewJob(task="t")] * 101))
+    client = lending.client()
+    assert [len(client.claim(1000)), len(client.claim(1000))] == [100, 1]
 
 
 def test_a_claim_waits_until_there_is_work(lend: Lend) -> None:
@@ -345,6 +354,33 @@ def test_due_answers_at_once_or_when_the_bell_rings(lend: Lend) -> None:
     assert time.monotonic() - began < 3
     # Another bell than the one that is known is news at once.
     assert client.post("due", wait=10, bell=due["bell"]).body["bell"] == rung["bell"]
+
+
+@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=10)), ("due", {"wait": 10})])
+def test_requests_that_wait_are_bounded_by_token(
+    lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path, call: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("stowhand.lending.claims.POLLS_OF_A_TOKEN", 1)
+    one, other = token_of(tokens), token_of(tokens)
+    lending = lend()
+    client, second = lending.client(one), lending.client(one)
+
+    def wait() -> None:
+        while second.post(call, **body).status == 429:  # the other client was just asking
+            pass
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while (refused := client.post("claim", **claiming())).status == 200:  # until the other one waits
+        pass
+    refused.refused(429, "too many")
+    assert refused.headers["retry-after"] == "1"
+    client.post("due", wait=1).refused(429, "too many")
+    assert client.post("due").status == 200  # it does not wait
+    assert lending.client(other).claim() == []
+    lending.add()
+    waiting.join()
+    assert client.post("claim", **claiming()).status == 200
 
 
 def test_conditions_are_refused_by_a_store_that_takes_none(lend: Lend) -> None:

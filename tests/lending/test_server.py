@@ -88,7 +88,7 @@ def test_a_certificate_that_cannot_be_used_is_told(
 
 
 @pytest.mark.parametrize(
-    ("hard", "fits", "asked_for"), [(2000, 1000, 1128), (500, 372, 500), (100, 1, 100)], ids=["enough", "few", "none"]
+    ("hard", "fits", "asked_for"), [(2000, 1000, 1512), (800, 288, 800), (100, 1, 100)], ids=["enough", "few", "none"]
 )
 def test_there_are_no_more_connections_than_files(hard: int, fits: int, asked_for: int) -> None:
     code = (

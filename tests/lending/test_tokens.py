@@ -43,7 +43,8 @@ def test_an_expired_and_a_revoked_token_are_refused_in_the_same_words(lend: Lend
     client.post("claim", **claiming()).refused(401, "unauthorized")
 
 
-def test_a_poll_ends_when_its_token_is_revoked(lend: Lend, tokens: Path) -> None:
+@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=10)), ("due", {"wait": 10})])
+def test_a_poll_ends_when_its_token_is_revoked(lend: Lend, tokens: Path, call: str, body: dict[str, Any]) -> None:
     token = token_of(tokens)
     lending = lend()
     TokenFile(tokens).change(lambda known: known)
@@ -55,7 +56,7 @@ def test_a_poll_ends_when_its_token_is_revoked(lend: Lend, tokens: Path) -> None
         lending.add()
 
     threading.Timer(0.1, revoke).start()
-    client.post("claim", **claiming(wait=10)).refused(401, "unauthorized")
+    client.post(call, **body).refused(401, "unauthorized")
 
 
 def test_a_token_made_later_closes_an_open_server_for_good(lend: Lend, tokens: Path) -> None:
@@ -101,6 +102,7 @@ def test_a_look_at_a_job_wants_read_and_its_payload_more(lend: Lend, tokens: Pat
     job_id = lending.add(payload='"secret"')
     answers = {scopes: lending.client(token).get(f"/v1/jobs/{job_id}") for scopes, token in seers.items()}
     answers[("claim",)].refused(403, "out of scope")
+    lending.client(seers[("claim",)]).get("/metrics").refused(403, "out of scope")
     assert (answers[("read",)].body["payload"], answers[("read",)].body["result"]) == ("", None)
     assert answers[("read", "payload")].body["payload"] == '"secret"'
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from stowhand.errors import ConfigurationError
+from stowhand.events import Events, HookFailed, WorkerStarted
 from stowhand.options import WorkerOptions
 from stowhand.resetter import Resetter
 from stowhand.service.run_all import run_all
@@ -76,6 +77,20 @@ def test_it_ends_when_the_workers_have_and_takes_the_resetter_along() -> None:
         await run_all(Worker(store, nothing, WorkerOptions(once=True)), Resetter(store))
 
     asyncio.run(asyncio.wait_for(story(), 5))
+
+
+def test_cancelled_it_stops_all_at_once_and_waits_for_them() -> None:
+    async def story() -> Routine:
+        routine = Routine()
+        supervising = asyncio.ensure_future(run_all(routine))
+        await asyncio.sleep(0.01)
+        supervising.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await supervising
+        return routine
+
+    routine = asyncio.run(asyncio.wait_for(story(), 5))
+    assert (routine.stopped, routine.cancelled) == ([True], False)
 
 
 def test_a_routine_that_ends_by_itself_does_not_end_the_others() -> None:
@@ -176,6 +191,20 @@ def test_a_grace_that_is_none_is_refused(wrong: Any) -> None:
         asyncio.run(run_all(Routine(), grace=wrong))
 
 
+def test_lines_are_written_once_and_only_where_nobody_listens() -> None:
+    async def listeners(*given: Events) -> list[int]:
+        async def nothing(ctx: object, record: object) -> None: ...
+
+        store = MemoryStore()
+        await store.install()
+        await run_all(*(Worker(store, nothing, WorkerOptions(once=True), events=events) for events in given))
+        return [len(events._listeners.get(HookFailed, [])) for events in given]
+
+    shared, heard = Events(), Events()
+    heard.on(WorkerStarted, lambda event: None)
+    assert asyncio.run(asyncio.wait_for(listeners(shared, shared, heard), 5)) == [1, 1, 0]
+
+
 def test_nothing_to_run_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         asyncio.run(run_all())
@@ -212,7 +241,7 @@ def test_a_signal_lets_jobs_end_and_a_second_hands_them_back(seconds: str, signa
             if number == 20:
                 with pytest.raises(subprocess.TimeoutExpired):  # signals close together count as one
                     program.wait(0.6)
-            os.kill(program.pid, signal.SIGTERM)
+            os.kill(program.pid, (signal.SIGTERM, signal.SIGINT)[number % 2])
         rest = program.stdout.read().split("\n")
         assert program.wait(10) == 0
     assert [line for line in rest if line] == says

@@ -142,6 +142,42 @@ async def test_a_post_handle_that_raises_what_is_no_exception_is_told_as_well(er
         assert [event.hook for event in stage.told(HookFailed)] == ["post_handle"] * 2
 
 
+async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_counts() -> None:
+    clock, taken = FakeClock(), set[int]()
+
+    class Counts(Recorder):
+        async def pre_claim(self, ctx: Asking) -> bool:
+            return not taken
+
+        async def pre_handle(self, ctx: Attempt[Job], record: Job) -> None:
+            taken.add(record.id)
+
+        async def post_handle(self, ctx: Attempt[Job], record: Job) -> None:
+            await clock.sleep(3)
+            taken.discard(record.id)
+
+    async with at_work(Counts(), clock=clock, poll_interval=600.0) as stage:
+        await stage.add(count=2)
+        await clock.advance(4)
+        assert len(stage.told(JobStarted)) == 2
+
+
+async def test_forbidden_flags_count_beside_pre_claim() -> None:
+    async with at_work(Recorder(), forbidden_flags=("slow",)) as stage:
+        assert {request.forbidden_flags for request in stage.store.called("claim")} == {("slow",)}
+
+
+async def test_nothing_is_claimed_ahead_for_hooks_that_hold_slots() -> None:
+    class Prepared:
+        async def pre_handle(self, ctx: Attempt[Job], record: Job) -> None: ...
+        async def handle(self, ctx: Attempt[Job], record: Job) -> None: ...
+
+    jobs = [NewJob(task="act")] * 60
+    async with at_work(Prepared(), concurrency=3, jobs=jobs, once=True) as stage:
+        await stage.ended()
+        assert max(request.limit for request in stage.store.called("claim")) == 3
+
+
 async def test_conditions_are_refused_by_a_store_that_takes_none() -> None:
     recorder = Recorder()
     recorder.answers = [Where("priority", "<=", 5)]
@@ -197,7 +233,7 @@ async def test_every_pre_handle_has_its_post_handle_and_that_one_may_wait(how: s
         pairs.append("post")
 
     recorder.pre_handle, recorder.post_handle = before, after  # type: ignore[method-assign]
-    limit = {"job_timeout": 5.0} if how in ("timeout", "unprepared") else {}
+    limit: dict[str, Any] = {"job_timeout": 5.0} if how in ("timeout", "unprepared") else {}
     async with at_work(recorder, clock=clock, grace=1.0, **limit) as stage:
         job_id = await stage.add()
         await clock.advance(2)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.events import Event, Events, JobsReset, StoreRecovered, StoreTrouble
 from stowhand.job import NewJob, State
 from stowhand.resetter import Resetter, ResetterOptions
@@ -67,6 +67,56 @@ async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
         await bench.until(5)
         (told,) = [event for event in bench.said if isinstance(event, JobsReset)]
         assert (told.by, [(job.job_id, job.state) for job in told.jobs]) == ("r", [(1, State.QUEUED)])
+
+
+async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() -> None:
+    clock, empty = FakeClock(), threading.Event()
+    found: list[list[Any]] = [[1], [2], []]
+
+    class Full(FaultyStore):
+        def heart(self) -> Any:
+            heart = super().heart()
+
+            def reset_stalled(slack: float) -> list[Any]:
+                self.before("reset_stalled", slack)
+                if len(found) == 1:
+                    empty.set()
+                return found.pop(0)
+
+            heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
+            return heart
+
+    store = Full(clock)
+    resetter = Resetter(store, ResetterOptions(slack=7.0), clock=clock)
+    running = asyncio.ensure_future(resetter.run())
+    await asyncio.to_thread(empty.wait, 5)
+    resetter.stop()
+    await asyncio.wait_for(running, 5)
+    assert store.called("reset_stalled") == [7.0] * 3
+
+
+@pytest.mark.parametrize("where", ["admit", "check"])
+async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
+    class Unfit(FaultyStore):
+        async def admit(self) -> None:
+            if where == "admit":
+                raise SchemaTooNew("newer")
+
+        def attend(self, attempt: object) -> None: ...
+
+        def heart(self) -> Any:
+            heart = super().heart()
+
+            def check() -> None:
+                raise SchemaTooNew("newer")
+
+            heart.check = check  # type: ignore[method-assign]
+            return heart
+
+    store = Unfit(clock := FakeClock())
+    with pytest.raises(SchemaTooNew):
+        await asyncio.wait_for(Resetter(store, clock=clock).run(), 5)
+    assert len(store.called("reset_stalled")) == (0 if where == "admit" else 1)
 
 
 async def test_an_outage_is_told_and_waited_out() -> None:

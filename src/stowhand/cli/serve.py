@@ -133,7 +133,7 @@ def _load(where: str) -> Store[Any]:
     found: Any = load_object(where, object, default="store")
     if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heart")):
         raise ConfigurationError(
-            f"--app {where}: a {type(found).__qualname__}, not a store; name a TableStore,"
+            f"--app {where}: not a store (its type is {type(found).__qualname__}); name a TableStore,"
             " or lend the queue of an App with -c"
         )
     store: Store[Any] = found

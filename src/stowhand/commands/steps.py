@@ -8,6 +8,7 @@ async with step(ctx, "clone", ["git", "clone", url], redact=[token]) as entry:
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC
@@ -27,9 +28,9 @@ T = TypeVar("T")
 PACE = 1.0
 """Seconds between two updates of an entry, at least."""
 PATIENCE = 30.0
-"""Seconds that the beginning and the end of a step wait for a store that does not answer."""
+"""Seconds that the end of a step which was told to stop waits for a store that does not answer."""
 LAST_TRY = 1.5
-"""The same for the end when the worker stops: it waits no longer for its handlers."""
+"""The same when the worker stops: it waits no longer for its handlers."""
 PAUSES = (0.1, 0.2, 0.5, 1.0)
 """Seconds between tries; the last one again and again."""
 
@@ -52,8 +53,9 @@ async def step(
 ) -> AsyncIterator[Step]:
     """A step of a handler. Without an exit code of its own it ends with 0, or with 1 when the block raises.
 
-    On the worker's loop only. Raises StoreUnreachable when the store stays away longer than PATIENCE, LogRefused when
-    the lease is gone, ConfigurationError; an update on the way that fails is a warning of ``ctx.logger``.
+    On the worker's loop only. Its beginning and its end wait for a store that does not answer, as long as the attempt
+    may go on: what was done is not to be done again because a log was away. An update on the way that fails is a
+    warning of ``ctx.logger``. Raises LogRefused when the lease is gone, ConfigurationError.
     """
     if isinstance(command, str | bytes):
         raise ConfigurationError(f"step {key}: its command is one string; give a list of words")
@@ -69,7 +71,7 @@ async def step(
         raise
     if one.exit_code is None:
         one.exit_code = 0
-    await one.end(PATIENCE)
+    await one.end()
 
 
 class Step:
@@ -90,7 +92,7 @@ class Step:
         self._changed = self._failing = self._over = False
         self._timer: Cancelable | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._deadline = 0.0
+        self._deadline = math.inf
 
     def write(self, text: str | bytes) -> None:
         """Add to the output, redacted; more than the log's limit keeps its end."""
@@ -98,7 +100,6 @@ class Step:
 
     async def begin(self) -> None:
         """Add the entry. One whose reply was lost on the way may stand in the log a second time, without an end."""
-        self._deadline = self._clock.monotonic() + PATIENCE
         await self._see_through(self._add())
 
     def broke(self, error: BaseException) -> None:
@@ -120,7 +121,7 @@ class Step:
             if not self._ctx.lost:  # nobody expects it to be stored then
                 self._warn("its log entry could not be stored", trouble)
 
-    async def end(self, patience: float) -> None:
+    async def end(self, patience: float = math.inf) -> None:
         """Store the final state, after whatever update is on its way."""
         self.output.end()
         self._over = True
@@ -197,7 +198,7 @@ class Step:
         raise cancelled
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Again and again while the store does not answer, until the deadline."""
+        """Again and again while the store does not answer, until the deadline: once told to stop, there is one."""
         pauses = iter(PAUSES)
         while True:
             try:

@@ -103,6 +103,11 @@ class Link:
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
 
+    @property
+    def connected(self) -> bool:
+        """There is a connection, as far as anybody knows."""
+        return self._connection is not None
+
     async def rows(self, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own. Raises what psycopg raises, StoreUnreachable, TimeoutError."""
         async with self.connection() as connection:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from stowhand.errors import ConfigurationError, StowhandError
 
-BACKLOG = 256
-FILES = 128
-"""Open files beside connections: the store's, the program's own, and those just accepted."""
+BACKLOG = 128
+"""Connections that are accepted at a time."""
+FILES = 4 * BACKLOG
+"""Open files beside connections: the store's, the program's own, and those accepted that have not been refused yet."""
 
 
 def is_loopback(host: str) -> bool:

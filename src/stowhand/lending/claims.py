@@ -83,6 +83,7 @@ class Claims:
             await _first(self._bell.until_rung(self._bell.now if bell is None else bell, wait), gone())
         finally:
             self._polls -= Counter({grant.id: 1})
+        self._check_still(grant)
 
     def _request(self, grant: Grant, asked: ClaimAsked) -> ClaimRequest:
         grant.need(Scope.CLAIM)
@@ -142,8 +143,7 @@ class Claims:
     ) -> Sequence[Claim[Any]]:
         end = self._clock.monotonic() + wait
         while not (hung_up.done() or answer.released or answer.calls != number):
-            if not self._still(grant):
-                raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
+            self._check_still(grant)
             # Both are taken before the claim: what happens while it is under way must not be slept over.
             bell, superseded = self._bell.now, asyncio.ensure_future(answer.superseded.wait())
             try:
@@ -156,6 +156,11 @@ class Claims:
             finally:
                 superseded.cancel()
         return []
+
+    def _check_still(self, grant: Grant) -> None:
+        """Raises Refused for a token that was revoked, or has expired, while it waited."""
+        if not self._still(grant):
+            raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
 
     async def _nap(self, tasks: tuple[str, ...] | None) -> float:
         """Seconds until it is worth looking again without being woken; as a worker beside the store would."""

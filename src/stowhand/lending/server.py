@@ -20,7 +20,7 @@ import uvicorn
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.lending.addresses import check_tls, is_loopback, listen, room, said
+from stowhand.lending.addresses import BACKLOG, check_tls, is_loopback, listen, room, said
 from stowhand.lending.app import LendingApp
 from stowhand.lending.bell import NAME, Bell
 from stowhand.lending.bodies import HEADER_BYTES
@@ -188,6 +188,7 @@ def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
         log_level="critical",  # what happens is told as events
         access_log=False,
         server_header=False,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.grace)),
         h11_max_incomplete_event_size=HEADER_BYTES,

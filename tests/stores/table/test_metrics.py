@@ -82,20 +82,20 @@ def test_resets_are_counted_and_what_was_reset_too_often_apart(run: Run, on_sqli
     shop = Shop()
 
     async def story() -> None:
-        on_sqlite.add("orphan")
+        on_sqlite.add("orphan", "foundling")
         on_sqlite.add("killer", num_resets=1)
         table: dict[str, Any] = {"stalled_max_age": 0.2, "heartbeat_interval": 0.05, "max_num_resets": 1}
         async with opened(on_sqlite, **table) as store:
-            assert len(await claimed(store)) == 2
+            assert len(await claimed(store)) == 3
             events = shop.metrics.of_resetter("sweeper", Events())
             resetter = Resetter(store, ResetterOptions(interval=0.05), events=events)
             sampler = shop.metrics.sampler(store, 0.05)
             watch = Watch(on_sqlite)
             await run_all(watch, resetter, sampler)
-            assert shop["queue_total", {"store": "uploads"}] == 1
+            assert shop["queue_total", {"store": "uploads"}] == 2
 
     run(story())
-    assert shop["resetter_resets_total", {"resetter": "sweeper"}] == 1
+    assert shop["resetter_resets_total", {"resetter": "sweeper"}] == 2
     assert shop["resetter_reset_failures_total", {"resetter": "sweeper"}] == 1
     assert shop["resetter_errors_total", {"resetter": "sweeper"}] == 0
 
@@ -107,7 +107,7 @@ class Watch:
         self.place = place
 
     async def run(self) -> None:
-        await until(lambda: sorted(self.place.states()) == ["failed", "queued"])
+        await until(lambda: sorted(self.place.states()) == ["failed", "queued", "queued"])
         await asyncio.sleep(0.2)
 
     def stop(self, *, now: bool = False) -> None:

@@ -91,6 +91,7 @@ def test_durations_are_exact() -> None:
         ({"record": Upload(1, "")}, "give a dataclass, a msgspec.Struct or a pydantic model"),
         ({"record_id": "id"}, "record_id: a str given; give a function"),
         ({"transactional": 1}, "transactional: a int given"),
+        ({"stalled_max_age": 29, "heartbeat_interval": 10}, "3 x 10 s = 30 s"),
         ({"reset_failure_message": ""}, "reset_failure_message: '' given; give a sentence"),
         ({"reset_failure_message": "died \udcff"}, "reset_failure_message: 'died \\udcff' given; give a sentence"),
         ({"notify_channel": ""}, "notify_channel: empty"),

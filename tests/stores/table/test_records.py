@@ -201,6 +201,18 @@ def test_a_moment_may_be_meant_as_text_and_a_dict_has_what_is_stored() -> None:
     assert (made.id, made.queued_at, made.execution_logs[0].start_time) == (str(U), row[1], AT)
     assert records().make(["queued_at"], row[1:2]) == {"queued_at": row[1]}
 
+    class Mixed(pydantic.BaseModel, arbitrary_types_allowed=True):
+        queued_at: str
+        execution_logs: list[ExecutionLogEntry]
+
+    assert records(Mixed).make(["queued_at", "execution_logs"], row[1:]).execution_logs == made.execution_logs
+
+    class Named(msgspec.Struct):
+        id: str
+        queued_at: datetime
+
+    assert records(Named).make(["id", "queued_at"], row[:2]) == Named(str(U), AT)
+
 
 def test_an_error_whose_text_cannot_be_made_is_told_by_its_name() -> None:
     class Nasty(Exception):

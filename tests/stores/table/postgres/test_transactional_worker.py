@@ -14,9 +14,10 @@ from stowhand.events import Event, Events, JobEnded, JobLost, JobsReturned, JobS
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Ended
 from stowhand.options import WorkerOptions
+from stowhand.stores.table import TableStore
 from stowhand.worker import Worker
 from tests.conftest import Run
-from tests.stores.table.postgres.attempts import WRITE, Desk, opened
+from tests.stores.table.postgres.attempts import WRITE, Desk, opened, options
 
 Scene = Callable[[Desk], Awaitable[None]]
 
@@ -166,3 +167,31 @@ def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url
         assert (row["state"], row["num_failures"], await desk.effects()) == ("queued", 0, ["done"])
 
     play(run, shared_url, scene)
+
+
+def test_fewer_connections_than_attempts_slow_it_down_and_no_more(run: Run, shared_url: str) -> None:
+    """Transactions must not take the connection away on which those that got none are given back."""
+
+    async def go() -> None:
+        async with opened(shared_url) as desk:
+            await desk.execute("drop role if exists few")
+            await desk.execute("create role few login connection limit 6")
+            await desk.execute("grant usage on schema public to few; grant all on jobs to few")
+            async with TableStore(shared_url.replace("postgres@", "few@"), options()) as store:
+                few, handled = Desk(shared_url, store, desk.other), asyncio.Event()
+
+                async def handle(_ctx: Attempt[Any], _record: Any) -> None:
+                    await handled.wait()
+
+                await few.execute("insert into jobs (note) select 'n' from generate_series(1, 5)")
+                async with at_work(few, handle, concurrency=6):
+                    await until(lambda: few.execute("select id from jobs where process_after is not null"))
+                    handled.set()
+                    await until(lambda: none_left(few))
+            await desk.execute("drop owned by few; drop role few")
+
+    run(go())
+
+
+async def none_left(desk: Desk) -> bool:
+    return not await desk.execute("select id from jobs where state <> 'completed'")

@@ -92,7 +92,7 @@ async def _claim_one(app: Application) -> Any:
 )
 def test_a_check_is_tried_on_rows_as_a_worker_leaves_them(made: Made, run: Run, rule: str, refused: str) -> None:
     table = PLAIN.replace("TEXT NOT NULL DEFAULT 'a/b.py'", "TEXT NOT NULL").rstrip().removesuffix(");")
-    app = made(f"{table}, name TEXT NOT NULL, long TEXT AS (name || '!'), CHECK ({rule}))")
+    app = made(f"{table}, name TEXT NOT NULL, long TEXT NOT NULL AS (name || '!'), CHECK ({rule}))")
     found = [finding for finding in check(app, run) if "CHECK" in finding.problem]
     told = [(finding.problem.partition("that is ")[2], finding.mend, finding.fatal) for finding in found]
     assert told == ([(refused, "", True)] if refused else [])

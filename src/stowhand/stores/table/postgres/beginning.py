@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from stowhand.database.link import Pool
-from stowhand.errors import LeaseLost, StoreError
+from stowhand.errors import LeaseLost, StoreError, StoreUnreachable
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Cancel, Settlement, settle
 from stowhand.store import Lease
@@ -57,8 +57,15 @@ class Transactions:
 
     async def _hold(self, lease: Lease) -> Hold:
         with self._home.translated():
+            # How an attempt ended may have to be said without its transaction, and where connections are few,
+            # transactions would take them all.
+            await self._desk.settlements.connect()
             async with AsyncExitStack() as stack:
-                connection = await stack.enter_async_context(self._pool.lend("transaction"))
+                try:
+                    connection = await stack.enter_async_context(self._pool.lend("transaction"))
+                except StoreUnreachable:
+                    await self._pool.close()  # what is idle may be what others wait for
+                    raise
                 return Hold(stack.pop_all(), connection, f"record {lease.job_id}")
 
     async def close(self) -> None:

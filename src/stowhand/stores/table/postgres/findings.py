@@ -205,6 +205,12 @@ def _view(facts: Facts, shape: Shape) -> Iterator[Finding]:
         yield Finding(
             f"the view {shown} shows {own} as {column.type}; in the table it is {key.type}: select it unchanged"
         )
+    elif shape.columns["state"] not in facts.view_columns:
+        yield Finding(
+            f"the view {shown} does not show {shape.columns['state']}: no index helps a claim past the records that are"
+            " over; select it, unchanged, under that name",
+            fatal=False,
+        )
     if not view.reachable:
         yield Finding(
             f"{facts.server.user} may not use the schema {view.schema}",

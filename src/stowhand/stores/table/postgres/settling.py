@@ -56,6 +56,12 @@ class Settlements:
             for entry in batch
         ]
 
+    async def connect(self) -> None:
+        """Have a connection, once. Raises StoreUnreachable."""
+        if not self._link.connected:
+            async with self._link.connection():
+                pass
+
     async def close(self) -> None:
         """Let the connection go."""
         await self._link.close()

@@ -1,0 +1,136 @@
+"""Attempts that a store encloses in a transaction: how they end, whatever the transaction says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreUnreachable
+from stowhand.events import JobEnded, JobStarted, JobUnknown
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Ended, Retry, Settlement, settle
+from stowhand.store import Verdict
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, at_work, nothing, taking
+
+
+class Enclosing(FaultyStore):
+    """Every attempt has a transaction, which can be made to fail as the rest of the store."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.recorded: Settlement | None = None
+        self.busy = 0
+
+    async def admit(self) -> None: ...
+
+    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None]:
+        return self._around(attempt)
+
+    @asynccontextmanager
+    async def _around(self, attempt: Attempt[Any]) -> AsyncIterator[None]:
+        self.before("begin")
+        attempt.transaction = Enclosed(self, attempt)
+        yield
+
+
+class Enclosed:
+    def __init__(self, store: Enclosing, attempt: Attempt[Any]) -> None:
+        self.store, self.attempt = store, attempt
+        self.recorded = store.recorded
+
+    async def settle(self, settlement: Settlement) -> Verdict:
+        self.store.before("commit")
+        if "commit" in self.store.gates:
+            await self.store.gates["commit"].wait()
+        if self.store.busy:
+            self.store.busy -= 1
+            return Verdict.BUSY
+        (verdict,) = await self.store.settle([(self.attempt.lease, self.recorded or settlement)])
+        return verdict
+
+    async def rollback(self) -> None:
+        self.store.before("rollback")
+
+
+async def test_an_end_that_nobody_knows_is_told_and_holds_nobody_up() -> None:
+    store = Enclosing(clock := FakeClock())
+    async with at_work(nothing, clock=clock, store=store) as stage:
+        store.down.add("commit")
+        await stage.does()
+        assert (len(stage.told(JobUnknown)), stage.told(JobEnded)) == (1, [])
+        store.down.clear()
+        assert (await stage.does()).state is State.COMPLETED
+        stage.worker.stop()
+        assert await stage.ended() < 1
+
+
+async def test_the_event_says_what_stands_in_the_record() -> None:
+    store = Enclosing(clock := FakeClock())
+    store.recorded = settle(Retry("could not be committed"), attempts=1, max_attempts=5, backoff=lambda n: 60.0)
+    async with at_work(nothing, clock=clock, store=store) as stage:
+        assert (await stage.does()).state is State.ERRORED
+        assert [(told.ended, told.error) for told in stage.told(JobEnded)] == [(Ended.RETRY, "could not be committed")]
+
+
+async def test_one_that_is_busy_is_ended_again_in_its_own_transaction() -> None:
+    store = Enclosing(clock := FakeClock())
+    store.busy = 2
+    async with at_work(nothing, clock=clock, store=store) as stage:
+        assert (await stage.does(seconds=2)).state is State.COMPLETED
+        assert len(store.called("commit")) == 3
+
+
+async def test_the_slot_is_held_until_the_transaction_has_ended() -> None:
+    store = Enclosing(clock := FakeClock())
+    store.gates["commit"] = asyncio.Event()
+    async with at_work(taking(clock, 1), clock=clock, store=store, concurrency=2) as stage:
+        await stage.add(count=5)
+        await clock.advance(5)
+        assert len(stage.told(JobStarted)) == 2
+        store.gates["commit"].set()
+        await clock.advance(5)
+        assert len(stage.told(JobEnded)) == 5
+
+
+async def test_what_is_not_ended_is_rolled_back_and_handed_back() -> None:
+    store = Enclosing(clock := FakeClock())
+    async with at_work(taking(clock, 1000), clock=clock, store=store, grace=1.0) as stage:
+        job_id = await stage.add()
+        await clock.advance(1)
+        store.down.add("rollback")
+        stage.worker.stop()
+        await stage.ended()
+        assert len(store.called("rollback")) == 1
+        assert (stage.row(job_id).state, stage.row(job_id).attempts) == (State.QUEUED, 0)
+
+
+async def test_an_attempt_that_could_not_be_enclosed_is_not_begun_and_costs_nothing() -> None:
+    store = Enclosing(clock := FakeClock())
+    ran: list[int] = []
+
+    async def act(ctx: Attempt[Job]) -> None:
+        ran.append(ctx.lease.job_id)
+
+    async with at_work(act, clock=clock, store=store) as stage:
+        store.down.add("begin")
+        job = await stage.does()
+        assert (job.state, job.attempts, ran) == (State.QUEUED, 0, [])
+        store.down.clear()
+        await clock.advance(5)
+        assert (await stage.job(job.id)).state is State.COMPLETED
+
+
+async def test_a_store_that_does_not_admit_a_worker_ends_it_before_a_claim() -> None:
+    class Unfit(Enclosing):
+        async def admit(self) -> None:
+            raise StoreUnreachable("not like this")
+
+    store = Unfit(clock := FakeClock())
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")]) as stage:
+        assert isinstance(stage.ending.exception(), StoreUnreachable)
+        assert store.called("claim") == []
