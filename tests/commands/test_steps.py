@@ -8,7 +8,7 @@ from datetime import UTC
 import pytest
 
 from stowhand.commands import step
-from stowhand.commands.output import Output
+from stowhand.commands.output import LAST_BYTES, Output
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
 from stowhand.errors import ConfigurationError, LogRefused
@@ -67,6 +67,19 @@ def test_without_a_code_of_its_own_it_ends_with_0_or_1_and_its_error(run: Run) -
         ]
 
     run(story())
+
+
+def test_where_a_long_error_is_cut_no_half_of_a_secret_is_left(run: Run) -> None:
+    secret = "hunter-22-" * 500
+
+    async def story() -> str:
+        desk = Desk(clock := FakeClock())
+        with pytest.raises(ValueError, match="no"):
+            async with step(desk.ctx, "bad", redact=[secret], clock=clock):
+                raise ValueError(f"no {secret} {'x' * 30_000} {secret}")
+        return desk.entries[0].out
+
+    assert "hunter" not in run(story())
 
 
 def test_an_update_that_fails_only_warns_and_the_end_is_stored_when_the_store_is_back(run: Run) -> None:
@@ -378,3 +391,18 @@ def test_a_character_that_is_half_here_is_not_shown_yet() -> None:
     output.feed(b"\xff\xe2")
     output.end()
     assert output.text == "naïve ☃\ufffd\ufffd"
+
+
+def test_what_is_held_back_as_the_beginning_of_a_secret_is_shown_at_the_end() -> None:
+    output = Output(Redactor(["hunter-22"]))
+    output.feed(b"a hun")
+    assert output.text == "a "
+    output.end()
+    assert output.text == "a hun"
+
+
+def test_the_last_lines_are_few_and_short() -> None:
+    output = Output(Redactor())
+    output.feed(b"".join(b"%d %s\n" % (number, b"x" * 1000) for number in range(30)))
+    assert [line.split()[0] for line in output.last_lines[1:]] == ["26", "27", "28", "29"]
+    assert sum(map(len, output.last_lines)) <= LAST_BYTES

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from stowhand.events import Event, Events, JobsReset
+from stowhand.events import Event, Events, JobsReset, StoreTrouble
 from stowhand.job import NewJob
 from stowhand.lending.server import LendingOptions, LendingServer, running
 from stowhand.lending.token_file import TokenFile, TokenRecord, new_token
@@ -23,7 +23,7 @@ from stowhand.lending_events import LentChanged, RequestAnswered, TokensTrouble,
 from stowhand.store import Store
 
 T = TypeVar("T")
-KINDS = (LentChanged, RequestAnswered, TokensTrouble, WrongTokens)
+KINDS = (LentChanged, RequestAnswered, StoreTrouble, TokensTrouble, WrongTokens)
 
 
 class Reply:

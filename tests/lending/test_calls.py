@@ -105,6 +105,31 @@ def test_an_answer_has_a_hundred_records_at_most(lend: Lend) -> None:
     assert [len(client.claim(1000)), len(client.claim(1000))] == [100, 1]
 
 
+def test_records_that_would_make_an_answer_too_large_go_back_unspent(
+    lend: Lend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.lending.claims.ANSWER_BYTES", 2500)
+    lending = lend()
+    ids = [lending.add(payload=json.dumps("x" * size)) for size in (100, 100, 5000)]
+    client, token = lending.client(), str(uuid.uuid4())
+    claims = client.claim(3, token)
+    assert [claim["lease"]["job_id"] for claim in claims] == ids[:2]
+    assert client.claim(3, token) == claims
+    store: Any = lending.store
+    left = lending.do(store.get(ids[2]))
+    assert (left.state, left.attempts) == ("queued", 0)
+    assert [claim["lease"]["job_id"] for claim in client.claim(3)] == ids[2:]  # alone, however large
+
+
+def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    lending = lend()
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    monkeypatch.setattr("stowhand.lending.heart_thread.CROWD", 0)
+    client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
+
+
 def test_a_claim_waits_until_there_is_work(lend: Lend) -> None:
     lending = lend()
     client = lending.client()

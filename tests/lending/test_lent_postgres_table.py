@@ -18,6 +18,7 @@ import pytest
 from stowhand.commands import Command, CommandHandler
 from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError, InvalidJob, StoreError
+from stowhand.events import StoreTrouble
 from stowhand.handler import Attempt
 from stowhand.job import State
 from stowhand.options import WorkerOptions
@@ -27,6 +28,8 @@ from stowhand.stores.http import HttpOptions, HttpStore
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.worker import Worker
 from tests.conftest import Run
+from tests.lending.conftest import Lend
+from tests.lending.lending import claiming
 from tests.lending.tokens import make_token
 from tests.support.lent import Street
 
@@ -191,6 +194,19 @@ def test_a_handler_far_away_puts_its_own_record_back_and_no_other(run: Run, uplo
     )
     assert [row[:3] for row in rows] == [("a", "completed", 0), ("b", "queued", 0), ("c", "queued", 0)], rows
     assert [row[3] for row in rows[1:]] == pytest.approx([3600, 7200], abs=60)
+
+
+def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend, uploads: Uploads) -> None:
+    lending = lend(TableStore(uploads.url, TableOptions(name="uploads", table_name="uploads")))
+    client = lending.client()
+    for column, op, value in (("nothing", "=", 1), ("size", "<", "much"), ("path", "=", "a\0")):
+        reply = client.post("claim", **claiming(conditions=[{"column": column, "op": op, "value": value}]))
+        assert f"cannot compare so ({column})" in reply.refused(400, "malformed")
+        assert b"postgres" not in reply.raw
+    assert [event.doing for event in lending.heard(StoreTrouble)] == ["claim"] * 3
+    uploads.sql("DROP TABLE uploads")
+    client.post("claim", **claiming()).refused(503, "unreachable")
+    assert "uploads" in lending.heard(StoreTrouble)[-1].error
 
 
 def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: Run, uploads: Uploads) -> None:

@@ -22,9 +22,11 @@ from stowhand.errors import (
     OutcomeUnknown,
     SchemaError,
     StoreError,
+    StoreUnreachable,
 )
-from stowhand.events import Events
+from stowhand.events import Events, StoreTrouble
 from stowhand.lending import grants
+from stowhand.lending.bell import NAME
 from stowhand.lending.bodies import check_head, read
 from stowhand.lending.doorkeeper import Doorkeeper
 from stowhand.lending.grants import Grant
@@ -44,6 +46,8 @@ CALLS = (
     *("claim", "heartbeat", "settle", "release", "logs", "enqueue", "due", "terms", "jobs"),
     *("healthz", "readyz", "metrics"),
 )
+_TOLD = (StoreUnreachable, LeaseLost, LogRefused)
+"""An outage is told by those loops that meet it first; the others are no trouble of the store's."""
 Endpoint = Callable[[Request, Grant], Awaitable[Response]]
 
 
@@ -197,6 +201,9 @@ class LendingApp:
 
     def _reply_to(self, error: Exception, scope: Scope) -> Response:
         refused = _refused(error)
+        trouble = error.__cause__ if isinstance(error, Refused) else error
+        if isinstance(trouble, StoreError) and not isinstance(trouble, _TOLD):
+            self._events.emit(StoreTrouble(NAME, _call_of(scope), str(trouble), RETRY_AFTER))
         if refused is None:
             self._events.emit(RequestBroken(_call_of(scope), "".join(traceback.format_exception(error))))
             refused = Refused(Kind.BROKEN, "the server has a bug; its log says more", "tell whoever runs the server")

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import Clock
-from stowhand.errors import StoreError
+from stowhand.errors import SchemaError, StoreError, StoreUnreachable
 from stowhand.lending.answers import Answer, Answers, Sent
 from stowhand.lending.bell import POLLING, Bell
 from stowhand.lending.grants import Grant, Scope
@@ -30,6 +30,8 @@ from stowhand.wire import LONGEST_WAIT, ClaimAsked, Kind
 
 MOST_RECORDS = 100
 """In one answer."""
+ANSWER_BYTES = 4 * 1024 * 1024
+"""Of records in one answer, which must arrive within the client's time for a call. One goes, however large it is."""
 LONGEST_LEASE = 86_400.0
 POLLS_OF_A_TOKEN = 256
 """Requests that wait at a time."""
@@ -127,8 +129,11 @@ class Claims:
             if claims and (hung_up.done() or answer.released) and answer.calls == number:
                 await self._hand_back([claim.lease for claim in claims])
                 return []
-            self._answers.remember(request.token, sent)
-            return sent
+            fits = _fitting(sent)
+            self._answers.remember(request.token, sent[:fits])
+            if fits < len(sent):
+                await self._hand_back([one.lease for one in sent[fits:]])
+            return sent[:fits]
         finally:
             hung_up.cancel()
 
@@ -147,7 +152,7 @@ class Claims:
             # Both are taken before the claim: what happens while it is under way must not be slept over.
             bell, superseded = self._bell.now, asyncio.ensure_future(answer.superseded.wait())
             try:
-                claims = await self._store.claim(request) if request.limit and request.tasks != () else []
+                claims = await self._claim(request) if request.limit and request.tasks != () else []
                 left = end - self._clock.monotonic()
                 if claims or left <= 0 or self._bell.stopped:
                     return claims
@@ -156,6 +161,21 @@ class Claims:
             finally:
                 superseded.cancel()
         return []
+
+    async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
+        try:
+            return await self._store.claim(request)
+        except (StoreUnreachable, SchemaError):
+            raise
+        except StoreError as error:
+            if not request.conditions:
+                raise
+            # The client's mistake, though only the database could tell. It is not repeated as if the store were away.
+            columns = ", ".join(dict.fromkeys(condition.column for condition in request.conditions))
+            raise malformed(
+                f"conditions: the lent store cannot compare so ({columns[:200]})",
+                "compare columns that are there with values of their type; the server's log says more",
+            ) from error
 
     def _check_still(self, grant: Grant) -> None:
         """Raises Refused for a token that was revoked, or has expired, while it waited."""
@@ -182,6 +202,16 @@ class Claims:
         """Unspent. What is busy, or cannot be handed back now, comes back when its lease ends."""
         with suppress(StoreError):
             await self._heart.call(lambda heart: heart.release(leases))
+
+
+def _fitting(sent: Sequence[Sent]) -> int:
+    """How many of them go out together."""
+    size = 0
+    for place, one in enumerate(sent):
+        size += len(one.body)
+        if place and size > ANSWER_BYTES:
+            return place
+    return len(sent)
 
 
 async def _first(*ends: Awaitable[Any]) -> None:
