@@ -158,7 +158,8 @@ def test_whoever_sends_nothing_is_cut_off(lend: Lend) -> None:
         assert b" 408 " in read_all(sock)
 
 
-def test_whoever_does_not_read_a_reply_is_cut_off(lend: Lend) -> None:
+def test_whoever_does_not_read_a_reply_is_cut_off(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.lending.claims.ANSWER_BYTES", 2**24)  # more than sockets hold
     lending = lend(read_timeout=0.1)
     for _ in range(12):
         lending.add(payload=json.dumps("x" * 900_000))

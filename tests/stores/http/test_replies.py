@@ -311,7 +311,7 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
 
 def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
     async def go(server: Canned) -> None:
-        store = HttpStore(server.url, HttpOptions(timeout=0.3))
+        store = HttpStore(server.url, HttpOptions(timeout=1.5))
         calls = [store.enqueue(NewJob(task="t")) for _ in range(CONNECTIONS + 3)]
         ends = await asyncio.gather(*calls, return_exceptions=True)
         unsent = [str(error) for error in ends if isinstance(error, StoreUnreachable)]

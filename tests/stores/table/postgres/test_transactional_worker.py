@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+import pytest
 
 from stowhand.clock import stopwatch
+from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReturned, JobStarted
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Ended
 from stowhand.options import WorkerOptions
+from stowhand.store import Verdict
 from stowhand.stores.table import TableStore
 from stowhand.worker import Worker
 from tests.conftest import Run
@@ -169,28 +172,59 @@ def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url
     play(run, shared_url, scene)
 
 
+@asynccontextmanager
+async def few_connections(url: str) -> AsyncIterator[Desk]:
+    """As somebody who may have six, three of which are for transactions."""
+    async with opened(url) as desk:
+        await desk.execute("drop role if exists few")
+        await desk.execute("create role few login connection limit 6")
+        await desk.execute("grant usage on schema public to few")
+        await desk.execute("grant all on all tables in schema public to few")
+        await desk.execute("grant all on all sequences in schema public to few")
+        few = url.replace("postgres@", "few@")
+        async with TableStore(few, options()) as store:
+            yield Desk(few, store, desk.other)
+        await desk.execute("drop owned by few; drop role few")
+
+
 def test_fewer_connections_than_attempts_slow_it_down_and_no_more(run: Run, shared_url: str) -> None:
     """Transactions must not take the connection away on which those that got none are given back."""
 
     async def go() -> None:
-        async with opened(shared_url) as desk:
-            await desk.execute("drop role if exists few")
-            await desk.execute("create role few login connection limit 6")
-            await desk.execute("grant usage on schema public to few; grant all on jobs to few")
-            async with TableStore(shared_url.replace("postgres@", "few@"), options()) as store:
-                few, handled = Desk(shared_url, store, desk.other), asyncio.Event()
+        async with few_connections(shared_url) as few:
+            handled = asyncio.Event()
 
-                async def handle(_ctx: Attempt[Any], _record: Any) -> None:
-                    await handled.wait()
+            async def handle(_ctx: Attempt[Any], _record: Any) -> None:
+                await handled.wait()
 
-                await few.execute("insert into jobs (note) select 'n' from generate_series(1, 5)")
-                async with at_work(few, handle, concurrency=6):
-                    await until(lambda: few.execute("select id from jobs where process_after is not null"))
-                    handled.set()
-                    await until(lambda: none_left(few))
-            await desk.execute("drop owned by few; drop role few")
+            await few.execute("insert into jobs (note) select 'n' from generate_series(1, 5)")
+            async with at_work(few, handle, concurrency=6):
+                await until(lambda: few.execute("select id from jobs where process_after is not null"))
+                handled.set()
+                await until(lambda: none_left(few))
 
     run(go())
+
+
+def test_idle_connections_make_way_where_there_are_too_few(run: Run, shared_url: str) -> None:
+    async def go() -> None:
+        async with few_connections(shared_url) as few:
+            async with few.attempt(), few.attempt(), few.attempt():
+                pass
+            await few.execute("update jobs set state = 'failed'")
+            claim = await few.claim()
+            backend: Any = few.store._backend
+            await backend._settlements.close()
+            async with await psycopg.AsyncConnection.connect(few.url):
+                with pytest.raises(StoreUnreachable):
+                    await few.run(writes_one, claim)
+                assert (await few.run(writes_one, claim))[0] is Verdict.SETTLED
+
+    run(go())
+
+
+async def writes_one(attempt: Attempt[Any]) -> None:
+    await attempt.connection.execute(WRITE, (1, "done"))
 
 
 async def none_left(desk: Desk) -> bool:

@@ -57,14 +57,14 @@ class Transactions:
 
     async def _hold(self, lease: Lease) -> Hold:
         with self._home.translated():
-            # How an attempt ended may have to be said without its transaction, and where connections are few,
-            # transactions would take them all.
-            await self._desk.settlements.connect()
             async with AsyncExitStack() as stack:
                 try:
+                    # How an attempt ended may have to be said without its transaction, and where connections are few,
+                    # transactions would take them all.
+                    await self._desk.settlements.connect()
                     connection = await stack.enter_async_context(self._pool.lend("transaction"))
                 except StoreUnreachable:
-                    await self._pool.close()  # what is idle may be what others wait for
+                    await self._pool.close()  # what is idle may be in the way
                     raise
                 return Hold(stack.pop_all(), connection, f"record {lease.job_id}")
 
