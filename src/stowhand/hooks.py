@@ -44,7 +44,8 @@ class Hooks:
         """A slot is taken from the claim to the end of post_handle; so nothing is claimed ahead."""
         self.handle: Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]] = handler.handle
         waited_for = self._attend is not None or self.holds_slots or self._retryable is not None
-        self.bare = not waited_for and not events.wants(HookRan) and inspect.iscoroutinefunction(handler.handle)
+        gives = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
+        self.bare = gives and not waited_for and not events.wants(HookRan)
         """None of this stands around the handler."""
         if not self.bare:
             self.handle = self._handle

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from stowhand import program
-from stowhand.clock import SystemClock, sleep_blocking
+from stowhand.clock import SystemClock, sleep_blocking, stopwatch
 from stowhand.commands import Command, CommandHandler, handler, steps
 from stowhand.commands.command import KEPT_VARIABLES
 from stowhand.errors import ConfigurationError
@@ -333,10 +333,12 @@ def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_starte
 
     async def story() -> None:
         made = CommandHandler[Any](lambda record: [sh(f"sleep 300 & echo $! >{told}.new; mv {told}.new {told}; wait")])
+        others = set(psutil.Process().children())  # a server of other tests
         running = asyncio.ensure_future(made.handle(desk.ctx, {}))
-        while not psutil.Process().children():  # noqa: ASYNC110 - one turn of the loop at a time
+        while set(psutil.Process().children()) <= others:  # noqa: ASYNC110 - one turn of the loop at a time
             await asyncio.sleep(0)
-        while not told.exists():  # a loop that is busy: it runs, and asyncio has not yet heard of it
+        end = stopwatch() + 10
+        while not told.exists() and stopwatch() < end:  # a loop that is busy: it runs, and asyncio has not heard of it
             sleep_blocking(0.01)
         desk.ctx.cancel("canceled")
         running.cancel()

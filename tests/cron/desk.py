@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from stowhand import cron_events
 from stowhand import events as all_events
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.item import ParsedItem
@@ -23,7 +24,12 @@ from stowhand.store import StoreOptions
 from stowhand.testing import FakeClock, MemoryStore
 
 E = TypeVar("E", bound=Event)
-KINDS = [kind for kind in vars(all_events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+KINDS = [
+    kind
+    for module in (all_events, cron_events)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Event)
+]
 
 
 class Paper(MemoryStore):

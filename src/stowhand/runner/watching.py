@@ -186,6 +186,9 @@ class _Run:
 class WatchedHandler:
     """A handler whose attempts are watched, as long as somebody listens to them."""
 
+    gives_coroutines = True
+    """``handle`` is no coroutine function, but gives nothing else: a worker runs it as it is."""
+
     def __init__(self, inner: TaskHandler, watch: Watch) -> None:
         self._inner, self._watch = inner, watch
         self.policy, self.encode = inner.policy, inner.encode
