@@ -61,7 +61,7 @@ def test_for_people_there_is_a_table(tmp_path: Path) -> None:
 
 
 def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    options = ["--json", "--only", "drain", "--jobs", "5000", "--runs", "1"]  # enough to be interrupted in
+    options = ["--json", "--only", "drain", "--jobs", "30000", "--runs", "1"]  # enough to be interrupted in
     command = [*COMMAND, "-c", f"sqlite:///{tmp_path}/mine.db", *options]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as bench:
         assert bench.stdout is not None

@@ -135,18 +135,6 @@ def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(
     run(go())
 
 
-def test_a_handler_that_waits_for_long_keeps_its_lock(run: Run, shared_url: str) -> None:
-    async def waits(attempt: Attempt[Any]) -> None:
-        await write("done")(attempt)
-        await asyncio.sleep(1.4)
-
-    async def go() -> None:
-        async with opened(shared_url, stalled_max_age=1.0, heartbeat_interval=0.3) as desk:
-            assert (await desk.run(waits))[1]["state"] == "completed"
-
-    run(go())
-
-
 def test_a_blocked_loop_loses_the_lock_as_it_would_lose_a_lease(run: Run, shared_url: str) -> None:
     async def blocks(attempt: Attempt[Any]) -> None:
         await write("half")(attempt)
