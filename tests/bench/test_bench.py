@@ -60,10 +60,15 @@ def test_for_people_there_is_a_table(tmp_path: Path) -> None:
     assert "24 jobs at once" in done.stdout
 
 
+def heed() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     options = ["--json", "--only", "drain", "--jobs", "30000", "--runs", "1"]  # enough to be interrupted in
     command = [*COMMAND, "-c", f"sqlite:///{tmp_path}/mine.db", *options]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as bench:
+    # A suite that a shell has put into the background ignores SIGINT, and so would what it starts.
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as bench:
         assert bench.stdout is not None
         assert "drain, 1 process" in bench.stdout.readline()
         workers = psutil.Process(bench.pid).children(recursive=True)
