@@ -15,9 +15,9 @@ from tests.chaos.nemesis import Fault, Fleet, plan
 from tests.chaos.test_chaos import restart, terminate_backend
 from tests.support.servers import PostgresServer
 
-RECORDS = 500
+RECORDS = 900
 KILLS, FREEZES, TERMINATED = 5, 2, 6
-FIRST_FAULT, LAST_FAULT, DEADLINE = 1.0, 5.5, 60.0
+FIRST_FAULT, LAST_FAULT, DEADLINE = 1.5, 8.0, 60.0
 TABLES = """
 create table records (
   id bigserial primary key, state text not null default 'queued', failure_message text,
