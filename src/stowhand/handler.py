@@ -11,14 +11,12 @@ from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 import msgspec
 
 from stowhand.attempt_logger import AttemptLogger
-from stowhand.conditions import Condition
 from stowhand.errors import ConfigurationError, LeaseLost
 from stowhand.job import NewJob
 from stowhand.lifecycle import Backoff, Outcome, Settlement
 from stowhand.store import Claim, Lease, Verdict
 
 R = TypeVar("R")
-Conditions = bool | Condition | tuple[Condition, ...] | list[Condition]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,13 +58,18 @@ class Judge:
             outcome,
             attempts=claim.attempts,
             max_attempts=claim.max_attempts,
-            backoff=backoff or self._policy(claim).backoff or self._default.backoff or natural,
+            backoff=backoff or (lambda attempts: self._wait(claim, attempts)),
             result=result,
             then=tuple(attempt.then),
         )
         if not settlement.delay <= LONGEST_DELAY:
             raise ValueError(f"the backoff of attempt {claim.attempts} gave {settlement.delay} s")
         return settlement
+
+    def _wait(self, claim: Claim[Any], attempts: int) -> float:
+        """Seconds before the next attempt. Asked for a retry alone: a policy that fails changes no other end."""
+        backoff = self._policy(claim).backoff or self._default.backoff or natural
+        return backoff(attempts)
 
     def _encoded(self, claim: Claim[Any], result: object) -> str | None:
         """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""

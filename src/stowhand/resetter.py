@@ -16,16 +16,15 @@ import msgspec
 from stowhand import limits
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
-from stowhand.events import Events, JobsReset, StoreRecovered, StoreTrouble
+from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.handler import Attendant
 from stowhand.options import LONGEST, NAME_LIMIT, check_made
-from stowhand.store import Heart, Store
-from stowhand.sweep import ROUNDS
+from stowhand.store import Store
+from stowhand.sweep import Sweep
 
 STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter is to stop."""
 CLOSE_PATIENCE = 1.0
-MAINTAIN_EVERY = 600.0
 
 
 class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +78,6 @@ class Resetter:
         self._store, self._clock = store, clock or SystemClock()
         self._stopping = asyncio.Event()
         self._failures = 0
-        self._maintained = float("-inf")
 
     async def run(self) -> None:
         """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
@@ -88,7 +86,16 @@ class Resetter:
         heart = self._store.heart()
         # Of its own: what hangs there keeps nobody else's thread, and the heart is closed behind it, not under it.
         thread = ThreadPoolExecutor(1, "stowhand resetter")
-        looking = asyncio.ensure_future(self._looks(heart, thread))
+        sweep = Sweep(
+            heart,
+            self.events,
+            self._clock,
+            name=self.options.name,
+            interval=0.0,  # ``_rest`` says when
+            slack=self.options.slack,
+            is_over=self._stopping.is_set,
+        )
+        looking = asyncio.ensure_future(self._looks(sweep, thread))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -102,28 +109,18 @@ class Resetter:
             thread.shutdown(wait=False)
             await asyncio.wait((closing,), timeout=CLOSE_PATIENCE)
 
-    async def _looks(self, heart: Heart, thread: Executor) -> None:
+    async def _looks(self, sweep: Sweep, thread: Executor) -> None:
         while not self._stopping.is_set():
-            await self._look(heart, thread)
+            await self._look(sweep, thread)
             await self._rest()
 
     def stop(self, *, now: bool = False) -> None:
         """End soon. Harmless when repeated. On the resetter's own loop."""
         self._stopping.set()
 
-    async def _look(self, heart: Heart, thread: Executor) -> None:
-        run = asyncio.get_running_loop().run_in_executor
+    async def _look(self, sweep: Sweep, thread: Executor) -> None:
         try:
-            for _ in range(ROUNDS):
-                found = await run(thread, heart.reset_stalled, self.options.slack)
-                if found:
-                    self.events.emit(JobsReset(tuple(found), self.options.name))
-                if not found or self._stopping.is_set():
-                    break
-            if self._clock.monotonic() - self._maintained >= MAINTAIN_EVERY:
-                await run(thread, heart.check)
-                await run(thread, heart.maintain)
-                self._maintained = self._clock.monotonic()
+            await asyncio.get_running_loop().run_in_executor(thread, lambda: sweep.tick(working=True))
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stowhand.clock import Clock
 from stowhand.events import Events, JobsReset
@@ -18,13 +18,24 @@ ROUNDS = 20
 class Sweep:
     """``tick`` when you like; it does its work when its time has come. Blocking: for a thread that may block.
 
-    ``slack`` seconds are granted beyond a lease's end: one beat.
+    ``interval``: seconds between two looks; 0: each tick is one. ``slack`` seconds are granted beyond a lease's end:
+    one beat. When it ``is_over``, a look ends with the page under way.
     """
 
-    def __init__(self, heart: Heart, events: Events, clock: Clock, *, name: str, interval: float, slack: float) -> None:
+    def __init__(
+        self,
+        heart: Heart,
+        events: Events,
+        clock: Clock,
+        *,
+        name: str,
+        interval: float,
+        slack: float,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._name = name
         self._heart, self._events, self._clock = heart, events, clock
-        self._interval, self._slack = interval, slack
+        self._interval, self._slack, self._is_over = interval, slack, is_over
         self._last = float("-inf")
         self._maintained = self._checked = float("-inf")
 
@@ -36,7 +47,7 @@ class Sweep:
         for _ in range(ROUNDS):
             found = self._heart.reset_stalled(self._slack)
             self.tell(found)
-            if not found:
+            if not found or self._is_over():
                 break
         self._last = now
         if now - self._checked >= CHECK_EVERY:

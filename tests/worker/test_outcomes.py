@@ -334,6 +334,43 @@ async def test_a_policy_that_fails_costs_an_attempt_and_not_the_worker() -> None
         assert "in the policy" in str(job.last_error)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "state", "said"),
+    [
+        (Poison("no good"), State.FAILED, "no good"),
+        (Fail("never"), State.FAILED, "never"),
+        (Cancel("not wanted"), State.CANCELED, "not wanted"),
+        (Snooze(60), State.QUEUED, None),
+        (Complete("a result"), State.COMPLETED, None),
+        (Retry("later", after=60), State.ERRORED, "later"),
+    ],
+)
+async def test_a_policy_is_not_asked_how_long_to_wait_where_nobody_waits_for_its_word(
+    outcome: Outcome | Poison, state: State, said: str | None
+) -> None:
+    class BreaksMeanwhile:
+        """Its policy gives the timeout, and fails from then on."""
+
+        begun = False
+
+        async def handle(self, attempt: Attempt[Job], job: Job) -> object:
+            self.begun = True
+            if isinstance(outcome, Poison):
+                raise outcome
+            return outcome
+
+        def policy(self, claim: Claim[Job]) -> Policy:
+            if self.begun:
+                raise ZeroDivisionError("in the policy")
+            return Policy()
+
+    async with at_work(BreaksMeanwhile()) as stage:
+        job = await stage.does()
+        assert job.state is state
+        assert (said or "") in (job.last_error or "")
+        assert "in the policy" not in (job.last_error or "")
+
+
 async def test_what_a_handler_leaves_in_then_is_enqueued_with_its_completion() -> None:
     async def first(attempt: Attempt[Job]) -> None:
         attempt.then.append(NewJob(task="second"))

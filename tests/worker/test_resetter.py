@@ -37,11 +37,11 @@ class Bench:
 
 
 @asynccontextmanager
-async def at_work(**options: Any) -> AsyncIterator[Bench]:
+async def at_work(kind: type[FaultyStore] = FaultyStore, **options: Any) -> AsyncIterator[Bench]:
     clock, said, events = FakeClock(), list[Event](), Events()
-    store = FaultyStore(clock)
-    for kind in (JobsReset, StoreTrouble, StoreRecovered):
-        events.on(kind, said.append)
+    store = kind(clock)
+    for told in (JobsReset, StoreTrouble, StoreRecovered):
+        events.on(told, said.append)
     resetter = Resetter(store, ResetterOptions(name="r", **options), clock=clock, events=events)
     bench = Bench(store, clock, resetter, said)
     yield bench
@@ -93,6 +93,47 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
     resetter.stop()
     await asyncio.wait_for(running, 5)
     assert store.called("reset_stalled") == [7.0] * 3
+
+
+async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() -> None:
+    begun, go_on, told = threading.Event(), threading.Event(), list[Event]()
+
+    class Endless(FaultyStore):
+        def heart(self) -> Any:
+            heart = super().heart()
+
+            def reset_stalled(slack: float) -> list[Any]:
+                self.before("reset_stalled", slack)
+                begun.set()
+                go_on.wait(5)
+                return [1]
+
+            heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
+            return heart
+
+    store, events = Endless(FakeClock()), Events()
+    events.on(JobsReset, told.append)
+    resetter = Resetter(store, events=events)
+    running = asyncio.ensure_future(resetter.run())
+    assert await asyncio.to_thread(begun.wait, 5)
+    resetter.stop()
+    go_on.set()
+    await asyncio.wait_for(running, 5)
+    assert (len(store.called("reset_stalled")), len(told)) == (1, 1)
+
+
+async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
+    checks: list[float] = []
+
+    class Asked(FaultyStore):
+        def heart(self) -> Any:
+            heart = super().heart()
+            heart.check = lambda: checks.append(self.time.monotonic())  # type: ignore[method-assign]
+            return heart
+
+    async with at_work(Asked, interval=5.0) as bench:
+        await bench.until(20)
+    assert len(checks) >= 3
 
 
 @pytest.mark.parametrize("where", ["admit", "check"])

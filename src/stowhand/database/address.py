@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from stowhand.database.trouble import first_line
 from stowhand.errors import ConfigurationError
 
 DEADLINE = 30.0
@@ -71,6 +72,10 @@ class Address:
             if secret:
                 text = text.replace(secret, "***")
         return text
+
+    def said(self, error: BaseException) -> str:
+        """What went wrong there, on one line, without this address's secrets."""
+        return "no answer in time" if isinstance(error, TimeoutError) else self.scrub(first_line(error))
 
 
 def _normal(url: str) -> str:

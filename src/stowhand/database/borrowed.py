@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from stowhand.database.address import DEADLINE, Address
-from stowhand.database.link import Line, Row, Values, rows
+from stowhand.database.link import Line, Row, Values, is_idle, rows
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.errors import ConfigurationError, StoreUnreachable
 
@@ -65,7 +65,7 @@ class BorrowedPool:
             try:
                 yield connection
             finally:
-                if not connection.closed and _is_idle(connection):
+                if is_idle(connection):
                     await connection.set_autocommit(before)
         finally:
             # In the middle of something (cancelled, cut)? Then the pool throws it away, which only it can do.
@@ -105,10 +105,6 @@ class Guest:
     async def execute(self, query: bytes) -> object:
         """Text without values; it may hold several statements."""
         return await psycopg.AsyncCursor(self._connection, row_factory=tuple_row).execute(query)
-
-
-def _is_idle(connection: psycopg.AsyncConnection[Any]) -> bool:
-    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 def _checked(pool: object) -> Any:

@@ -258,6 +258,11 @@ def is_usable(connection: psycopg.AsyncConnection[Any], error: BaseException) ->
     """After this error, may the connection serve the next call?"""
     if isinstance(error, asyncio.CancelledError) or ends_connection(error):
         return False
+    return is_idle(connection)
+
+
+def is_idle(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Open, with no statement on its way and no transaction begun."""
     return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 

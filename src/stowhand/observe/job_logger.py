@@ -83,11 +83,6 @@ def job_logger(worker: str, task: str, job_id: int) -> ScopedLogger:
     return ScopedLogger(Scope("job", worker, task, job_id))
 
 
-def worker_logger(worker: str) -> ScopedLogger:
-    """``[worker(worker-1)]``"""
-    return ScopedLogger(Scope("worker", worker))
-
-
 def core_logger() -> ScopedLogger:
     """``[core]``"""
     return ScopedLogger(Scope("core"))

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from stowhand.clock import sleep_blocking, stopwatch
+from stowhand.clock import sleep_blocking
 from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.observe.listener import LogListener
@@ -31,12 +31,11 @@ from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.settings import WorkerSettings
+from stowhand.service.wishes import Wishes
 from stowhand.store import Lease
 from stowhand.stores import open_store
 from stowhand.worker import Worker, new_identity
 
-SAME_SIGNAL = 0.5
-"""Signals within so many seconds count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
 LAST_WRITE = 2.0
 BUSY_PAUSE = 0.1
 
@@ -50,23 +49,6 @@ def run_process(
 ) -> int:
     """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
     return asyncio.run(_work(settings, name or new_identity(), control, events or Events()))
-
-
-class Wishes:
-    """Counts wishes to stop; those that come close together count once."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._last = float("-inf")
-
-    def add(self) -> bool:
-        """One more. False when it belongs to the one before."""
-        now = stopwatch()
-        if now - self._last < SAME_SIGNAL:
-            return False
-        self._last = now
-        self.count += 1
-        return True
 
 
 class Stopper:

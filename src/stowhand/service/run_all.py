@@ -16,13 +16,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
-from stowhand.clock import stopwatch
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
 from stowhand.observe.listener import LogListener
+from stowhand.service.wishes import Wishes
 
-SAME_SIGNAL = 0.5
-"""Seconds within which several signals count as one."""
 LAST_PAUSE = 20.0
 """Seconds beyond a worker's grace: for handing back, for the store, for threads."""
 DEFAULT_GRACE = 25.0
@@ -60,8 +58,7 @@ class _Supervisor:
         self._tasks: dict[asyncio.Task[None], Routine] = {}
         self._first: Exception | None = None
         """What failed first."""
-        self._wishes = 0
-        self._last = float("-inf")
+        self._wishes = Wishes()
         self._stopping = asyncio.Event()
 
     async def run(self, bound: float) -> None:
@@ -111,12 +108,8 @@ class _Supervisor:
 
     def wish(self) -> None:
         """A signal: the first stops in order, a second at once."""
-        now = stopwatch()
-        if now - self._last < SAME_SIGNAL:
-            return
-        self._last = now
-        self._wishes += 1
-        self.stop(now=self._wishes > 1)
+        if self._wishes.add():
+            self.stop(now=self._wishes.count > 1)
 
     def stop(self, *, now: bool = False) -> None:
         """Stop every routine. One that cannot be told to stop is cancelled, and keeps no other from hearing it."""

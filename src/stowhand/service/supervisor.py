@@ -19,8 +19,9 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.service import exit_codes
-from stowhand.service.process import LAST_WRITE, Wishes, hard_exit
+from stowhand.service.process import LAST_WRITE, hard_exit
 from stowhand.service.settings import WorkerSettings
+from stowhand.service.wishes import Wishes
 from stowhand.store import Heart
 from stowhand.worker import LAST_PAUSE, new_identity
 

@@ -12,7 +12,7 @@ import psycopg
 
 from stowhand.clock import SystemClock
 from stowhand.database.address import Address
-from stowhand.database.link import Connection, Dialer, hang_up, rows
+from stowhand.database.link import Connection, Dialer, hang_up, is_idle, rows
 from stowhand.errors import StoreError
 from stowhand.lifecycle import Backoff
 from stowhand.retry import exponential
@@ -78,7 +78,7 @@ class Ears:
                     self._put_off()
             except BaseException:
                 # Canceled in the middle of a question: the connection's state is not known.
-                if self._connection is not None and not _is_idle(self._connection):
+                if self._connection is not None and not is_idle(self._connection):
                     await self._drop()
                 raise
         await self._clock.sleep(max(until - self._clock.monotonic(), 0.0))
@@ -210,7 +210,3 @@ class Ears:
         self._doze.woke_up()
         if connection is not None:
             await hang_up(connection)
-
-
-def _is_idle(connection: Connection) -> bool:
-    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

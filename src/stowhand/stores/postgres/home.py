@@ -74,24 +74,20 @@ class Home:
 
     def translate(self, error: BaseException) -> StoreError:
         """The error of ours that says the same."""
+        said = self.address.said(error)
         if trouble.is_cut(error) or trouble.is_transient(error):
-            return StoreUnreachable(f"{self.address}: {self._said(error)}")
+            return StoreUnreachable(f"{self.address}: {said}")
         if trouble.is_forbidden(error):
             return StoreError(
-                f"{self.address}: {self._said(error)}. What a login may do comes from the roles that `stowhand migrate "
+                f"{self.address}: {said}. What a login may do comes from the roles that `stowhand migrate "
                 f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
             )
         if trouble.is_absent(error):
             return SchemaMissing(
-                f"there is no complete schema {self.schema!r} at {self.address} ({self._said(error)}): "
+                f"there is no complete schema {self.schema!r} at {self.address} ({said}): "
                 "run `stowhand migrate`, or start a worker, which installs it"
             )
-        return StoreError(f"{self.address}: {self._said(error)}")
-
-    def _said(self, error: BaseException) -> str:
-        if isinstance(error, TimeoutError):
-            return "no answer in time"
-        return self.address.scrub(trouble.first_line(error))
+        return StoreError(f"{self.address}: {said}")
 
 
 def _checked(schema: str) -> str:

@@ -15,12 +15,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stowhand.errors import TableUnsuitable
 from stowhand.handler import Attempt, Transaction
 from stowhand.job import State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer
 from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
 from stowhand.stores.table.keys import Key
+from stowhand.stores.table.names import Shape
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -44,6 +46,18 @@ class Finding(msgspec.Struct, frozen=True):
     """DDL, ready to be run; empty where only a person can decide."""
     fatal: bool = True
     """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
+
+
+def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
+    """Raises TableUnsuitable that names each fatal finding and what mends it."""
+    fatal = [finding for finding in found if finding.fatal]
+    if not fatal:
+        return
+    lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
+    for finding in fatal:
+        lines.append(f"* {finding.problem}")
+        lines.extend(f"    {line}" for line in finding.mend.splitlines())
+    raise TableUnsuitable("\n".join(lines))
 
 
 class AttemptTools(Protocol):

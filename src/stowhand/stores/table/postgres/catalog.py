@@ -17,8 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from stowhand.database.link import Line
-from stowhand.errors import TableUnsuitable
-from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.names import OPTIONAL, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.postgres.facts import Facts, survey
@@ -46,18 +45,6 @@ async def admit(line: Line, options: TableOptions[Any], shape: Shape) -> Facts:
     facts, found = await check(line, options, shape)
     refuse_fatal(shape, found)
     return facts
-
-
-def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
-    """Raises TableUnsuitable that names each fatal finding and what mends it."""
-    fatal = [finding for finding in found if finding.fatal]
-    if not fatal:
-        return
-    lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
-    for finding in fatal:
-        lines.append(f"* {finding.problem}")
-        lines.extend(f"    {line}" for line in finding.mend.splitlines())
-    raise TableUnsuitable("\n".join(lines))
 
 
 def absent_columns(facts: Facts, shape: Shape) -> tuple[str, ...]:

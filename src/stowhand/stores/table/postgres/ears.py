@@ -10,7 +10,7 @@ import asyncio
 import psycopg
 
 from stowhand.clock import SystemClock
-from stowhand.database.link import Connection, hang_up, is_stale, rows
+from stowhand.database.link import Connection, hang_up, is_idle, is_stale, rows
 from stowhand.database.statements import quote_identifier
 from stowhand.errors import StoreError
 from stowhand.lifecycle import Backoff
@@ -59,7 +59,7 @@ class Ears:
                     self._failures += 1
                     self._not_before = self._clock.monotonic() + self._pause(self._failures)
                 except BaseException:
-                    if self._connection is not None and not _is_idle(self._connection):
+                    if self._connection is not None and not is_idle(self._connection):
                         await self.close()  # canceled in the middle of a question
                     raise
         await self._clock.sleep(max(until - self._clock.monotonic(), 0.0))
@@ -134,7 +134,3 @@ class Ears:
         finally:
             timer.cancel()
             loop.remove_reader(connection.fileno())
-
-
-def _is_idle(connection: Connection) -> bool:
-    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

@@ -101,16 +101,14 @@ class Home:
 
     def translate(self, error: BaseException) -> StoreError:
         """The error of ours that says the same."""
+        said = self.address.said(error)
         if trouble.is_cut(error) or trouble.is_transient(error):
-            return StoreUnreachable(f"{self.address}: {self._said(error)}")
+            return StoreUnreachable(f"{self.address}: {said}")
         if trouble.is_forbidden(error):
-            return StoreError(f"{self}: {self._said(error)}: let its owner GRANT SELECT, UPDATE on it")
+            return StoreError(f"{self}: {said}: let its owner GRANT SELECT, UPDATE on it")
         if trouble.is_absent(error) or isinstance(error, psycopg.ProgrammingError):
-            return TableUnsuitable(f"{self}: {self._said(error)} (`stowhand table check` says what is missing)")
-        return StoreError(f"{self}: {self._said(error)}")
-
-    def _said(self, error: BaseException) -> str:
-        return "no answer in time" if isinstance(error, TimeoutError) else self.address.scrub(trouble.first_line(error))
+            return TableUnsuitable(f"{self}: {said} (`stowhand table check` says what is missing)")
+        return StoreError(f"{self}: {said}")
 
 
 def pairs(leases: Sequence[Lease]) -> dict[str, list[str]]:

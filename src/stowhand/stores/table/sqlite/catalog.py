@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from stowhand.errors import TableUnsuitable
 from stowhand.job import State
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import RECOMMENDED, Plan, full_ddl, index_ddl, view_ddl
@@ -116,18 +115,6 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
 
 def _shows_keys(facts: Facts, shape: Shape) -> bool:
     return shape.columns["id"].lower() in map(str.lower, facts.view_columns or ())
-
-
-def refuse_fatal(shape: Shape, found: list[Finding]) -> None:
-    """Raises TableUnsuitable that names each fatal finding and what mends it."""
-    fatal = [finding for finding in found if finding.fatal]
-    if not fatal:
-        return
-    lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
-    for finding in fatal:
-        lines.append(f"* {finding.problem}")
-        lines.extend(f"    {line}" for line in finding.mend.splitlines())
-    raise TableUnsuitable("\n".join(lines))
 
 
 def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:

@@ -10,7 +10,7 @@ import msgspec
 
 from stowhand.database.sqlite_trouble import is_busy
 from stowhand.errors import TableUnsuitable
-from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
@@ -39,7 +39,7 @@ def check(connection: sqlite3.Connection, path: Path, options: TableOptions[Any]
 def read_table(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> Table:
     """Raises TableUnsuitable with everything that keeps a worker from serving it. No row is looked at."""
     facts = survey(connection, shape)
-    catalog.refuse_fatal(shape, list(catalog.judge(path, facts, shape)))
+    refuse_fatal(shape, list(catalog.judge(path, facts, shape)))
     table = _table(facts, options, shape)
     return _probe(connection, table)
 
