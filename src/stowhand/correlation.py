@@ -1,0 +1,24 @@
+"""The correlation id of what runs just now: bound around each execution of a job, and visible in its log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_current: ContextVar[str | None] = ContextVar("stowhand correlation id", default=None)
+
+
+def current() -> str | None:
+    """The id that is bound where this is called; ``None``: there is none."""
+    return _current.get()
+
+
+@contextmanager
+def bound(correlation_id: str | None) -> Iterator[None]:
+    """Bind it for the block, and for the tasks and threads begun in it that take the context along."""
+    token = _current.set(correlation_id)
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,30 @@
+"""Flows: jobs that pass queues one after another, with children, delays and limits; on Redis or on any queue store.
+
+flow.py      Flow: what a program declares and uses      (start reading here)
+engine.py    what a flow asks of the place where its jobs are kept
+stepping.py  one execution of a worker function, and what its end means
+worker.py    ready, running, stopping, stopped
+"""
+
+from stowhand.flow_shape import FlowShape, Layout, Limiter, Queue
+from stowhand.flows.engine import LineCount, Position
+from stowhand.flows.flow import Flow
+from stowhand.flows.job import FlowJob
+from stowhand.flows.monitor import FlowMonitor
+from stowhand.flows.stepping import DelayError
+from stowhand.flows.worker import FlowWorker, Status
+
+__all__ = [
+    "DelayError",
+    "Flow",
+    "FlowJob",
+    "FlowMonitor",
+    "FlowShape",
+    "FlowWorker",
+    "Layout",
+    "Limiter",
+    "LineCount",
+    "Position",
+    "Queue",
+    "Status",
+]

@@ -1,0 +1,217 @@
+"""A flow: declared once, its jobs created, found and worked on, in Redis or on any queue store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, WorkerStarted
+from stowhand.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
+from stowhand.flows.crew import Crew
+from stowhand.flows.engine import Engine, NewFlowJob
+from stowhand.flows.monitor import FlowMonitor
+from stowhand.flows.new_job import Correlate, lookup_values, new_job, read_id
+from stowhand.flows.new_job import correlate as bound_or_new
+from stowhand.flows.opening import engine_at
+from stowhand.flows.worker import FlowWorker
+from stowhand.observe.job_logger import core_logger
+from stowhand.observe.listener import LogListener
+from stowhand.observe.logs import configure_if_nobody_has
+from stowhand.queue_store import Answer, QueueStore
+
+
+class Flow(Crew):
+    """Jobs that pass queues one after another.
+
+        flow = Flow("demo", "redis://localhost", queues=[
+            Queue("first", next_queue="second", attributes_to_get=["userId"]),
+            Queue("second"),
+        ], lookup_attributes=["userId"])
+
+        async def greet(job: FlowJob) -> dict: return {"greeting": f"hello {job['userId']}"}
+
+        flow.create_workers("first", greet, count=2)
+        async with flow:
+            await flow.create_job({"userId": 1})
+            await flow.start_all()
+
+    ``place``: ``redis://…`` (also rediss, unix, redis+sentinel, redis+cluster), ``postgresql://…``, ``sqlite:///…``,
+    or a queue store of ours. ``correlate``: gives the correlation id of a new job where none is given; unless said,
+    it is the one bound just now, else a new one. Nothing is connected before it is used. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: str | QueueStore,
+        queues: Sequence[Queue],
+        lookup_attributes: Sequence[str] = (),
+        *,
+        layout: Layout | str = Layout.CLASSIC,
+        hash_tag: str | None = None,
+        key_life: float | timedelta = KEY_LIFE,
+        correlate: Correlate | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self.shape = FlowShape(
+            name=name,
+            queues=tuple(queues) if isinstance(queues, list | tuple) else queues,  # type: ignore[arg-type]
+            lookup_attributes=lookup_attributes,  # type: ignore[arg-type]
+            layout=layout,  # type: ignore[arg-type]
+            hash_tag=hash_tag,
+            key_life=key_life,  # type: ignore[arg-type]
+        )
+        self.events = events or Events()
+        self.workers: list[FlowWorker] = []
+        self.engine: Engine = engine_at(place, self.shape)
+        self.monitor = FlowMonitor(self.engine)
+        self._correlate = correlate or bound_or_new
+        self._logs = events is None
+        self._opened = False
+        self._stop = asyncio.Event()
+        self._now = False
+
+    @property
+    def name(self) -> str:
+        """The flow's name."""
+        return self.shape.name
+
+    # -- connecting ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect and check; what the store warns of is logged. Raises StoreUnreachable, SchemaError."""
+        if not self._opened:
+            if self._logs and not self.events.wants(WorkerStarted):
+                configure_if_nobody_has()
+                LogListener(self.events)
+            for words in await self.engine.open():
+                core_logger().warning(words)
+            self._opened = True
+
+    async def close(self) -> None:
+        """Stop the workers, and let every connection go. Harmless when repeated."""
+        await self.halt()
+        self._opened = False
+        await self.engine.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    async def create_job(
+        self,
+        attributes: Mapping[str, object] | None = None,
+        *,
+        priority: int = 1,
+        correlation_id: str | None = None,
+        delay: float | timedelta | None = None,
+    ) -> str:
+        """Keep a job, make it findable by its lookup attributes, and put it into the first queue; gives its id.
+
+        Attributes are anything that JSON can say; null ones are not kept. Raises InvalidJob, StoreUnreachable,
+        OutcomeUnknown.
+        """
+        job = self._new(attributes, priority, correlation_id, delay)
+        await self.open()
+        return await self.engine.create(job)
+
+    async def create_jobs(
+        self,
+        jobs: Iterable[Mapping[str, object]],
+        *,
+        priority: int = 1,
+        correlation_id: str | None = None,
+        delay: float | timedelta | None = None,
+    ) -> list[str]:
+        """Many at once; their ids in the order given. All are checked before the first is written."""
+        made = [self._new(attributes, priority, correlation_id, delay) for attributes in jobs]
+        await self.open()
+        return list(await self.engine.create_many(made)) if made else []
+
+    def _new(
+        self,
+        attributes: Mapping[str, object] | None,
+        priority: int,
+        correlation_id: str | None,
+        delay: float | timedelta | None,
+    ) -> NewFlowJob:
+        known = self._correlate() if correlation_id is None else correlation_id
+        return new_job(self.shape, attributes, priority=priority, correlation_id=known, delay=delay)
+
+    async def delete_job(self, job_id: str) -> bool:
+        """Forget it, its children and its lookups; ``False``: there was none. What runs is not interrupted."""
+        await self.open()
+        return await self.engine.delete(read_id(job_id))
+
+    async def get_jobs(self, job_ids: Sequence[str], *, resolve_children: bool = False) -> list[dict[str, Any] | None]:
+        """Everything known of each, in the order given; ``None`` for one that is not there (any more)."""
+        ids = [read_id(one) for one in ([job_ids] if isinstance(job_ids, str) else job_ids)]
+        await self.open()
+        return list(await self.engine.read(ids, resolve_children=resolve_children)) if ids else []
+
+    async def get_jobs_by_key(self, key: str, value: object, resolve_children: bool = False) -> list[dict[str, Any]]:
+        """The jobs with that value of a lookup attribute (a text or a number), oldest first."""
+        if key not in self.shape.lookup_attributes:
+            known = ", ".join(self.shape.lookup_attributes) or "none"
+            raise ConfigurationError(f"flow {self.name!r}: {key!r} is no lookup attribute; it has: {known}")
+        texts = [] if isinstance(value, Sequence) and not isinstance(value, str) else lookup_values(value)
+        if not texts:
+            raise ConfigurationError(f"{key}: {value!r} given; jobs are looked up by one text or number")
+        await self.open()
+        found = await self.engine.read(await self.engine.ids(key, texts[0]), resolve_children=resolve_children)
+        return [job for job in found if job is not None]
+
+    async def retry_jobs(self, job_ids: Sequence[str]) -> list[Answer]:
+        """Put failed jobs back into the queue in which they failed, with all their retries."""
+        await self.open()
+        return list(await self.engine.retry([read_id(one) for one in job_ids]))
+
+    # -- working ---------------------------------------------------------------------------------
+
+    async def start_all(self) -> None:
+        """Connect, and start every worker."""
+        await self.open()
+        for worker in self.workers:
+            worker.start()
+
+    async def stop_all(self, *, now: bool = False) -> None:
+        """Stop every worker, wait for them, and disconnect. They may be started again."""
+        await self.halt(now=now)
+        await self.close()
+
+    async def run(self) -> None:
+        """Start all, and work until ``stop``: a routine for ``run_all(flow)``, which stops it at a signal.
+
+        Raises what made a worker end by itself.
+        """
+        self._stop.clear()
+        await self.start_all()
+        stopping = asyncio.ensure_future(self._stop.wait())
+        ends = [asyncio.ensure_future(worker.ended()) for worker in self.workers]
+        try:
+            await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (stopping, *ends):
+                each.cancel()
+            await self.stop_all(now=self._now)
+        for worker in self.workers:
+            if worker.error is not None:
+                raise worker.error
+
+    def stop(self, *, now: bool = False) -> None:
+        """End ``run``; ``now``: hand running jobs back instead of waiting for them."""
+        self._now = self._now or now
+        self._stop.set()
+        for worker in self.workers:
+            worker.tell(now=now)

@@ -1,0 +1,49 @@
+"""A job of a flow, as its worker function sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stowhand.handler import Attempt
+
+
+class FlowJob(Mapping[str, Any]):
+    """The wanted attributes, decoded, by name: ``job["userId"]``. A missing one is ``None`` if it was asked for.
+
+    ``job.ctx`` is the attempt: ``ctx.logger``, ``ctx.canceled``, the lease.
+    """
+
+    __slots__ = ("_values", "correlation_id", "ctx", "flow", "id", "priority", "queue", "retries")
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the document's word
+        flow: str,
+        queue: str,
+        values: Mapping[str, Any],
+        ctx: Attempt[Any],
+        *,
+        priority: int = 1,
+        correlation_id: str | None = None,
+        retries: int = 0,
+    ) -> None:
+        self.id, self.flow, self.queue, self.ctx = id, flow, queue, ctx
+        self._values = values
+        self.priority = priority
+        """1 is served first."""
+        self.correlation_id = correlation_id
+        self.retries = retries
+        """How often this queue has tried it again."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"FlowJob({self.id!r}, {self.queue!r}, {dict(self._values)!r})"

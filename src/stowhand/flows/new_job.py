@@ -1,0 +1,84 @@
+"""A job to be created, checked before any engine sees it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from stowhand import correlation, strict_json
+from stowhand.errors import InvalidJob
+from stowhand.flow_shape import RESERVED, FlowShape
+from stowhand.flows.engine import NewFlowJob
+from stowhand.lifecycle import seconds
+from stowhand.limits import DELAY_LIMIT
+
+NAME_LIMIT = 512
+"""Characters of an attribute's name, and of a correlation id."""
+Correlate = Callable[[], str | None]
+
+
+def correlate() -> str:
+    """The id that is bound just now (a job that creates a job), else a new one."""
+    return correlation.current() or str(uuid.uuid4())
+
+
+def new_job(
+    shape: FlowShape,
+    attributes: Mapping[str, object] | None,
+    *,
+    priority: object = 1,
+    correlation_id: object = None,
+    delay: float | timedelta | None = None,
+) -> NewFlowJob:
+    """The job as it will be kept. Raises InvalidJob, which names what is wrong and the limit."""
+    most = shape.entry.queue.priorities
+    if type(priority) is not int or not 1 <= priority <= most:
+        raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {most}")
+    if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > NAME_LIMIT):
+        raise InvalidJob(f"correlation_id: give a text of at most {NAME_LIMIT} characters")
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise InvalidJob(f"attributes: a {type(attributes).__qualname__} given; give a dict")
+    given = attributes or {}
+    return NewFlowJob(
+        values={
+            _attribute(name): strict_json.encode(value, what=f"attribute {name!r}")
+            for name, value in given.items()
+            if value is not None
+        },
+        lookups=tuple((name, text) for name in shape.lookup_attributes for text in lookup_values(given.get(name))),
+        priority=priority,
+        correlation_id=correlation_id,
+        delay=None if delay is None else _read_delay(delay),
+    )
+
+
+def lookup_values(value: object) -> list[str]:
+    """Under what a job can be found: a text or a number is one entry, each of a list is one; others are none."""
+    if isinstance(value, list | tuple):
+        return [text for each in value if not isinstance(each, list | tuple) for text in lookup_values(each)]
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        return []
+    return [value if isinstance(value, str) else strict_json.encode(value, what="a lookup attribute")]
+
+
+def read_id(given: object) -> str:
+    """A job's id. Raises InvalidJob."""
+    if not isinstance(given, str) or not given:
+        raise InvalidJob(f"a job's id is a text; {given!r} given")
+    return given
+
+
+def _attribute(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT:
+        raise InvalidJob(f"attribute {name!r}: names are texts of 1 to {NAME_LIMIT} characters")
+    if name in RESERVED:
+        raise InvalidJob(f"attribute {name!r} is the job's own")
+    return name
+
+
+def _read_delay(given: float | timedelta) -> float:
+    delay = seconds(given)
+    if not 0 <= delay <= DELAY_LIMIT:
+        raise InvalidJob(f"delay: {given!r} given; give 0 s to 100 years")
+    return delay

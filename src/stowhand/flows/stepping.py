@@ -1,0 +1,235 @@
+"""One step of a flow as a handler: call the worker function, and say what its end means for the job."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from stowhand import strict_json
+from stowhand.correlation import bound
+from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload
+from stowhand.flow_shape import RESERVED, Line
+from stowhand.flows.engine import Engine
+from stowhand.flows.job import FlowJob
+from stowhand.handler import Attempt, Policy
+from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
+from stowhand.outcomes import describe
+from stowhand.retry import constant
+from stowhand.store import Claim
+from stowhand.tasks.threads import Threads
+from stowhand.text import clean
+
+WorkerFunction = Callable[[FlowJob], Awaitable[object] | object]
+LAST_WORD = 1.0
+"""Seconds that a function which ignores its end has, before the worker gives it up."""
+AT_ONCE = constant(0.0)
+NEXT_QUEUE = ("next_queue", "nextQueue")
+
+
+class DelayError(Exception):
+    """Raised by a worker function: not now. The attempt is not spent.
+
+    ``delay``: seconds from now, or a timedelta; ``ready_at``: a moment instead, in seconds since the epoch.
+    """
+
+    def __init__(
+        self, reason: str = "asked to wait", delay: float | timedelta | None = None, *, ready_at: float | None = None
+    ) -> None:
+        if (delay is None) == (ready_at is None):
+            raise ConfigurationError("DelayError: give a delay, or ready_at; one of them")
+        super().__init__(reason)
+        self.reason, self.ready_at = reason, ready_at
+        self.delay = None if delay is None else seconds(delay)
+
+
+class StepHandler:
+    """The handler of one queue's workers. ``lock_time``: seconds that the worker function may take."""
+
+    def __init__(
+        self, engine: Engine, line: Line, function: WorkerFunction, lock_time: float, now: Callable[[], float]
+    ) -> None:
+        self._engine, self._line, self._lock_time = engine, line, lock_time
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - whether calling it gives a coroutine, not whether it can be called
+        )
+        self._threads: Threads | None = None
+        self._now = now
+        """Seconds since the epoch, for ``DelayError(ready_at=…)``."""
+        self._policy = Policy(timeout=lock_time + LAST_WORD, backoff=line.queue.backoff or AT_ONCE)
+
+    def policy(self, claim: Claim[Any]) -> Policy:
+        """The same for every job of the queue."""
+        return self._policy
+
+    def encode(self, result: object) -> str:
+        """What the engine said of a completed step, as JSON text."""
+        return self._engine.encode(result)
+
+    def close(self) -> None:
+        """Let idle threads go."""
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
+
+    async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
+        """One execution. Whatever happens in the function is an outcome here; only the message goes to the job."""
+        try:
+            job = self._engine.job(self._line, ctx, record)
+        except UndecodablePayload as error:
+            return Fail(clean(str(error)), poison=True)
+        with bound(job.correlation_id):
+            instead = await self._engine.admit(self._line, job)
+            if instead is not None:
+                return instead
+            try:
+                return await self._run(job)
+            except DelayError as error:
+                return self._postponed(job, error)
+            except Exception as error:  # noqa: BLE001 - boundary: somebody else's code
+                return self._failed(job, error)
+
+    async def _run(self, job: FlowJob) -> Outcome:
+        limit = asyncio.timeout(self._lock_time)
+        try:
+            async with limit:
+                result = await self._call(job)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the function's own
+            return self._timed_out()
+        if limit.expired():
+            return self._timed_out()  # it swallowed its end: a late result is ignored
+        return self._ended(job, result)
+
+    async def _call(self, job: FlowJob) -> object:
+        if self._is_async:
+            return await self._function(job)  # type: ignore[misc]
+        if self._threads is None:
+            self._threads = Threads()
+
+        def left_behind() -> None:
+            job.ctx.detached = True
+
+        result = await self._threads.run(partial(self._function, job), left_behind=left_behind)
+        return await result if inspect.isawaitable(result) else result
+
+    def _timed_out(self) -> Outcome:
+        return Retry(f"Execution timeout of {self._lock_time:g} seconds exceeded")
+
+    def _postponed(self, job: FlowJob, error: DelayError) -> Outcome:
+        if not self._line.queue.delayable:
+            return Fail(f"the worker function asked for a delay, and queue {self._line.name!r} is not delayable")
+        delay = error.delay if error.ready_at is None else error.ready_at - self._now()
+        return self._engine.postpone(self._line, job, max(delay or 0.0, 0.0), clean(error.reason, 1024))
+
+    def _failed(self, job: FlowJob, error: Exception) -> Outcome:
+        text = describe(error)
+        job.ctx.logger.error(text)
+        message = clean(_message(error))
+        if isinstance(error, NonRetryable):
+            return Fail(message, poison=isinstance(error, Poison))
+        return Retry(message)
+
+    def _ended(self, job: FlowJob, result: object) -> Outcome:
+        if isinstance(result, Retry | Fail | Cancel | Snooze):
+            return result
+        if isinstance(result, Complete):
+            result = result.result
+        try:
+            fields, chosen = read_result(result)
+        except InvalidJob as error:
+            return Fail(clean(str(error)))
+        following = chosen if chosen is not None else self._line.queue.next_for(job.flow)
+        if chosen is not None and self._line.parent is not None:
+            return Fail(f"the result chooses the next queue {chosen!r}, and a child has none")
+        return self._engine.complete(self._line, job, fields, following)
+
+
+class ChildHandler(StepHandler):
+    """Of a child's queue, where its end must be told to its parent."""
+
+    async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
+        """The end is recorded."""
+        await self._engine.left(self._line, self._engine.job(self._line, ctx, record))
+
+
+class ParentHandler:
+    """Of a parent's queue: its work is to fan out, and to gather."""
+
+    def __init__(self, engine: Engine, line: Line) -> None:
+        self._engine, self._line = engine, line
+        self._policy = Policy(backoff=line.queue.backoff or AT_ONCE)
+
+    def policy(self, claim: Claim[Any]) -> Policy:
+        """The same for every job of the queue."""
+        return self._policy
+
+    def encode(self, result: object) -> str:
+        """As of a step."""
+        return self._engine.encode(result)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
+        """Fan out, gather, or wait on; without a slot meanwhile."""
+        try:
+            job = self._engine.job(self._line, ctx, record)
+        except UndecodablePayload as error:
+            return Fail(clean(str(error)), poison=True)
+        with bound(job.correlation_id):
+            return await self._engine.admit(self._line, job) or await self._engine.parent(self._line, job)
+
+
+def read_result(result: object) -> tuple[dict[str, str], str | None]:
+    """Attributes as JSON text, and the queue that the result chooses. Raises InvalidJob: it is no object.
+
+    Nothing, False, zero and what is empty are a result without attributes. Attributes that are null are dropped.
+    """
+    if not result:
+        return {}, None
+    given = result if isinstance(result, Mapping) else _as_object(result)
+    chosen: str | None = None
+    fields: dict[str, str] = {}
+    for name, value in given.items():
+        if name in NEXT_QUEUE:
+            if value is not None and not isinstance(value, str):
+                raise InvalidJob(f"the result's {name} is {value!r}; it is to be a queue's name")
+            chosen = value or chosen
+        elif value is not None:
+            fields[_attribute(name)] = strict_json.encode(value, what=f"the result's {name}")
+    return fields, chosen
+
+
+def _as_object(result: object) -> Mapping[str, object]:
+    """Structs, dataclasses, models: what JSON writes as an object."""
+    try:
+        made = msgspec.json.decode(strict_json.encode(result, what="the result"))
+    except InvalidJob:
+        made = None
+    if not isinstance(made, dict):
+        raise InvalidJob(f"the worker function returned a {type(result).__qualname__}; a result is an object: a dict")
+    return made
+
+
+def _attribute(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidJob(f"the result has an attribute {name!r}; names are text")
+    if name in RESERVED:
+        raise InvalidJob(f"the result has an attribute {name!r}, which is the job's own")
+    return name
+
+
+def _message(error: Exception) -> str:
+    """What it says; its name where it says nothing."""
+    try:
+        return str(error).strip() or type(error).__name__
+    except Exception as trouble:  # noqa: BLE001 - boundary: as the function itself
+        return f"{type(error).__name__} (its text could not be made: {type(trouble).__name__})"

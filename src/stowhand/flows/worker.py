@@ -1,0 +1,155 @@
+"""The workers of one queue: ready, running, stopping, stopped; underneath, the generic worker on the flow's store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError, SchemaError, StoreError
+from stowhand.events import Events, StoreTrouble
+from stowhand.flow_shape import Line
+from stowhand.flows.engine import Engine
+from stowhand.flows.stepping import ParentHandler, StepHandler
+from stowhand.options import OUTAGE, WorkerOptions
+from stowhand.store import Store
+from stowhand.worker import Worker, new_identity
+
+
+class Status(StrEnum):
+    """Where a worker stands.
+
+    ready --start()--> running --stop()--> stopping --its loop has ended--> stopped --start()--> running
+    """
+
+    READY = "ready"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class FlowWorker:
+    """``count`` slots on one queue, each executing one job after another. Made by ``Flow.create_workers``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        line: Line,
+        make_handler: Callable[[], StepHandler | ParentHandler],
+        *,
+        count: int,
+        lock_time: float,
+        wait_timeout: float,
+        grace: float,
+        events: Events,
+        clock: Clock | None = None,
+    ) -> None:
+        self.queue = line.name
+        """Its full name: ``queue``, or ``parent:child``."""
+        self.status = Status.READY
+        self.error: BaseException | None = None
+        """Why it stopped by itself."""
+        self._engine, self._line, self._make_handler = engine, line, make_handler
+        self._lock_time, self._wait_timeout = lock_time, wait_timeout
+        self._events, self._clock = events, clock or SystemClock()
+        self._options = WorkerOptions(
+            name=f"{line.name}@{new_identity()}",
+            tasks=(engine.task(line),),
+            concurrency=count,
+            grace=grace,
+            sweep_interval=engine.sweep_interval,
+        )
+        self._worker: Worker | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        """Who it is: host, process, and a random part."""
+        return str(self._options.name)
+
+    @property
+    def running(self) -> int:
+        """Jobs at work just now."""
+        return self._worker.running if self._worker is not None else 0
+
+    def start(self) -> None:
+        """Begin to take jobs, on the running loop. Harmless while it runs; a stopped one starts again."""
+        if self._task is not None and not self._task.done():
+            if self.status is Status.STOPPING:
+                raise ConfigurationError(f"the worker of {self.queue!r} is stopping; start it once it has stopped")
+            return
+        self.status, self.error = Status.RUNNING, None
+        self._told.clear()
+        self._task = asyncio.create_task(self._live(), name=f"flow worker {self.queue}")
+
+    async def stop(self, *, now: bool = False) -> None:
+        """Take nothing new, wait until the running jobs have ended (within the grace), and be stopped.
+
+        ``now``: hand them back instead, their attempts unspent. Harmless when repeated. An idle worker stops at once.
+        """
+        self.tell(now=now)
+        await self.ended()
+
+    def tell(self, *, now: bool = False) -> None:
+        """As ``stop``, without waiting for it."""
+        if self._task is None or self._task.done():
+            if self.status is not Status.READY:
+                self.status = Status.STOPPED
+            return
+        self.status = Status.STOPPING
+        self._told.set()
+        if self._worker is not None:
+            self._worker.stop(now=now)
+
+    async def ended(self) -> None:
+        """Wait until it has stopped, whoever told it to."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _live(self) -> None:
+        """Work until told to stop. What a store's outage or an accident ends is begun anew, after a pause."""
+        failures = 0
+        try:
+            while not self._told.is_set():
+                try:
+                    await self._work()
+                    failures = 0
+                except (ConfigurationError, SchemaError) as error:
+                    self.error = error
+                    return
+                except Exception as error:  # noqa: BLE001 - boundary: no loop of ours ends in silence
+                    failures += 1
+                    await self._recover(error, failures)
+        except asyncio.CancelledError as error:
+            self.error = error
+            raise
+        finally:
+            self.status = Status.STOPPED
+
+    async def _work(self) -> None:
+        store: Store[Any] = self._engine.store(self._line, self._lock_time, self._wait_timeout)
+        handler = self._make_handler()
+        try:
+            await store.open()
+            self._worker = Worker(store, handler, self._options, events=self._events, clock=self._clock)
+            if not self._told.is_set():
+                await self._worker.run()
+        finally:
+            self._worker = None
+            handler.close()
+            await store.close()
+
+    async def _recover(self, error: Exception, failures: int) -> None:
+        pause = OUTAGE(failures)
+        words = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+        self._events.emit(StoreTrouble(self.id, "work", words, pause))
+        waiting = asyncio.ensure_future(self._told.wait())
+        resting = asyncio.ensure_future(self._clock.sleep(pause))
+        try:
+            await asyncio.wait((waiting, resting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            resting.cancel()

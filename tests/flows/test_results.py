@@ -1,0 +1,64 @@
+"""What a worker function returns: an object, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.flows.stepping import DelayError, read_result
+
+
+@dataclass
+class Answer:
+    x: int
+    next_queue: str | None = None
+
+
+@pytest.mark.parametrize("nothing", [None, False, 0, "", {}, []], ids=repr)
+def test_what_is_falsy_is_a_result_without_attributes(nothing: object) -> None:
+    assert read_result(nothing) == ({}, None)
+
+
+@pytest.mark.parametrize("word", ["next_queue", "nextQueue"])
+def test_a_result_may_choose_the_next_queue(word: str) -> None:
+    assert read_result({"x": 1, word: "third"}) == ({"x": "1"}, "third")
+    assert read_result({"x": 1, word: None}) == ({"x": "1"}, None)
+
+
+def test_attributes_are_json_text_and_null_ones_are_dropped() -> None:
+    assert read_result({"a": "ten", "b": [1], "c": None})[0] == {"a": '"ten"', "b": "[1]"}
+
+
+def test_what_json_writes_as_an_object_is_one() -> None:
+    assert read_result(Answer(3, "third")) == ({"x": "3"}, "third")
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (3, "returned a int; a result is an object"),
+        ([1], "returned a list"),
+        ("done", "returned a str"),
+        (frozenset({1}), "returned a frozenset"),
+        ({1: 2}, "names are text"),
+        ({"": 2}, "names are text"),
+        ({"flowName": "x"}, "is the job's own"),
+        ({"next_queue": 3}, "it is to be a queue's name"),
+        ({"x": float("inf")}, "the result's x"),
+        ({"x": object()}, "the result's x"),
+    ],
+    ids=repr,
+)
+def test_a_result_that_is_no_object_is_refused(result: Any, words: str) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read_result(result)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [{}, {"delay": 1, "ready_at": 2.0}], ids=["neither", "both"])
+def test_a_delay_has_one_measure(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="one of them"):
+        DelayError("later", **given)

@@ -1,0 +1,136 @@
+"""A flow is checked where it is declared: every mistake is named, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.flow_shape import FlowShape, Layout, Limiter, Queue
+from stowhand.flows.new_job import lookup_values, new_job
+
+
+def shape(*queues: Queue, **details: Any) -> FlowShape:
+    return FlowShape(name="demo", queues=queues or (Queue("first"),), **details)
+
+
+def test_a_flow_knows_its_lines_each_parent_followed_by_its_children() -> None:
+    kid, other = Queue("kid", max_retries=2), Queue("other")
+    made = shape(Queue("first", next_queue="second"), Queue("second", children=(kid, other)))
+    assert [line.name for line in made.lines()] == ["first", "second", "second:kid", "second:other"]
+    assert made.entry.name == "first"
+    line = made.line("second:kid")
+    assert (line.parent, line.max_attempts, line.allowed_resets) == ("second", 3, 5)
+    assert made.line("second").is_parent
+    assert made.line("first").allowed_resets == 0, "a queue without retries fails what its worker died under"
+
+
+def test_an_unknown_queue_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"flow 'demo' has no queue 'frist'; it has: first, second"):
+        shape(Queue("first"), Queue("second")).line("frist")
+
+
+def test_where_a_job_goes_may_depend_on_its_flow() -> None:
+    shared = Queue("send", next_queue={"demo": "after", "else": "x"}, priority_change={"demo": 1})
+    made = shape(shared, Queue("after"), layout="priority")
+    line = made.line("send")
+    assert (line.queue.next_for("demo"), line.queue.next_for("else"), line.queue.next_for("none")) == (
+        "after",
+        "x",
+        None,
+    )
+    assert (line.queue.change_for("demo"), line.queue.change_for("none")) == (1, 0)
+    assert made.layout is Layout.PRIORITY
+
+
+def test_durations_may_be_timedeltas() -> None:
+    assert Limiter(reservoir=1, interval=timedelta(milliseconds=250)).interval == 0.25  # type: ignore[arg-type]
+    assert shape(key_life=timedelta(hours=3)).key_life == 10_800
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "no queues": (lambda: FlowShape(name="demo", queues=()), "give at least one Queue"),
+    "a lone queue": (lambda: FlowShape(name="demo", queues=Queue("a")), "give a list of Queue"),  # type: ignore[arg-type]
+    "a name": (lambda: FlowShape(name="demo", queues=("a",)), "'a' among them; give Queue"),  # type: ignore[arg-type]
+    "two of one name": (lambda: shape(Queue("a"), Queue("a")), "two queues are named 'a'"),
+    "unknown next": (lambda: shape(Queue("a", next_queue="b")), "goes on to 'b', which is no queue of this flow"),
+    "unknown next in a map": (lambda: shape(Queue("a", next_queue={"demo": "b"})), "goes on to 'b'"),
+    "a number as next": (lambda: Queue("a", next_queue=3), "next_queue: 3 given; give a queue's name"),  # type: ignore[arg-type]
+    "priorities of classic": (lambda: shape(Queue("a", priorities=2)), "layout='priority'"),
+    "no priority": (lambda: Queue("a", priorities=0), "priorities: 0 given; give a whole number from 1 to 100"),
+    "True": (lambda: Queue("a", max_retries=True), "max_retries: True given"),
+    "negative resets": (lambda: Queue("a", max_resets=-1), "max_resets: -1 given"),
+    "a colon": (lambda: Queue("a:b"), "has a colon"),
+    "a brace": (lambda: FlowShape(name="{a}", queues=(Queue("a"),)), "brace"),
+    "a star": (lambda: Queue("a*"), "star"),
+    "a line break": (lambda: Queue("a\nb"), "queue"),
+    "too long": (lambda: Queue("a" * 61), "60"),
+    "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "give a list of names"),  # type: ignore[arg-type]
+    "a child with children": (lambda: Queue("a", children=(Queue("b", children=(Queue("c"),)),)), "a child ends where"),
+    "a child that goes on": (lambda: Queue("a", children=(Queue("b", next_queue="a"),)), "a child ends where it is"),
+    "a limiter of nothing": (lambda: Limiter(reservoir=0, interval=1), "a reservoir of 0"),
+    "an interval of nothing": (lambda: Limiter(reservoir=1, interval=0), "an interval of 0"),
+    "an interval of NaN": (lambda: Limiter(reservoir=1, interval=float("nan")), "an interval of nan"),
+    "a dict as limiter": (lambda: Queue("a", limiter={"reservoir": 1}), "give Limiter"),  # type: ignore[arg-type]
+    "backoff as a number": (lambda: Queue("a", backoff=3), "backoff: a int given"),  # type: ignore[arg-type]
+    "unknown layout": (lambda: shape(layout="modern"), "give 'classic' or 'priority'"),
+    "braces in a tag": (lambda: shape(hash_tag="{a}"), "a short text without braces"),
+    "no life": (lambda: shape(key_life=0), "key_life: 0 given"),
+    "lookups as a text": (lambda: shape(lookup_attributes="userId"), "give a list of names"),
+    "a lookup of its own": (lambda: shape(lookup_attributes=["id"]), "'id' is a job's own"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(mistake: str) -> None:
+    declare, words = MISTAKES[mistake]
+    with pytest.raises(ConfigurationError) as refused:
+        declare()
+    assert words in str(refused.value)
+
+
+def test_all_mistakes_of_a_queue_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"priorities: 0.*max_retries: -1"):
+        Queue("a", priorities=0, max_retries=-1)
+
+
+# -- a job to be created ---------------------------------------------------------------------------
+
+
+def test_a_job_is_json_text_by_attribute_without_what_is_null() -> None:
+    job = new_job(shape(), {"userId": 1, "text": 'a "b"', "nothing": None, "list": [1, None]})
+    assert job.values == {"userId": "1", "text": '"a \\"b\\""', "list": "[1,null]"}
+
+
+def test_a_list_is_one_entry_for_each_a_number_its_text_and_others_are_none() -> None:
+    looked = shape(lookup_attributes=["userId", "roleIds", "nothing", "flag", "missing"])
+    job = new_job(looked, {"userId": 1, "roleIds": [4, "x", None, {"a": 1}], "nothing": None, "flag": True})
+    assert job.lookups == (("userId", "1"), ("roleIds", "4"), ("roleIds", "x"))
+    assert lookup_values(1.5) == ["1.5"]
+    assert lookup_values("") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"attributes": ["a"]}, "give a dict"),
+        ({"attributes": {"id": 1}}, "'id' is the job's own"),
+        ({"attributes": {1: 1}}, "names are texts"),
+        ({"attributes": {"a": float("nan")}}, "NaN"),
+        ({"attributes": {"a": "\ud800"}}, "surrogate"),
+        ({"attributes": {"a": object()}}, "attribute 'a'"),
+        ({"attributes": {}, "priority": 2}, "queue 'first' has 1 to 1"),
+        ({"attributes": {}, "priority": True}, "priority: True"),
+        ({"attributes": {}, "delay": -1}, "delay: -1"),
+        ({"attributes": {}, "delay": float("nan")}, "delay: nan"),
+        ({"attributes": {}, "correlation_id": "x" * 513}, "512"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_job_that_may_not_be_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        new_job(shape(), **given)
+    assert words in str(refused.value)
