@@ -68,6 +68,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     then takes one job; it gives a list, or ``None`` for no flags."""
     look_ahead: int = 500
     """Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never."""
+    fair: bool = False
+    """No task waits behind the flood of another: tasks take turns, each in its own order. Else all in one order."""
     once: bool = False
     """End when nothing is due and nothing runs."""
     max_jobs: int | None = None
@@ -93,6 +95,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         problems += self._read_names()
         for name, fits, instead in (
             ("backoff", callable(self.backoff), "a function of the attempt's number"),
+            ("fair", type(self.fair) is bool, "True or False"),
             ("once", type(self.once) is bool, "True or False"),
         ):
             if not fits:

@@ -27,6 +27,7 @@ from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.pace import Pace
 from stowhand.settler import Settler
 from stowhand.store import Claim, ClaimRequest, Store
+from stowhand.turns import Turns
 
 PATIENCE = 5.0
 """Seconds that the last claim may take when the worker has been told to stop."""
@@ -64,6 +65,7 @@ class Taker:
         self.tasks = options.tasks
         """Claim only these; may be changed at any time."""
         self._pace = Pace(lanes, hooks, options, clock, one_by_one=gate.one_by_one)
+        self._turns = Turns(fair=options.fair)
         self._stir = asyncio.Event()
         self._stopping = self._risen = False
         self._wakes = 0
@@ -151,7 +153,7 @@ class Taker:
         late = self._lanes.can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
         if late and self._fruitful and await self._claim_suspect(leave):
             return True
-        if await self._claim(leave) or self._wakes != seen:
+        if await self._claim_in_turn(leave) or self._wakes != seen:
             return True
         return await self._claim_suspect(leave) > 0 or self._wakes != seen
 
@@ -162,7 +164,16 @@ class Taker:
         await self._rest(shut.pause)
         return True
 
-    async def _claim(self, leave: Leave, *, suspects: bool = False) -> int:
+    async def _claim_in_turn(self, leave: Leave) -> int:
+        """Ordinary jobs: those of the tasks whose turn it is, or else of all."""
+        asked = self._turns.next(self.tasks)
+        found = await self._claim(leave, asked)
+        if found or asked is self.tasks:
+            return found
+        self._turns.restart()
+        return await self._claim(leave, self.tasks)
+
+    async def _claim(self, leave: Leave, tasks: tuple[str, ...] | None, *, suspects: bool = False) -> int:
         if self._stopping:
             return 0
         request = ClaimRequest(
@@ -170,7 +181,7 @@ class Taker:
             token=str(uuid.uuid4()),
             limit=1 if suspects else leave.limit,
             lease=self._options.lease,
-            tasks=self.tasks,
+            tasks=tasks,
             forbidden_flags=leave.flags,
             suspects=suspects,
             conditions=leave.conditions,
@@ -189,6 +200,9 @@ class Taker:
             self._failures = 0
         self._fruitful = bool(claims) and not suspects
         if claims:
+            if not suspects:
+                full = len(claims) == request.limit
+                self._turns.served((claim.task for claim in claims), full=full, round_open=tasks is not self.tasks)
             self._pace.measure()
             if any(claim.resets for claim in claims):
                 self._pace.forget()  # a worker died in this company: few are to pay for it again
@@ -214,7 +228,7 @@ class Taker:
         if self._quarantined or not self._pace.free or not (self._lanes.can_isolate or self.is_idle):
             return 0
         self._looked = self._clock.monotonic()
-        return await self._claim(leave, suspects=True)
+        return await self._claim(leave, self.tasks, suspects=True)
 
     @property
     def _is_full(self) -> bool:

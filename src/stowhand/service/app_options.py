@@ -49,6 +49,7 @@ class WorkerKeywords(CronSources, total=False):
     backoff: Backoff | str
     forbidden_flags: Iterable[str] | Flags | None
     look_ahead: int
+    fair: bool
     once: bool
     sweep_interval: Duration
 

@@ -31,6 +31,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "timeout": "300s",
         "max_attempts": "5",
         "backoff": "service",
+        "fair": "true",
     },
 }
 """Defaults under one name."""
@@ -232,7 +233,15 @@ _TABLE = (
         metavar="NAME",
         default="default",
         parse=one_of(*PRESETS),
-        doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h.",
+        doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h, tasks take turns.",
+    ),
+    Setting(
+        name="fair",
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        doc="Let tasks take turns, so that none waits behind the flood of another; without it all jobs stand in one line"
+        " by priority and run time.",
     ),
     Setting(
         name="watch",

@@ -108,6 +108,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     max_attempts: int = 25
     backoff: str = "natural"
+    fair: bool = False
+    """Tasks take turns."""
     preset: str = "default"
     log_level: str = "info"
     log_format: str = "text"
@@ -124,6 +126,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             job_timeout=self.timeout,
             backoff=named(self.backoff),
             forbidden_flags=self.forbidden_flags or (),
+            fair=self.fair,
             once=self.once,
         )
 
