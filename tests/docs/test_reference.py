@@ -48,7 +48,8 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
         assert meaning == told.strip()
     for name, values in PRESETS.items():
         for setting_name, value in values.items():
-            written = value if SETTINGS[setting_name].parse is not str and value.isdigit() else f'"{value}"'
+            plain = SETTINGS[setting_name].switch or (SETTINGS[setting_name].parse is not str and value.isdigit())
+                written = value if plain else f'"{value}"'
             assert f"`{setting_name} = {written}`" in shown[name][1]
 
 
