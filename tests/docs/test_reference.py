@@ -49,7 +49,7 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
     for name, values in PRESETS.items():
         for setting_name, value in values.items():
             plain = SETTINGS[setting_name].switch or (SETTINGS[setting_name].parse is not str and value.isdigit())
-                written = value if plain else f'"{value}"'
+            written = value if plain else f'"{value}"'
             assert f"`{setting_name} = {written}`" in shown[name][1]
 
 
