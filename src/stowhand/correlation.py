@@ -14,6 +14,11 @@ def current() -> str | None:
     return _current.get()
 
 
+def bind(correlation_id: str) -> None:
+    """Bind it for the rest of the current context: an attempt has one of its own."""
+    _current.set(correlation_id)
+
+
 @contextmanager
 def bound(correlation_id: str | None) -> Iterator[None]:
     """Bind it for the block, and for the tasks and threads begun in it that take the context along."""

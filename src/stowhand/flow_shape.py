@@ -8,7 +8,7 @@ first ──▶ second ──▶ third                     each queue names the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -65,7 +65,7 @@ class Queue(msgspec.Struct, frozen=True):
     """One step of a flow."""
 
     name: str
-    attributes_to_get: tuple[str, ...] | None = None
+    attributes_to_get: Sequence[str] | None = None
     """What of a job its worker function gets; ``None``: everything."""
     next_queue: str | Mapping[str, str] | None = None
     """Where a completed job goes: a queue, or by the flow's name (a queue that flows share); ``None``: it is done."""
@@ -81,7 +81,7 @@ class Queue(msgspec.Struct, frozen=True):
     delayable: bool = False
     """Its worker function may raise ``DelayError``."""
     limiter: Limiter | None = None
-    children: tuple[Queue, ...] = ()
+    children: Sequence[Queue] = ()
     """A parent: what it fans out into. Its own work is to wait for them."""
 
     def __post_init__(self) -> None:
@@ -152,13 +152,13 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
     """A whole flow, checked: names are unique, and every queue that is named exists."""
 
     name: str
-    queues: tuple[Queue, ...]
+    queues: Sequence[Queue]
     """The first is where jobs enter."""
-    lookup_attributes: tuple[str, ...] = ()
+    lookup_attributes: Sequence[str] = ()
     """Jobs can be found by these: a text or a number, or a list of them, one entry for each."""
     key_life: float = KEY_LIFE
     """Seconds that a job is kept, from its creation (Redis), or from its end (SQL: the store's history)."""
-    layout: Layout = Layout.CLASSIC
+    layout: Layout | str = Layout.CLASSIC
     hash_tag: str | None = None
     """Redis Cluster: every key begins with ``{hash_tag}:``, so that the flow lies in one slot."""
 
@@ -191,6 +191,9 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
             yield "the classic layout has one priority; give layout='priority'"
         if not _is_number(self.key_life) or not 1 <= self.key_life <= 366 * 86_400:
             yield f"key_life: {self.key_life!r} given; give 1 s to a year, or a timedelta"
+        for queue in self.queues:
+            if queue.name == self.name and {child.name for child in queue.children} & set(self.lookup_attributes):
+                yield f"its queue {queue.name!r} is named like the flow, and a child of it like a lookup attribute"
         if self.hash_tag is not None and not _is_tag(self.hash_tag):
             yield f"hash_tag: {self.hash_tag!r} given; give a short text without braces"
 

@@ -68,7 +68,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a star": (lambda: Queue("a*"), "star"),
     "a line break": (lambda: Queue("a\nb"), "queue"),
     "too long": (lambda: Queue("a" * 61), "60"),
-    "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "give a list of names"),  # type: ignore[arg-type]
+    "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "give a list of names"),
     "a child with children": (lambda: Queue("a", children=(Queue("b", children=(Queue("c"),)),)), "a child ends where"),
     "a child that goes on": (lambda: Queue("a", children=(Queue("b", next_queue="a"),)), "a child ends where it is"),
     "a limiter of nothing": (lambda: Limiter(reservoir=0, interval=1), "a reservoir of 0"),
@@ -77,6 +77,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a dict as limiter": (lambda: Queue("a", limiter={"reservoir": 1}), "give Limiter"),  # type: ignore[arg-type]
     "backoff as a number": (lambda: Queue("a", backoff=3), "backoff: a int given"),  # type: ignore[arg-type]
     "unknown layout": (lambda: shape(layout="modern"), "give 'classic' or 'priority'"),
+    "keys that collide": (
+        lambda: shape(Queue("demo", children=[Queue("userId")]), lookup_attributes=["userId"]),
+        "its queue 'demo' is named like the flow",
+    ),
     "braces in a tag": (lambda: shape(hash_tag="{a}"), "a short text without braces"),
     "no life": (lambda: shape(key_life=0), "key_life: 0 given"),
     "lookups as a text": (lambda: shape(lookup_attributes="userId"), "give a list of names"),

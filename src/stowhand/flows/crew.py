@@ -112,6 +112,11 @@ class Crew:
         self.workers.append(worker)
         return worker
 
+    @property
+    def grace(self) -> float:
+        """The longest of its workers: seconds that running jobs have when all are stopped."""
+        return max((worker.grace for worker in self.workers), default=GRACE)
+
     async def halt(self, *, now: bool = False) -> None:
         """Stop every worker, and wait for them."""
         for worker in self.workers:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from stowhand.correlation import bound
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
 from stowhand.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
@@ -18,6 +19,7 @@ from stowhand.flows.new_job import Correlate, lookup_values, new_job, read_id
 from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.opening import engine_at
 from stowhand.flows.worker import FlowWorker
+from stowhand.lifecycle import seconds
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_if_nobody_has
@@ -59,11 +61,11 @@ class Flow(Crew):
     ) -> None:
         self.shape = FlowShape(
             name=name,
-            queues=tuple(queues) if isinstance(queues, list | tuple) else queues,  # type: ignore[arg-type]
-            lookup_attributes=lookup_attributes,  # type: ignore[arg-type]
-            layout=layout,  # type: ignore[arg-type]
+            queues=tuple(queues) if isinstance(queues, list | tuple) else queues,
+            lookup_attributes=lookup_attributes,
+            layout=layout,
             hash_tag=hash_tag,
-            key_life=key_life,  # type: ignore[arg-type]
+            key_life=seconds(key_life),
         )
         self.events = events or Events()
         self.workers: list[FlowWorker] = []
@@ -82,13 +84,16 @@ class Flow(Crew):
 
     # -- connecting ------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Connect and check; what the store warns of is logged. Raises StoreUnreachable, SchemaError."""
+    async def open(self, *, quiet: bool = False) -> None:
+        """Connect and check. ``quiet``: what the store warns of is not logged. Raises StoreUnreachable, SchemaError."""
         if not self._opened:
             if self._logs and not self.events.wants(WorkerStarted):
                 configure_if_nobody_has()
                 LogListener(self.events)
-            for words in await self.engine.open():
+            self._logs = False  # one listener, however often it is opened
+            with bound(None):  # a job may be the first to ask: what runs on from here belongs to none
+                found = await self.engine.open()
+            for words in () if quiet else found:
                 core_logger().warning(words)
             self._opened = True
 

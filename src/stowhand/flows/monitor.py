@@ -31,8 +31,12 @@ class FlowMonitor:
         self._tick = asyncio.Event()
         self.failures = 0
         """Looks that failed, one after the other."""
+        self.returned = 0
+        """Jobs that it has taken back from dead workers so far."""
         self.on_look: list[Callable[[Sequence[LineCount]], None]] = []
         """Told what each look of ``run`` has counted."""
+        self.on_trouble: list[Callable[[StoreError], None]] = []
+        """Told why a look of ``run`` has failed."""
 
     @property
     def interval(self) -> float:
@@ -59,7 +63,9 @@ class FlowMonitor:
 
     async def sweep(self) -> int:
         """Return what dead workers have left; how many jobs that were."""
-        return await self._engine.sweep()
+        returned = await self._engine.sweep()
+        self.returned += returned
+        return returned
 
     async def run(self) -> None:
         """Look every ``interval`` seconds until ``stop``. An outage is waited out."""
@@ -70,8 +76,10 @@ class FlowMonitor:
                 await self.sweep()
                 found = await self.counts()
                 self.failures = 0
-            except StoreError:
-                self.failures += 1  # those who work on the store say what is wrong
+            except StoreError as error:
+                self.failures += 1
+                for heard in self.on_trouble:
+                    heard(error)
             else:
                 for told in self.on_look:
                     told(found)

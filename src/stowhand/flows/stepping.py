@@ -18,6 +18,7 @@ from stowhand.flow_shape import RESERVED, Line
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
 from stowhand.handler import Attempt, Policy
+from stowhand.lane import Stop
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
 from stowhand.outcomes import describe
 from stowhand.retry import constant
@@ -26,8 +27,6 @@ from stowhand.tasks.threads import Threads
 from stowhand.text import clean
 
 WorkerFunction = Callable[[FlowJob], Awaitable[object] | object]
-LAST_WORD = 1.0
-"""Seconds that a function which ignores its end has, before the worker gives it up."""
 AT_ONCE = constant(0.0)
 NEXT_QUEUE = ("next_queue", "nextQueue")
 
@@ -62,7 +61,7 @@ class StepHandler:
         self._threads: Threads | None = None
         self._now = now
         """Seconds since the epoch, for ``DelayError(ready_at=…)``."""
-        self._policy = Policy(timeout=lock_time + LAST_WORD, backoff=line.queue.backoff or AT_ONCE)
+        self._policy = Policy(timeout=lock_time, backoff=line.queue.backoff or AT_ONCE)
 
     def policy(self, claim: Claim[Any]) -> Policy:
         """The same for every job of the queue."""
@@ -96,15 +95,13 @@ class StepHandler:
                 return self._failed(job, error)
 
     async def _run(self, job: FlowJob) -> Outcome:
-        limit = asyncio.timeout(self._lock_time)
         try:
-            async with limit:
-                result = await self._call(job)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the function's own
-            return self._timed_out()
-        if limit.expired():
+            result = await self._call(job)
+        except asyncio.CancelledError:
+            if job.ctx.cancel_reason == Stop.TIMEOUT:
+                return self._timed_out()
+            raise
+        if job.ctx.cancel_reason == Stop.TIMEOUT:
             return self._timed_out()  # it swallowed its end: a late result is ignored
         return self._ended(job, result)
 
@@ -130,6 +127,8 @@ class StepHandler:
         return self._engine.postpone(self._line, job, max(delay or 0.0, 0.0), clean(error.reason, 1024))
 
     def _failed(self, job: FlowJob, error: Exception) -> Outcome:
+        if job.ctx.cancel_reason == Stop.TIMEOUT:
+            return self._timed_out()
         text = describe(error)
         job.ctx.logger.error(text)
         message = clean(_message(error))

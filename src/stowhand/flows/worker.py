@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from stowhand.clock import Clock, SystemClock
+from stowhand.correlation import bound
 from stowhand.errors import ConfigurationError, SchemaError, StoreError
 from stowhand.events import Events, StoreTrouble
 from stowhand.flow_shape import Line
@@ -48,6 +49,10 @@ class FlowWorker:
     ) -> None:
         self.queue = line.name
         """Its full name: ``queue``, or ``parent:child``."""
+        self.count = count
+        """Its slots: how many jobs it executes at once."""
+        self.grace = grace
+        """Seconds that running jobs have when it is stopped."""
         self.status = Status.READY
         self.error: BaseException | None = None
         """Why it stopped by itself."""
@@ -83,7 +88,8 @@ class FlowWorker:
             return
         self.status, self.error = Status.RUNNING, None
         self._told.clear()
-        self._task = asyncio.create_task(self._live(), name=f"flow worker {self.queue}")
+        with bound(None):  # whoever starts it: what it does between its jobs belongs to none
+            self._task = asyncio.create_task(self._live(), name=f"flow worker {self.queue}")
 
     async def stop(self, *, now: bool = False) -> None:
         """Take nothing new, wait until the running jobs have ended (within the grace), and be stopped.
@@ -106,7 +112,7 @@ class FlowWorker:
 
     async def ended(self) -> None:
         """Wait until it has stopped, whoever told it to."""
-        if self._task is not None:
+        if self._task is not None and not self._task.done():  # one that is done may be of a loop before this
             await asyncio.wait([self._task])
 
     async def _live(self) -> None:

@@ -1,0 +1,76 @@
+"""``stowhand flows monitor``: how many jobs stand where, each second, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from stowhand.cli.flow_session import read_flow, target_argument, with_flow
+from stowhand.cli.flow_views import look_heading, look_json, look_table
+from stowhand.cli.options import log_options
+from stowhand.errors import StoreError
+from stowhand.flows import Flow, LineCount
+from stowhand.observe.job_logger import core_logger
+from stowhand.service.exit_codes import OK
+from stowhand.service.run_all import run_all
+
+LAST_LOOK = 1.0
+"""Seconds that a look under way has to end."""
+HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+@click.command("monitor")
+@target_argument
+@click.option("--once", is_flag=True, help="One look, and end.")
+@click.option("as_json", "--json", is_flag=True, help="One JSON object per look.")
+@log_options
+def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> int:
+    """Show each second how many jobs stand where.
+
+    It ends at Ctrl-C. Each look also takes back what dead workers have left, as every worker does: where none of ours
+    serves the flow, let one of these run.
+    """
+    flow = read_flow(target, typed)
+
+    async def watch(flow: Flow) -> None:
+        screen = _Screen(flow, as_json=as_json)
+        monitor = flow.monitor
+        if once:
+            await monitor.sweep()
+            screen.show(await monitor.counts())
+            return
+        monitor.on_look.append(screen.show)
+        monitor.on_trouble.append(screen.complain)
+        await run_all(monitor, grace=LAST_LOOK)
+
+    with_flow(flow, watch)
+    return OK
+
+
+class _Screen:
+    """Where looks are shown: in place on a terminal, one after the other elsewhere."""
+
+    def __init__(self, flow: Flow, *, as_json: bool) -> None:
+        self._flow, self._as_json = flow, as_json
+        self._in_place = sys.stdout.isatty() and not as_json
+        self._looks = 0
+
+    def show(self, counts: Sequence[LineCount]) -> None:
+        flow, returned = self._flow, self._flow.monitor.returned
+        if self._as_json:
+            click.echo(look_json(flow.name, counts, returned))
+            return
+        heading = look_heading(flow.name, flow.engine.description, returned)
+        lines = [heading, "", *look_table(flow.shape, counts)]
+        if self._in_place:
+            start = HOME if self._looks else HOME + REST_OF_SCREEN
+            click.echo(start + "".join(f"{line}{REST_OF_LINE}\n" for line in lines) + REST_OF_SCREEN, nl=False)
+        else:
+            click.echo("\n".join([*([""] if self._looks else []), *lines]))
+        self._looks += 1
+
+    def complain(self, error: StoreError) -> None:
+        core_logger().error(f"No look: {error}")

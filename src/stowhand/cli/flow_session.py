@@ -1,0 +1,48 @@
+"""A program's flow for the length of one command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from stowhand.cli.options import settings_of
+from stowhand.flows import Flow
+from stowhand.tasks.loading import load_object
+
+T = TypeVar("T")
+Doing = Callable[[Flow], Awaitable[T]]
+
+target_argument = click.argument("target", metavar="MODULE:NAME")
+json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="How many at most; of each queue and state.",
+)
+
+
+def read_flow(target: str, typed: dict[str, Any]) -> Flow:
+    """The flow of that name, ``flow`` unless given; log lines go to stderr from here. Raises ConfigurationError."""
+    settings_of(typed)
+    return load_object(target, Flow, default="flow")
+
+
+def with_flow(flow: Flow, doing: Doing[T]) -> T:
+    """Connect, do one thing, disconnect. Raises StoreUnreachable, SchemaError.
+
+    What the store warns of is told to those who work on it, not to everybody who looks.
+    """
+
+    async def session() -> T:
+        try:
+            await flow.open(quiet=True)
+            return await doing(flow)
+        finally:
+            await flow.close()
+
+    return asyncio.run(session())

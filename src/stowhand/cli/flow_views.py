@@ -1,0 +1,204 @@
+"""Queues of a flow, who stands in them, and single jobs: for people and for programs. Nothing drives a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from stowhand.cli.tables import table
+from stowhand.clock import wall_clock
+from stowhand.flow_shape import FlowShape, Line
+from stowhand.flows import LineCount, Position
+from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
+
+Job = dict[str, Any]
+STATES = ("waiting", "processing", "delayed", "parked")
+NUMBERS = frozenset({"SLOTS", "PRIO", "POSITION", "FAILED", *(state.upper() for state in STATES)})
+NAME_WIDE = 18
+CHILDREN = re.compile(r"children:.*:jobs")
+"""The attributes under which a parent keeps its children: their names, or all of each where that was asked for."""
+
+
+def queue_table(shape: FlowShape, counts: Sequence[LineCount], slots: Mapping[str, int]) -> list[str]:
+    """Every queue, children below their parent; a line for each priority."""
+    rows = []
+    for line in shape.lines():
+        following = line.queue.next_for(shape.name) or "-"
+        declared = [_shown(line), following, str(slots.get(line.name, 0))]
+        for count in _of_line(counts, line):
+            rows.append([*declared, *_numbers(count)])
+            declared = ["", "", ""]
+    return _counted(("QUEUE", "NEXT", "SLOTS"), rows, counts)
+
+
+def queue_json(shape: FlowShape, line: Line, counts: Sequence[LineCount], slots: int) -> str:
+    """One line for each queue."""
+    about = {"queue": line.name, "parent": line.parent, "next": line.queue.next_for(shape.name), "slots": slots}
+    standing = [msgspec.structs.asdict(count) for count in _of_line(counts, line)]
+    return plain_json({**about, "priorities": [{k: v for k, v in one.items() if k != "queue"} for one in standing]})
+
+
+def look_table(shape: FlowShape, counts: Sequence[LineCount]) -> list[str]:
+    """The figures of one look, with their sum."""
+    rows = []
+    for line in shape.lines():
+        name = _shown(line)
+        for count in _of_line(counts, line):
+            rows.append([name, *_numbers(count)])
+            name = ""
+    sums = {state: sum(getattr(count, state) for count in counts) for state in STATES}
+    failed = sum(count.failed or 0 for count in counts)
+    rows.append(["all", "", *(str(each) for each in sums.values()), str(failed)])
+    return _counted(("QUEUE",), rows, counts)
+
+
+def look_heading(flow: str, where: str, returned: int) -> str:
+    """Which flow, when, and how many jobs the looks have brought back."""
+    back = f"  {returned} taken back from dead workers" if returned else ""
+    words, width = f"{escape(flow)}  {_clock(wall_clock())}{back}  {escape(where)}", _width()
+    return words if width is None else fit(words, width)
+
+
+def look_json(flow: str, counts: Sequence[LineCount], returned: int) -> str:
+    """One look, one line."""
+    about = {"flow": flow, "at": wall_clock().isoformat(), "returned": returned}
+    return plain_json({**about, "queues": list(counts)})
+
+
+def position_table(positions: Sequence[Position], *, several: bool) -> list[str]:
+    """Who stands in a queue; ``several``: in several, so that each line says in which."""
+    rows = [
+        [
+            one.queue,
+            one.state,
+            str(one.priority),
+            str(one.position),
+            "-" if one.ready_at is None else _moment(one.ready_at),
+            one.job_id,
+        ]
+        for one in positions
+    ]
+    hidden = {
+        *(() if several else ("QUEUE",)),
+        *(() if any(one.priority != 1 for one in positions) else ("PRIO",)),
+        *(() if any(one.ready_at is not None for one in positions) else ("READY AT",)),
+    }
+    return _without(hidden, ("QUEUE", "STATE", "PRIO", "POSITION", "READY AT", "ID"), rows)
+
+
+def ended_table(jobs: Sequence[Job]) -> list[str]:
+    """Jobs by how far they have come; of failed ones the queue and the message."""
+    rows = [
+        [
+            str(job["id"]),
+            _text(job.get("completed-queue")),
+            _text(job.get("failedQueue")),
+            telling_line(_text(job.get("failedErrorMsg"))),
+        ]
+        for job in jobs
+    ]
+    return _without((), ("ID", "COMPLETED", "FAILED IN", "ERROR"), rows)
+
+
+def plain_json(value: object) -> str:
+    """One line. ASCII only, so that it may be looked at in a terminal as well."""
+    return json.dumps(value, default=_plain)
+
+
+def stand_words(job: Job, position: Position | None) -> str:
+    """Where the job stands, in a sentence."""
+    if position is not None:
+        words = f"{position.state} in {position.queue}, priority {position.priority}, position {position.position}"
+        return words if position.ready_at is None else f"{words}, ready at {_moment(position.ready_at)}"
+    if job.get("failed"):
+        return f"failed in {_text(job.get('failedQueue'))}"
+    completed = job.get("completed-queue")
+    return "in no queue" + (f"; completed {completed}" if completed else "")
+
+
+def job_page(job: Job, position: Position | None) -> str:
+    """Every attribute on a line of its own, as JSON; children below."""
+    lines = [
+        f"{'id':<{NAME_WIDE}}{escape(str(job['id']))}",
+        f"{'stands':<{NAME_WIDE}}{escape(stand_words(job, position))}",
+    ]
+    return "\n".join([*lines, *_attributes(job, "")])
+
+
+def _attributes(job: Job, indent: str) -> list[str]:
+    lines: list[str] = []
+    for name, value in job.items():
+        if name == "id":
+            continue
+        if CHILDREN.fullmatch(name) and isinstance(value, list) and all(isinstance(one, dict) for one in value):
+            lines.append(f"{indent}{escape(name)}")
+            for child in value:
+                lines.append(f"{indent}  - {escape(str(child.get('id', '-')))}")
+                lines += _attributes(child, f"{indent}    ")
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+            lines.append(f"{indent}{escape(name):<{NAME_WIDE - 1}} {escape_lines(text)}")
+    return lines
+
+
+def _of_line(counts: Sequence[LineCount], line: Line) -> list[LineCount]:
+    """By priority; a queue that the engine does not mention is empty."""
+    found = sorted((count for count in counts if count.queue == line.name), key=lambda count: count.priority)
+    return found or [LineCount(queue=line.name, priority=1)]
+
+
+def _shown(line: Line) -> str:
+    return line.name if line.parent is None else f"  {line.name}"
+
+
+def _numbers(count: LineCount) -> list[str]:
+    figures = [str(count.priority), *(str(getattr(count, state)) for state in STATES)]
+    return [*figures, "-" if count.failed is None else str(count.failed)]
+
+
+def _counted(names: tuple[str, ...], rows: list[list[str]], counts: Sequence[LineCount]) -> list[str]:
+    """With a column for priorities only where there are several, and for failed ones only where they are counted."""
+    headings = [*names, "PRIO", *(state.upper() for state in STATES), "FAILED"]
+    hidden = {
+        *(() if any(count.priority != 1 for count in counts) else ("PRIO",)),
+        *(() if any(count.failed is not None for count in counts) else ("FAILED",)),
+    }
+    return _without(hidden, headings, rows)
+
+
+def _without(hidden: Collection[str], headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of the other columns, as wide as the terminal if names can give way."""
+    kept = [at for at, heading in enumerate(headings) if heading not in hidden]
+    shown = [[row[at] for at in kept] for row in rows]
+    names = [headings[at] for at in kept]
+    squeezed = [name for name in ("QUEUE", "NEXT", "COMPLETED", "FAILED IN") if name in names]
+    return table(names, shown, right=NUMBERS, squeezed=squeezed, width=_width())
+
+
+def _width() -> int | None:
+    """Of the terminal; as wide as it needs to be where nobody watches."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%H:%M:%S}Z"
+
+
+def _plain(value: object) -> dict[str, Any]:
+    assert isinstance(value, msgspec.Struct)
+    return msgspec.structs.asdict(value)

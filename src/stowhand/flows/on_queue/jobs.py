@@ -1,0 +1,144 @@
+"""The jobs of a flow beyond the worker: create, find, read, retry, delete; and where they stand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from stowhand.errors import UndecodablePayload
+from stowhand.flow_shape import FlowShape, Line
+from stowhand.flow_tables import FlowTables, NewFlow, Standing
+from stowhand.flows.engine import NewFlowJob, Position
+from stowhand.flows.on_queue.ids import Ids
+from stowhand.flows.on_queue.reading import children_named, show
+from stowhand.flows.on_queue.step import Step, id_of, key_of, new_step, raw, read_step, task_of
+from stowhand.job import Job, State
+from stowhand.queue_store import Answer, Done, QueueStore
+
+VALUE_LIMIT = 200
+"""Characters of a lookup value that is kept as it is."""
+
+
+class Jobs:
+    """A part of the engine."""
+
+    def __init__(self, shape: FlowShape, store: QueueStore, tables: FlowTables, ids: Ids) -> None:
+        self.shape = shape
+        self._store, self._tables, self._ids = store, tables, ids
+
+    async def create(self, job: NewFlowJob) -> str:
+        """Its row, its lookups and its first step, in one transaction."""
+        (job_id,) = await self.create_many([job])
+        return job_id
+
+    async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
+        """All or none."""
+        new = [self._new(job) for job in jobs]
+        if new:
+            await self._tables.create(self.shape.name, new)
+        return [one.id for one in new]
+
+    def _new(self, job: NewFlowJob) -> NewFlow:
+        job_id = self._ids.new()
+        step = Step(id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw(job.values))
+        return NewFlow(
+            id=job_id,
+            step=new_step(self.shape.entry, step, job.priority, delay=job.delay),
+            lookups=tuple((attribute, _findable(value)) for attribute, value in job.lookups),
+        )
+
+    async def delete(self, job_id: str) -> bool:
+        """With its children; what runs ends as a ghost."""
+        if ":" in job_id:
+            return False
+        (found,) = await self.read([job_id], resolve_children=False)
+        children = [name for names in children_named(found or {}).values() for name in names]
+        keys = [self._key(name) for name in (job_id, *children)]
+        return await self._tables.delete(self.shape.name, job_id, keys)
+
+    async def ids(self, attribute: str, value: str) -> Sequence[str]:
+        """Oldest first: so they sort."""
+        return await self._tables.ids(self.shape.name, attribute, _findable(value))
+
+    async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
+        """From the newest step of each."""
+        jobs = await self._there(job_ids)
+        shown = [None if job is None else self._shown(name, job) for name, job in zip(job_ids, jobs, strict=True)]
+        if resolve_children:
+            for job in shown:
+                for attribute, names in children_named(job or {}).items():
+                    found = await self.read(names, resolve_children=True)
+                    job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
+        return shown
+
+    async def _there(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """The newest step of each, unless it is another flow's, or its job has been deleted."""
+        jobs = await self._tables.latest([self._key(job_id) for job_id in job_ids])
+        roots = [None if job is None else self._root(job, job_id) for job, job_id in zip(jobs, job_ids, strict=True)]
+        there = await self._tables.exists([root for root in roots if root is not None])
+        return [job if root in there else None for job, root in zip(jobs, roots, strict=True)]
+
+    def _root(self, job: Job, job_id: str) -> str | None:
+        try:
+            step = read_step(job)
+        except UndecodablePayload:
+            return job_id
+        return step.root if step.flow == self.shape.name else None
+
+    def _shown(self, job_id: str, job: Job) -> dict[str, Any]:
+        try:
+            return show(self.shape, job)
+        except UndecodablePayload:
+            return {"id": job_id}
+
+    async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
+        """As ``stowhand jobs retry`` on the failed step."""
+        jobs = await self._there(job_ids)
+        return [await self._retry(name, job) for name, job in zip(job_ids, jobs, strict=True)]
+
+    async def _retry(self, job_id: str, job: Job | None) -> Answer:
+        if job is None:
+            return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+        if job.state not in (State.FAILED, State.CANCELED):
+            return Answer(job_id, Done.REFUSED, f"it has not failed: it is {job.state}")
+        parent = read_step(job).parent
+        if parent is not None:
+            (above,) = await self._tables.latest([self._key(parent.id)])
+            if above is None or above.state.terminal or job_id not in (read_step(above).waits_for or ()):
+                return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
+        answer = await self._store.retry(job.id)
+        return Answer(job_id, answer.done, answer.why)
+
+    async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
+        """Of one queue, or of all that have no parent."""
+        lines = [self.shape.line(queue)] if queue is not None else [one for one in self.shape.lines() if not one.parent]
+        tasks = [task_of(self.shape.name, line) for line in lines]
+        keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
+        return [id_of(key) for key in keys]
+
+    async def _positions(self, line: Line, limit: int) -> Sequence[Position]:
+        """Each standing counted by itself."""
+        numbers = {standing: count(1) for standing in Standing}
+        return [
+            Position(
+                job_id=id_of(each.key),
+                queue=line.name,
+                priority=each.priority,
+                state=each.standing.value,
+                position=next(numbers[each.standing]),
+                ready_at=each.ready_at,
+            )
+            for each in await self._tables.in_line(task_of(self.shape.name, line), limit)
+        ]
+
+    def _key(self, job_id: str) -> str:
+        return key_of(self.shape.name, job_id)
+
+
+def _findable(value: str) -> str:
+    """A lookup value as it is kept: an index takes no long texts, and a store no control characters."""
+    if len(value) <= VALUE_LIMIT and value.isprintable():
+        return value
+    return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"

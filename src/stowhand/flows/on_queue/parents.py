@@ -1,0 +1,108 @@
+"""A parent's two runs: it fans out and parks itself in one settlement; woken, it gathers, or waits on.
+
+The end of its last child wakes it (``Children.tell``). Should that be lost, it looks by itself after 2 s, and after an
+ever longer time, at most 30 s. It holds no slot meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from stowhand import strict_json
+from stowhand.clock import SystemClock
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.flow_shape import RESERVED, FlowShape, Line
+from stowhand.flow_tables import PARKED, FlowTables, Woken
+from stowhand.flows.on_queue.ids import Ids
+from stowhand.flows.on_queue.reading import gathered, has_ended
+from stowhand.flows.on_queue.step import Above, Step, StepJob, key_of, new_step, raw
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob
+from stowhand.lifecycle import Complete, Fail, Outcome, Snooze
+
+FIRST_LOOK, LAST_LOOK = 2.0, 30.0
+SOON = 0.05
+PATIENCE = 40
+"""Looks, ``SOON`` apart, at a parent that just looks itself."""
+
+
+class Children:
+    """What parents do in one flow."""
+
+    def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
+        self._shape, self._tables, self._ids = shape, tables, ids
+        self._clock = SystemClock()
+
+    def fan_out(self, line: Line, job: StepJob) -> Outcome | None:
+        """Enqueue the children and the parent's own second run. ``None``: there are none."""
+        params_at = f"children:{line.queue.name}:params"
+        try:
+            params = job.step.value(params_at)
+        except UndecodablePayload as error:
+            return Fail(str(error), poison=True)
+        if params is None:
+            job.ctx.logger.warning(f"{params_at} is missing; there are no children")
+            return None
+        if not isinstance(params, list):
+            return Fail(f"{params_at} is no list of objects")
+        children = list(self._made(line, job, params))
+        if not children:
+            return None
+        names = tuple(name for name, _ in children)
+        jobs = strict_json.encode([f"job:{name}" for name in names])
+        values = job.step.values | raw({f"children:{line.queue.name}:jobs": jobs})
+        waiting = msgspec.structs.replace(job.step, values=values, waits_for=names)
+        parked = new_step(line, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
+        job.ctx.then += [*(step for _, step in children), parked]
+        return Complete()
+
+    def _made(self, line: Line, job: StepJob, params: list[Any]) -> Iterator[tuple[str, NewJob]]:
+        kinds = {child.name: self._shape.line(f"{line.name}:{child.name}") for child in line.queue.children}
+        for place, given in enumerate(params):
+            kind = kinds.get(str(given.get("childName"))) if isinstance(given, dict) else None
+            if kind is None:
+                job.ctx.logger.warning(f"children:{line.queue.name}:params[{place}] names no child; it is skipped")
+                continue
+            values = {
+                name: msgspec.Raw(msgspec.json.encode(value))
+                for name, value in given.items()
+                if value is not None and name not in ("childName", *RESERVED)
+            }
+            child = Step(
+                id=f"{kind.name}:{self._ids.new()}",
+                flow=job.step.flow,
+                correlation_id=job.step.correlation_id,
+                values=values,
+                parent=Above(job.step.id, line.name),
+            )
+            priority = given.get("priority")
+            yield child.id, new_step(kind, child, priority if type(priority) is int else job.priority)
+
+    async def gather(self, line: Line, job: StepJob, names: tuple[str, ...]) -> dict[str, str] | Outcome:
+        """The children's results as the parent's attribute; or to wait on."""
+        found = await self._tables.latest([key_of(job.flow, name) for name in names])
+        if not all(map(has_ended, found)):
+            return Snooze(_pause(job.ctx))
+        try:
+            text = strict_json.encode(gathered(self._shape, names, found), what="the children's results")
+        except InvalidJob as error:
+            return Fail(str(error))
+        results = {f"children:{line.queue.name}:results": text}
+        return results if names else results | {f"children:{line.queue.name}:jobs": "[]"}
+
+    async def tell(self, parent: Above) -> None:
+        """A child has ended. A parent that looks at this very moment may not have seen it, so it is told once more."""
+        for _ in range(PATIENCE):
+            if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
+                return
+            await self._clock.sleep(SOON)
+
+
+def _pause(ctx: Attempt[Job]) -> float:
+    """A quarter of the time that it has waited, by the store's clock."""
+    record = ctx.record
+    waited = 0.0 if record.started_at is None else (record.started_at - record.created_at).total_seconds()
+    return min(max(waited / 4, FIRST_LOOK), LAST_LOOK)

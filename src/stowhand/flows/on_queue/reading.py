@@ -1,0 +1,89 @@
+"""What is known of a job, from its newest step: as Redis would have it in the job's hash. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import UndecodablePayload
+from stowhand.flow_shape import FlowShape
+from stowhand.flows.on_queue.step import COMPLETED_QUEUE, Step, facts_of, facts_shown, queue_of, read_step
+from stowhand.job import Job, State
+
+VANISHED = "it was removed, or its end was not kept long enough"
+_BROKEN = (UndecodablePayload, msgspec.DecodeError)
+
+
+def show(shape: FlowShape, job: Job) -> dict[str, Any]:
+    """Every attribute, decoded, and how it stands. What cannot be decoded is ``None``. Raises UndecodablePayload."""
+    step = read_step(job)
+    shown = {"id": step.id} | {name: _value(step, name) for name in step.values}
+    shown |= facts_shown(shape, facts_of(step, job.priority))
+    queue = queue_of(job.task)
+    if retries := _retries(job):
+        shown[f"retries:{queue}"] = retries
+    if job.state is State.COMPLETED:
+        shown |= _results(job) | {COMPLETED_QUEUE: queue}
+    if job.state in (State.FAILED, State.CANCELED):
+        shown |= failure(job.last_error or job.state.value, queue)
+    if job.state is State.CANCELED:
+        shown["canceled"] = True
+    if job.state is State.COMPLETED and step.parent is not None:
+        shown["done"] = True
+    return shown
+
+
+def failure(why: str, queue: str | None = None) -> dict[str, Any]:
+    """The attributes of a job that has failed."""
+    known = {} if queue is None else {"failedQueue": queue}
+    return {"done": True, "failed": True, **known, "failedErrorMsg": why}
+
+
+def has_ended(job: Job | None) -> bool:
+    """Will no step of it run again by itself? ``None``: there is none."""
+    return job is None or job.state.terminal
+
+
+def gathered(shape: FlowShape, names: Sequence[str], jobs: Sequence[Job | None]) -> list[dict[str, Any]]:
+    """What children have come to, in their order."""
+    return [_child(shape, name, job) for name, job in zip(names, jobs, strict=True)]
+
+
+def _child(shape: FlowShape, name: str, job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {"id": name} | failure(VANISHED)
+    try:
+        return show(shape, job)
+    except UndecodablePayload as error:
+        return {"id": name} | failure(str(error), queue_of(job.task))
+
+
+def children_named(values: dict[str, Any]) -> dict[str, list[str]]:
+    """Ids of the children by the attribute that lists them."""
+    return {
+        name: [each.removeprefix("job:") for each in value if isinstance(each, str)]
+        for name, value in values.items()
+        if name.startswith("children:") and name.endswith(":jobs") and isinstance(value, list)
+    }
+
+
+def _results(job: Job) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(job.result or "{}")
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _value(step: Step, name: str) -> Any:
+    try:
+        return step.value(name)
+    except _BROKEN:
+        return None
+
+
+def _retries(job: Job) -> int:
+    """The attempt that runs, or was the last, is no retry yet of what comes after it."""
+    return job.attempts if job.state in (State.QUEUED, State.ERRORED) else job.attempts - 1

@@ -1,0 +1,18 @@
+"""A flow in Redis or Valkey: each job is a hash, each queue some lists, each transition one script.
+
+* A job is kept for the flow's ``key_life`` from its creation, whatever becomes of it; ``retry`` renews it.
+* A child's id is ``<parent>:<child>:<uuid>`` for people, in both layouts; in the classic layout only the uuid stands in
+  its queue's lists.
+* ``layout`` decides, besides the keys, whether a worker function is given ``flowName``, ``priority`` and
+  ``correlationId`` besides what it asks for.
+* A value in a hash that is no JSON (somebody else wrote it) fails a job whose queue asks for it; whoever reads the job
+  is given ``None``.
+* All children's results together take at most 1 MiB as JSON text: a parent that would gather more fails with that
+  reason.
+"""
+
+from __future__ import annotations
+
+from stowhand.flows.on_redis.engine import RedisEngine
+
+__all__ = ["RedisEngine"]

@@ -1,0 +1,120 @@
+"""A parent's runs: it fans out and is parked; woken by its last child, it gathers, or is parked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from stowhand import strict_json
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.flow_shape import RESERVED, Layout, Line
+from stowhand.flows.job import FlowJob
+from stowhand.lifecycle import Fail, Outcome
+from stowhand.stores.redis.claiming import FlowRecord
+from stowhand.stores.redis.ending import NewChild, StepEnd
+from stowhand.stores.redis.layout import uuid7
+from stowhand.stores.redis.looking import Looking
+from stowhand.stores.redis.naming import Naming
+from stowhand.stores.redis.values import has_ended, wanted
+
+EXPIRED = "its hash expired"
+
+
+class Parents:
+    """What parents do in one flow."""
+
+    def __init__(self, naming: Naming, looking: Looking) -> None:
+        self._naming, self._keys, self._looking = naming, naming.keys, looking
+        self._ranked = naming.keys.shape.layout is Layout.PRIORITY
+
+    def seen(self, line: Line) -> Line:
+        """The queue as its store is to see it: of a parent only what it needs is fetched."""
+        if not line.is_parent:
+            return line
+        queue = msgspec.structs.replace(line.queue, attributes_to_get=_fields(line))
+        return msgspec.structs.replace(line, queue=queue)
+
+    async def step(self, line: Line, job: FlowJob) -> StepEnd | Outcome:
+        """Fan out; or gather, when all children have ended; or wait on."""
+        record: FlowRecord = job.ctx.record
+        params_at, jobs_at = _fields(line)
+        try:
+            known = wanted({name: record.values.get(name) for name in (params_at, jobs_at)})
+        except UndecodablePayload as error:
+            return Fail(str(error), poison=True)
+        keys = known[jobs_at]
+        try:
+            if keys is not None:
+                return await self._gather(line, job, keys)
+            return self._fan_out(line, job, known[params_at])
+        except InvalidJob as error:
+            return Fail(str(error))
+
+    def _fan_out(self, line: Line, job: FlowJob, params: object) -> StepEnd:
+        params_at, jobs_at = _fields(line)
+        if params is None:
+            job.ctx.logger.warning(f"{params_at} is missing; there are no children")
+        elif not isinstance(params, list):
+            raise InvalidJob(f"{params_at} is no list of objects")
+        made = list(self._made(line, job, params or []))
+        listed = strict_json.encode([key for key, _ in made], what=jobs_at)
+        if made:
+            return StepEnd(fields=raw({jobs_at: listed}), children=[child for _, child in made])
+        return self._gathered(line, job, [], {jobs_at: listed})
+
+    def _made(self, line: Line, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
+        """With the keys of their hashes."""
+        kinds = {child.name: child for child in line.queue.children}
+        for place, given in enumerate(params):
+            kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
+            if kind is None:
+                job.ctx.logger.warning(f"{_fields(line)[0]}[{place}] names no child; it is skipped")
+                continue
+            values = {
+                name: msgspec.Raw(strict_json.encode(value, what=name))
+                for name, value in given.items()
+                if value is not None and name not in ("childName", *RESERVED)
+            }
+            priority = given.get("priority")
+            rank = priority if type(priority) is int else job.priority
+            values |= self._facts(line, job, f"{line.name}:{kind.name}", min(max(rank, 1), kind.priorities))
+            child_id, key = self._keys.child(line.name, kind.name, str(uuid7()))
+            yield key, NewChild(f"{line.name}:{kind.name}", child_id, values)
+
+    def _facts(self, line: Line, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
+        record: FlowRecord = job.ctx.record
+        facts: dict[str, str] = {}
+        if record.correlation_id is not None:
+            facts["correlationId"] = record.correlation_id
+        if self._ranked:
+            facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
+        return raw(facts)
+
+    async def _gather(self, line: Line, job: FlowJob, keys: object) -> StepEnd:
+        """Those that failed among them, in the order in which they were created."""
+        if not isinstance(keys, list) or not all(self._naming.is_child(key) for key in keys):
+            raise InvalidJob(f"{_fields(line)[1]} is no list of children")
+        found = await self._looking.children(keys)
+        if not all(has_ended(fields) for fields, _ in found):
+            return StepEnd(children=[])
+        return self._gathered(line, job, [child if fields else child | _LOST for fields, child in found], {})
+
+    def _gathered(self, line: Line, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
+        name = f"children:{line.name}:results"
+        text = strict_json.encode(results, what=name)
+        return StepEnd(fields=raw({**also, name: text}), next=line.queue.next_for(job.flow))
+
+
+def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
+    """JSON texts, not read."""
+    return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
+
+
+_LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
+
+
+def _fields(line: Line) -> tuple[str, str]:
+    """Where a parent finds what its children are to be given, and the keys of their hashes once there are some."""
+    return f"children:{line.name}:params", f"children:{line.name}:jobs"

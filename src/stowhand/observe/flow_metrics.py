@@ -1,0 +1,130 @@
+"""Prometheus metrics of a flow (extra ``metrics``).
+
+    metrics = FlowMetrics()
+    metrics.of_flow(flow)
+    await run_all(flow, flow.monitor)
+    # and, to serve them: prometheus_client.start_http_server(9090)
+
+| metric | labels |
+|---|---|
+| ``stowhand_flow_jobs_total`` | flow, queue, outcome (ok, retry, failed, poison, snoozed, canceled, lost) |
+| ``stowhand_flow_job_duration_seconds`` | flow, queue |
+| ``stowhand_flow_resets_total`` | flow |
+| ``stowhand_flow_queue_jobs`` | flow, queue, priority, state (waiting, processing, delayed, parked); by the monitor |
+
+Whoever works on the flow counts what it does itself; the monitor, which one process runs, counts what stands where. A
+parent is counted at each of its turns: when it fans out, and when it gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from stowhand.events import Events, JobEnded, JobLost, JobsReset
+from stowhand.flow_shape import FlowShape, Line
+from stowhand.job import State
+from stowhand.lifecycle import Ended
+from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
+
+STATES = ("waiting", "processing", "delayed", "parked")
+LOST = "lost"
+
+
+class Names(Protocol):
+    """What of a flow's engine is asked."""
+
+    def task(self, line: Line) -> str:
+        """What the events call this queue."""
+
+
+class Watched(Protocol):
+    """What of a flow's monitor is asked."""
+
+    on_look: list[Callable[[Sequence[Any]], None]]
+    """Told what each look has counted: objects with queue, priority, and a number for each state."""
+    returned: int
+    """Jobs that its looks have taken back from workers that are gone."""
+
+
+class Flowing(Protocol):
+    """What is asked of a flow (``Flow``)."""
+
+    events: Events
+
+    @property
+    def shape(self) -> FlowShape:
+        """Its queues."""
+
+    @property
+    def engine(self) -> Names:
+        """What calls them by another name."""
+
+    @property
+    def monitor(self) -> Watched:
+        """Who looks at them."""
+
+
+class FlowMetrics:
+    """One set of metrics in one registry; any number of flows."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        labels = ["flow", "queue"]
+        self._jobs = Counter("stowhand_flow_jobs", "Executions of jobs", [*labels, "outcome"], registry=registry)
+        name, words = "stowhand_flow_job_duration_seconds", "How long executions took"
+        self._seconds = Histogram(name, words, labels, buckets=SECONDS, registry=registry)
+        words = "Jobs taken back from workers that are gone"
+        self._resets = Counter("stowhand_flow_resets", words, ["flow"], registry=registry)
+        name, words = "stowhand_flow_queue_jobs", "Jobs that stand in a queue"
+        self._standing = Gauge(name, words, [*labels, "priority", "state"], registry=registry)
+
+    def of_flow(self, flow: Flowing) -> None:
+        """Count what the events of this flow say, and what its monitor sees. Once for each flow."""
+        name = flow.shape.name
+        queues = {flow.engine.task(line): line.name for line in flow.shape.lines()}
+        self._begin(name, queues.values())
+        self._count(name, queues, flow.events)
+        flow.monitor.on_look.append(self._looker(name, flow.monitor))
+
+    def _looker(self, flow: str, monitor: Watched) -> Callable[[Sequence[Any]], None]:
+        known = monitor.returned
+
+        def looked(counts: Sequence[Any]) -> None:
+            nonlocal known
+            self._resets.labels(flow).inc(monitor.returned - known)
+            known = monitor.returned
+            for count in counts:
+                for state in STATES:
+                    self._standing.labels(flow, count.queue, str(count.priority), state).set(getattr(count, state))
+
+        return looked
+
+    def _begin(self, flow: str, queues: Iterable[str]) -> None:
+        """From 0, so that the first failure is a rise and not a beginning."""
+        self._resets.labels(flow)
+        for queue in queues:
+            self._seconds.labels(flow, queue)
+            for outcome in (*Ended, LOST):
+                self._jobs.labels(flow, queue, str(outcome))
+
+    def _count(self, flow: str, queues: Mapping[str, str], events: Events) -> None:
+        def ended(event: JobEnded) -> None:
+            if event.task in queues:
+                self._jobs.labels(flow, queues[event.task], event.ended.value).inc()
+                self._seconds.labels(flow, queues[event.task]).observe(event.seconds)
+
+        def lost(event: JobLost) -> None:
+            if event.task in queues:
+                self._jobs.labels(flow, queues[event.task], LOST).inc()
+
+        def reset(event: JobsReset) -> None:
+            # A queue store's sweep brings back the jobs of others too.
+            for job in event.jobs:
+                if job.task in queues:
+                    self._resets.labels(flow).inc()
+                    if job.state is not State.QUEUED:
+                        self._jobs.labels(flow, queues[job.task], job.state.value).inc()
+
+        events.on(JobEnded, ended)
+        events.on(JobLost, lost)
+        events.on(JobsReset, reset)

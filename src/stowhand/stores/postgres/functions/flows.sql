@@ -1,0 +1,206 @@
+-- What flows keep (flow_tables.py). Steps are jobs: they are enqueued, claimed and settled like any other.
+
+-- Jobs, lookups and first steps, all or none. False: a repeat; the ids were made by the caller, so they are known.
+create or replace function {schema}.flow_create(
+  _flow text, _ids text[], _found_ids text[], _attributes text[], _values text[],
+  _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
+  _max_attempts int[], _keys text[], _priorities int[], _flags json[], _modes text[], _max_resets int[],
+  _now timestamptz default null
+) returns boolean
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _new int;
+begin
+  insert into {schema}.flow_jobs (id, flow, created_at, looked_at)
+    select u.id, _flow, _at, _at from unnest(_ids) as u(id) order by u.id collate "C" on conflict do nothing;
+  get diagnostics _new = row_count;
+  if _new = 0 then
+    return false;
+  elsif _new < cardinality(_ids) then
+    raise exception 'Some of these flow jobs exist already.' using errcode = '23505';
+  end if;
+  insert into {schema}.flow_lookups (flow, attribute, value, id)
+    select distinct _flow, u.attribute, u.value, u.id from unnest(_found_ids, _attributes, _values)
+      as u(id, attribute, value);
+  perform from {schema}.enqueue_each(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities,
+                                     _flags, _modes, _max_resets, _now);
+  return true;
+end $$;
+
+create or replace function {schema}.flow_ids(_flow text, _attribute text, _value text) returns setof text
+language sql stable {definer} as $$
+  select f.id from {schema}.flow_lookups f
+    where f.flow = _flow and f.attribute = _attribute and f.value = _value order by f.id collate "C"
+$$;
+
+create or replace function {schema}.flow_exists(_ids text[]) returns setof text
+language sql stable {definer} {index_plans} as $$
+  select f.id from {schema}.flow_jobs f where f.id = any(_ids)
+$$;
+
+-- The newest step of each key.
+create or replace function {schema}.flow_latest(_keys text[]) returns setof {schema}.everything
+language sql stable {definer} {index_plans} as $$
+  select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
+    select e.* from (
+      (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
+         l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at, l.updated_at, l.started_at,
+         l.finished_at, l.worker, l.cancel_requested, null::json as result
+       from {schema}.live l where l.key = k.key)
+      union all
+      (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
+         h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
+         h.finished_at, null, h.cancel_requested, h.result
+       from {schema}.history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
+    ) e order by e.id desc limit 1) s
+$$;
+
+-- The job is not there any more: what waits of it is deleted, what runs loses its key.
+create or replace function {schema}.flow_delete(_flow text, _id text, _keys text[]) returns boolean
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _found boolean;
+  _key text;
+begin
+  delete from {schema}.flow_jobs f where f.id = _id and f.flow = _flow;
+  _found := found;
+  for _key in select distinct u.key from unnest(_keys) as u(key) order by u.key loop
+    perform {schema}.drop_key(_key);
+    delete from {schema}.history h where h.key = _key and h.key like 'flow:%';
+  end loop;
+  return _found;
+end $$;
+
+-- Make a parent due that waits for children, if none of them is open any more.
+create or replace function {schema}.flow_wake(_key text, _now timestamptz default null) returns text
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _waits_for json;
+  _state text;
+begin
+  select j.payload->'waits_for' into _waits_for from {schema}.live j where j.key = _key;
+  if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
+  if exists (
+    select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
+      select from {schema}.live j where j.key = 'flow:' || c.name and j.state <> 'failed' offset 0) o)
+  then
+    return 'open';
+  end if;
+  update {schema}.live j set run_at = least(j.run_at, _at)
+    where j.key = _key and j.state in ('queued', 'errored') returning j.state into _state;
+  if found then
+    perform {schema}.wake();
+    return 'woken';
+  end if;
+  select j.state into _state from {schema}.live j where j.key = _key;
+  return case when _state = 'processing' then 'running' else 'gone' end;
+end $$;
+
+-- 0: go. Else seconds until the holder may ask again: a window further for each reservoir of others that wait.
+create or replace function {schema}.flow_spend(
+  _limiter text, _part text, _holder text, _reservoir bigint, _interval double precision,
+  _now timestamptz default null
+) returns double precision
+language plpgsql {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _epoch double precision := extract(epoch from _at);
+  _limit {schema}.flow_limits;
+  _back bigint;
+  _ready double precision;
+begin
+  insert into {schema}.flow_limits as l (limiter, part, slot, calls, waiting, used_at)
+    values (_limiter, _part, floor(_epoch / _interval)::bigint, 1, 0, _at)
+    on conflict (limiter, part) do update
+      set calls = case when l.slot >= excluded.slot then l.calls + 1 else 1 end,
+          slot = greatest(l.slot, excluded.slot), used_at = _at
+    returning l.* into _limit;
+  delete from {schema}.flow_waits w where w.limiter = _limiter and w.part = _part
+    and (w.holder = _holder or w.ready_at < _at - (_interval + 60) * interval '1 second');
+  get diagnostics _back = row_count;
+  _limit.waiting := greatest(_limit.waiting - _back, 0);
+  if _limit.calls > _reservoir then
+    _ready := (_limit.slot + 1 + _limit.waiting / _reservoir) * _interval;
+    insert into {schema}.flow_waits (limiter, part, holder, ready_at)
+      values (_limiter, _part, _holder, to_timestamp(_ready));
+    _limit.waiting := _limit.waiting + 1;
+  end if;
+  update {schema}.flow_limits l set waiting = _limit.waiting
+    where l.limiter = _limiter and l.part = _part and l.waiting <> _limit.waiting;
+  return case when _ready is null then 0 else greatest(_ready - _epoch, 0.001) end;
+end $$;
+
+-- Live steps by task, priority and standing. Waiting ones are found as claims find them (live_by_task).
+create or replace function {schema}.flow_tally(_tasks text[], _now timestamptz default null)
+returns table (task text, priority int, standing text, number bigint)
+language plpgsql stable {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  return query
+    select s.task, s.priority, s.standing, count(*) from (
+      select w.task, w.priority,
+        case when w.run_at <= _at then 'waiting' when w.flags @> array['parked'] then 'parked' else 'delayed' end as standing
+        from unnest(_tasks) as t(task) cross join lateral (
+          select j.task, j.priority, j.run_at, j.flags from {schema}.live j
+          where j.task = t.task and j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+          offset 0) w
+      union all
+      select j.task, j.priority, case when j.run_at <= _at then 'waiting' else 'delayed' end from {schema}.live j
+        where j.state in ('queued', 'errored') and j.resets >= 2 and j.task = any(_tasks)
+      union all
+      select j.task, j.priority, 'processing' from {schema}.live j
+        where j.state = 'processing' and j.task = any(_tasks)
+      union all
+      select j.task, j.priority, 'failed' from {schema}.live j where j.state = 'failed' and j.task = any(_tasks)
+    ) s group by s.task, s.priority, s.standing;
+end $$;
+
+-- Of each standing but failed at most so many, in the order in which they are served.
+create or replace function {schema}.flow_line(_task text, _limit int, _now timestamptz default null)
+returns table (key text, priority int, standing text, ready_at timestamptz)
+language plpgsql stable {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  return query
+    select j.key, j.priority, 'processing', null::timestamptz from {schema}.live j
+      where j.state = 'processing' and j.task = _task and j.key is not null order by j.started_at, j.id limit _limit;
+  return query
+    select j.key, j.priority, 'waiting', null::timestamptz from {schema}.live j
+      where j.state in ('queued', 'errored') and j.task = _task and j.key is not null and j.run_at <= _at
+      order by j.priority, j.run_at, j.id limit _limit;
+  return query
+    select j.key, j.priority, case when j.flags @> array['parked'] then 'parked' else 'delayed' end, j.run_at
+      from {schema}.live j
+      where j.state in ('queued', 'errored') and j.task = _task and j.key is not null and j.run_at > _at
+      order by j.run_at, j.id limit _limit;
+end $$;
+
+create or replace function {schema}.flow_failed(_tasks text[], _after text, _limit int) returns setof text
+language sql stable {definer} {index_plans} as $$
+  select j.key from {schema}.live j
+    where j.state = 'failed' and j.task = any(_tasks) and j.key collate "C" > _after order by j.key collate "C" limit _limit
+$$;
+
+-- Jobs of which no step is anywhere any more. Each is looked at once in a retention, so what stays for long (failed
+-- ones do) does not stand in the way of the others.
+create or replace function {schema}.prune_flows(_before timestamptz, _at timestamptz, _limit int) returns void
+language plpgsql as $$
+declare
+  _page text[];
+begin
+  _page := array(select f.id from {schema}.flow_jobs f where f.looked_at < _before
+                 order by f.looked_at limit _limit for update skip locked);
+  delete from {schema}.flow_jobs f where f.id = any(_page)
+    and not exists (select from {schema}.live l where l.key = 'flow:' || f.flow || ':' || f.id)
+    and not exists (select from {schema}.history h
+                    where h.key = 'flow:' || f.flow || ':' || f.id and h.key like 'flow:%');
+  update {schema}.flow_jobs f set looked_at = _at where f.id = any(_page);
+  delete from {schema}.flow_waits w where w.ready_at < _at - interval '1 day';
+  delete from {schema}.flow_limits l where l.used_at < _at - interval '1 day';
+end $$;

@@ -1,0 +1,67 @@
+"""What a claim brings: jobs as the scripts answer them, made into claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.store import Claim, Lease
+from stowhand.stores.redis.lines import FIRST_FIELDS, LineAt
+
+_FIRST = 2 + len(FIRST_FIELDS)
+
+
+class FlowRecord(msgspec.Struct):
+    """A job of a flow as it was claimed."""
+
+    id: str
+    """As it stands in the lists."""
+    queue: str
+    flow: str
+    """The flow that it belongs to: queues may be shared."""
+    priority: int
+    values: dict[str, str | None]
+    """JSON text by attribute: the wanted ones (``None``: it has not got it), or all that the hash holds."""
+    retries: int = 0
+    correlation_id: str | None = None
+    """JSON text."""
+
+
+def claims_of(line: LineAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
+    """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds."""
+    return [_claim(line, token, epoch, row) for row in rows]
+
+
+def _claim(line: LineAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
+    rank, job_id = row.pop(), row.pop()
+    if line.wanted is None:
+        values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
+        facts = [values.get(name) for name in line.first]
+    else:
+        facts = row[:_FIRST]
+        values = dict(zip(line.wanted, row[len(row) - len(line.wanted) :], strict=True))
+    retries, resets, priority, flow, correlation_id, _ = facts
+    attempts, most = _count(retries) + 1, line.line.max_attempts
+    return Claim(
+        lease=Lease(job_id, token, epoch),
+        record=FlowRecord(
+            id=job_id,
+            queue=line.name,
+            flow=line.flow_of(flow),
+            priority=_count(priority) or rank,
+            values=values,
+            retries=attempts - 1,
+            correlation_id=correlation_id,
+        ),
+        task=line.name,
+        attempts=min(attempts, most),
+        max_attempts=most,
+        resets=_count(resets),
+    )
+
+
+def _count(text: str | None) -> int:
+    """Somebody else may have written anything."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0

@@ -1,0 +1,166 @@
+"""Clients of one Redis: for the loop's calls, for a call that waits, for a thread. Nothing is repeated by the driver.
+
+Every answer is text. Bytes that are no UTF-8 (somebody else's values) become lone surrogates, and the same bytes again
+when they are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeAlias
+
+import redis
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode as PlainClusterNode
+from redis.retry import Retry as PlainRetry
+from redis.sentinel import Sentinel as PlainSentinel
+
+from stowhand.stores.redis.address import Address
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds."""
+DEADLINE = 5.0
+"""Seconds for the answer to a call; a call that waits has them on top of its own time."""
+
+_UNBOUNDED = 2**31 - 1
+"""Connections: how many calls there are at once is decided by who makes them."""
+
+Client: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
+PlainClient: TypeAlias = redis.Redis | redis.RedisCluster
+
+
+class _InTime:
+    """Every answer by a deadline of ours. The driver's own (``socket_timeout``) loses a cancellation on Python 3.11."""
+
+    deadline: float
+    """Seconds."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        async with asyncio.timeout(self.deadline):
+            return await super().execute_command(*args, **options)  # type: ignore[misc]
+
+    async def initialize(self, *args: Any, **options: Any) -> Any:
+        async with asyncio.timeout(self.deadline):
+            return await super().initialize(*args, **options)  # type: ignore[misc]
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        pipe = super().pipeline(*args, **options)  # type: ignore[misc]
+        execute = pipe.execute
+
+        async def in_time(*args: Any, **options: Any) -> Any:
+            async with asyncio.timeout(self.deadline):
+                return await execute(*args, **options)
+
+        pipe.execute = in_time
+        return pipe
+
+
+class _OneServer(_InTime, redis.asyncio.Redis):  # type: ignore[misc]
+    """One server, or the primary that sentinels name."""
+
+
+class _Cluster(_InTime, redis.asyncio.RedisCluster):  # type: ignore[misc]
+    """All nodes."""
+
+
+class Dialer:
+    """Makes the clients of one store, and closes them. Nothing is connected before it is used."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._calls: Client | None = None
+        self._plain: PlainClient | None = None
+        self._open: list[Client] = []
+        self._sentinels: list[redis.asyncio.Redis] = []
+        self._plain_sentinels: list[redis.Redis] = []
+
+    def calls(self) -> Client:
+        """The client of the loop's calls: one, of which each call borrows a connection."""
+        if self._calls is None:
+            self._calls = self._client(DEADLINE)
+        return self._calls
+
+    def blocking_call(self, longest: float) -> Client:
+        """A client of its own for a call that waits up to ``longest`` seconds.
+
+        A call that is cancelled takes its connection with it, and no other call: the next one has a new connection.
+        """
+        return self._client(longest + DEADLINE)
+
+    def plain(self) -> PlainClient:
+        """The blocking client, for one thread. Of a cluster it looks for the nodes here, and raises as a call does."""
+        if self._plain is None:
+            self._plain = self._plain_client()
+        return self._plain
+
+    async def close(self) -> None:
+        """Close every connection. What still waits for an answer fails."""
+        clients, self._open, self._calls = [*self._open, *self._sentinels], [], None
+        self._sentinels = []
+        plain, self._plain = self._plain, None
+        for asked in (plain, *self._plain_sentinels):
+            if asked is not None:
+                asked.close()
+        for client in clients:
+            await client.aclose()
+
+    def _client(self, deadline: float) -> Client:
+        client = self._new(self._options(None) | {"retry": Retry(NoBackoff(), 0)})
+        client.deadline = deadline
+        self._open.append(client)
+        return client
+
+    def _new(self, options: dict[str, Any]) -> _OneServer | _Cluster:
+        address = self._address
+        match address.kind:
+            case "socket":
+                return _OneServer(unix_socket_path=address.path, db=address.db, **options)
+            case "cluster":
+                return _Cluster(startup_nodes=[ClusterNode(host, port) for host, port in address.hosts], **options)
+            case "sentinel":
+                sentinel = Sentinel(address.hosts, sentinel_kwargs=options | self._of_sentinels(), **options)
+                self._sentinels += sentinel.sentinels
+                primary: _OneServer = sentinel.master_for(address.service, _OneServer, db=address.db)
+                return primary
+        ((host, port),) = address.hosts
+        return _OneServer(host=host, port=port, db=address.db, **options)
+
+    def _plain_client(self) -> PlainClient:
+        address = self._address
+        options = self._options(DEADLINE) | {"retry": PlainRetry(NoBackoff(), 0)}
+        match address.kind:
+            case "socket":
+                return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
+            case "cluster":
+                nodes = [PlainClusterNode(host, port) for host, port in address.hosts]
+                return redis.RedisCluster(startup_nodes=nodes, **options)
+            case "sentinel":
+                sentinel = PlainSentinel(address.hosts, sentinel_kwargs=options | self._of_sentinels(), **options)
+                self._plain_sentinels = sentinel.sentinels
+                primary: redis.Redis = sentinel.master_for(address.service, db=address.db)
+                return primary
+        ((host, port),) = address.hosts
+        return redis.Redis(host=host, port=port, db=address.db, **options)
+
+    def _options(self, deadline: float | None) -> dict[str, Any]:
+        """The driver repeats nothing: whether a call may be repeated, only its caller knows."""
+        tls = {"ssl": True, **self._address.tls_options} if self._address.tls else {}
+        return {
+            "username": self._address.username,
+            "password": self._address.password,
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "socket_timeout": deadline,
+            "decode_responses": True,
+            "encoding_errors": "surrogateescape",
+            "protocol": 2,
+            "max_connections": _UNBOUNDED,
+            **tls,
+        }
+
+    def _of_sentinels(self) -> dict[str, Any]:
+        """Their own login, and not the primary's: they are asked for an address, and told no secret."""
+        return {"username": self._address.sentinel_username, "password": self._address.sentinel_password}

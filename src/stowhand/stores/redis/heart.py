@@ -1,0 +1,135 @@
+"""What keeps leases true, on a blocking connection for the heartbeat's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stowhand.job import State
+from stowhand.store import Lease, Pulse, ResetJob
+from stowhand.stores.redis.address import Address
+from stowhand.stores.redis.dialing import Dialer, PlainClient
+from stowhand.stores.redis.lines import LineAt
+from stowhand.stores.redis.scripts import SCRIPTS, run_plain
+from stowhand.stores.redis.trouble import repeated_plain
+
+PAGE = 1000
+PAGES = 20
+"""Of one list, in one sweep."""
+
+
+class RedisHeart:
+    """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated.
+
+    Locks expire on the server by themselves: that is when a lease ends, and no slack is granted after it but the second
+    look of the sweep. So a lock must live some beats.
+    """
+
+    def __init__(self, address: Address, lines: Sequence[LineAt]) -> None:
+        self._address, self._lines = address, lines
+        self._dialer = Dialer(address)
+        self._client: PlainClient | None = None
+        self._begin = dict.fromkeys(lines, 0)
+        """Where in a long list the next sweep goes on."""
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
+        lost: set[tuple[str, str]] = set()
+        for line, mine in self._by_line(leases).items():
+            for page in _pages(mine):
+                told = self._run("beat", line, max(1, round(lease * 1000)), *_pairs(page))
+                lost |= {(one.job_id, one.token) for one, mark in zip(page, told, strict=True) if mark == "L"}
+        return Pulse(lost=frozenset(lost))
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent, to the front of the queue. Nothing is ever busy."""
+        for line, mine in self._by_line(leases).items():
+            for page in reversed(_pages(mine)):
+                self._run("release", line, *_pairs(page))
+        return []
+
+    def abandon(self, token: str) -> bool:
+        """Give back what it holds, and let it claim nothing more."""
+        for line in self._lines:
+            self._run("abandon", line, token)
+        return True
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back what has been seen twice without a lock. One look a second, whichever process takes it."""
+        return [reset for line in self._lines for reset in self._sweep(line)]
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back all that this worker holds."""
+        return [
+            reset
+            for line in self._lines
+            for reset in resets_of(line, self._run("reset", line, "worker", worker), worker)
+        ]
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one."""
+        for line in self._by_line([lease]):
+            return resets_of(line, self._run("reset", line, "lease", lease.job_id, lease.token), None)
+        return []
+
+    def check(self) -> None:
+        """There is no schema that could change."""
+
+    def maintain(self) -> None:
+        """Keys expire by themselves."""
+
+    def close(self) -> None:
+        """Let the connection go."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _sweep(self, line: LineAt) -> list[ResetJob]:
+        """Page after page of a long list, until there is something to tell."""
+        when, told = "", list[str]()
+        for _ in range(PAGES):
+            begin, *told = self._run("sweep", line, self._begin[line], when)
+            self._begin[line] = max(begin, 0)
+            when = "now"  # the whole list is one look
+            if told or begin < 0:
+                break
+        return resets_of(line, told, None)
+
+    def _by_line(self, leases: Sequence[Lease]) -> dict[LineAt, list[Lease]]:
+        """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
+        if not leases:
+            return {}
+        if len(self._lines) == 1:
+            return {self._lines[0]: list(leases)}
+        names = [line.keys.lock(line.name, lease.job_id) for lease in leases for line in self._lines]
+        locks: Iterator[Any] = iter(repeated_plain(lambda: self._plain.mget(names), self._address, unanswered=True))
+        found: dict[LineAt, list[Lease]] = {}
+        for lease in leases:
+            held = [line for line in self._lines if (next(locks) or "").endswith(f":{lease.token}")]
+            found.setdefault(held[0] if held else self._lines[0], []).append(lease)
+        return found
+
+    def _run(self, name: str, line: LineAt, *args: object) -> Any:
+        return repeated_plain(
+            lambda: run_plain(self._plain, SCRIPTS[name], (line.root,), (line.text, *args)), self._address
+        )
+
+    @property
+    def _plain(self) -> PlainClient:
+        if self._client is None:
+            self._client = self._dialer.plain()
+        return self._client
+
+
+def _pages(leases: list[Lease]) -> list[list[Lease]]:
+    return [leases[first : first + PAGE] for first in range(0, len(leases), PAGE)]
+
+
+def _pairs(leases: Sequence[Lease]) -> list[str]:
+    return [text for lease in leases for text in (lease.job_id, lease.token)]
+
+
+def resets_of(line: LineAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
+    """Of a script's id, state, …"""
+    pairs = zip(told[::2], told[1::2], strict=True)
+    return [ResetJob(job_id, line.name, State(state), worker) for job_id, state in pairs]

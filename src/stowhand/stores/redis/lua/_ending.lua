@@ -1,0 +1,79 @@
+-- How jobs end, and what that means to a parent.
+
+-- A child has ended: it is one less to wait for. The last one brings its parent back to the front of its queue.
+local function tell_parent(hash, quoted)
+  redis.call('HSET', hash, 'done', 'true')
+  local sound, id = pcall(cjson.decode, quoted or '')
+  if not line.parent or not sound or type(id) ~= 'string' then
+    return
+  end
+  local key, field = line.parent.hashes .. id, 'children:' .. line.parent.queue .. ':open'
+  local open = redis.pcall('HGET', key, field)
+  if type(open) ~= 'string' then
+    return -- it does not wait: gone, or about to count for itself
+  end
+  if redis.call('HINCRBY', key, field, -1) > 0 then
+    return
+  end
+  redis.call('HDEL', key, field)
+  for _, base in ipairs(line.parent.bases) do
+    if redis.call('ZREM', base .. ':parked', id) == 1 then
+      redis.call('LPUSH', base .. ':waiting', id)
+      return
+    end
+  end
+end
+
+-- ``message`` is JSON text.
+local function fail(id, message, parent)
+  local hash = line.hashes .. id
+  redis.call(
+    'HSET', hash, 'done', 'true', 'failed', 'true', 'failedQueue', cjson.encode(line.queue), 'failedErrorMsg', message
+  )
+  redis.call('HDEL', hash, RESETS)
+  if line.parent then
+    tell_parent(hash, parent)
+  end
+end
+
+-- Its worker died. It is out of processing, and its lock is gone. Gives what it became; nil: its hash is gone.
+local function reset(id, base)
+  local row = fields_of(id, RESETS, 'parent')
+  if not row then
+    return nil
+  end
+  local resets = count(row[1])
+  if resets < line.allowed_resets then
+    redis.call('HSET', line.hashes .. id, RESETS, resets + 1)
+    give_back(id, base, resets + 1)
+    return 'queued'
+  end
+  fail(id, cjson.encode(line.queue .. ' lock time exceeded'), row[2])
+  return 'failed'
+end
+
+-- How many children have not ended. One whose hash is gone has.
+local function open_children(hash)
+  local listed = redis.call('HGET', hash, 'children:' .. line.queue .. ':jobs')
+  local sound, keys = pcall(cjson.decode, listed or '')
+  if not sound or type(keys) ~= 'table' then
+    return 0, 0
+  end
+  local open = 0
+  for _, key in ipairs(keys) do
+    local done = redis.pcall('HGET', key, 'done')
+    -- Early versions of the original wrote it in quotes.
+    if not done and redis.call('EXISTS', key) == 1 or type(done) == 'string' and done ~= 'true' and done ~= '"true"' then
+      open = open + 1
+    end
+  end
+  return open, #keys
+end
+
+local LOOK_AGAIN = 10000 -- milliseconds until the sweep counts a parent's children
+
+-- Until its children have ended.
+local function park(id, base, open, now)
+  redis.call('HSET', line.hashes .. id, 'children:' .. line.queue .. ':open', open)
+  redis.call('ZADD', base .. ':parked', now + LOOK_AGAIN, id)
+end

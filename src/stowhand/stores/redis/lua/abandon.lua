@@ -1,0 +1,18 @@
+-- with: line
+-- Let this token claim nothing more, and hand back what it holds. ARGV: line, token.
+redis.call('SET', line.dead .. ARGV[2], '1', 'EX', 600)
+for _, base in ipairs(line.bases) do
+  local ids = redis.call('LRANGE', base .. ':processing', 0, -1)
+  local locks = locks_of(ids)
+  for place = #ids, 1, -1 do
+    if is_ours(locks[place], ARGV[2]) then
+      local row = fields_of(ids[place], RESETS)
+      redis.call('LREM', base .. ':processing', 1, ids[place])
+      redis.call('DEL', line.locks .. ids[place])
+      if row then
+        give_back(ids[place], base, count(row[1]))
+      end
+    end
+  end
+end
+return 1

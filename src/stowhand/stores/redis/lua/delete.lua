@@ -1,0 +1,73 @@
+-- Forget a job, its children and its lookups. What waits is left as a ghost, which workers pass over; what runs finds
+-- nothing to write to. KEYS: its hash. ARGV: the job as JSON:
+--   id        as it stands in lists
+--   lookups   lists that it can be found in
+--   lines     where it may lie: the queues' addresses
+--   parents   names of the queues that it may have children of
+--   children  the queues of children, each with what its hashes begin with (named) and what is left out of ids (hashes)
+-- Gives 1, or 0 where there was none.
+local job = cjson.decode(ARGV[1])
+
+local function text_of(value)
+  local sound, plain = pcall(cjson.decode, value or '')
+  if not sound or plain == cjson.null then
+    return 'default'
+  end
+  return type(plain) == 'string' and plain or value
+end
+
+-- A limiter counts those that wait for one of its windows: this one does not any more.
+local function uncount(limiter, hash)
+  if redis.call('HGET', hash, 'delayReason') ~= limiter.reason then
+    return
+  end
+  local waiting = limiter.enqueued .. (limiter.group and text_of(redis.call('HGET', hash, limiter.group)) or 'default')
+  if tonumber(redis.call('GET', waiting) or 0) > 0 then
+    redis.call('DECR', waiting)
+  end
+end
+
+local function take_out(line, id, hash)
+  for _, base in ipairs(line.bases) do
+    if redis.call('ZREM', base .. ':delayed', id) == 1 and line.limiter then
+      uncount(line.limiter, hash)
+    end
+    redis.call('ZREM', base .. ':parked', id)
+  end
+  redis.call('LREM', line.root .. ':suspects', 0, id)
+end
+
+-- The hash is the user's own, and may name any key: only children's are deleted.
+local function forget_child(key)
+  for _, line in ipairs(job.children) do
+    if string.sub(key, 1, #line.named) == line.named then
+      if redis.call('TYPE', key).ok == 'hash' then
+        take_out(line, string.sub(key, #line.hashes + 1), key)
+        redis.call('DEL', key)
+      end
+      return
+    end
+  end
+end
+
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then
+  return 0
+end
+for _, queue in ipairs(job.parents) do
+  local sound, keys = pcall(cjson.decode, redis.call('HGET', KEYS[1], 'children:' .. queue .. ':jobs') or '')
+  if sound and type(keys) == 'table' then
+    for _, key in ipairs(keys) do
+      if type(key) == 'string' then
+        forget_child(key)
+      end
+    end
+  end
+end
+for _, line in ipairs(job.lines) do
+  take_out(line, job.id, KEYS[1])
+end
+for _, list in ipairs(job.lookups) do
+  redis.call('LREM', list, 0, job.id)
+end
+redis.call('DEL', KEYS[1])
+return 1

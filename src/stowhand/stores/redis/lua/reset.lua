@@ -1,0 +1,37 @@
+-- with: line ending
+-- Take back what a worker held that died. ARGV: line, then 'lease', id, token; or 'worker', its name.
+-- Gives {id, state, …} in the order of the claims.
+local found = {}
+
+local function take_back(base, id)
+  redis.call('DEL', line.locks .. id)
+  local state = reset(id, base)
+  if state then
+    table.insert(found, 1, state)
+    table.insert(found, 1, id)
+  end
+end
+
+if ARGV[2] == 'lease' then
+  local id = ARGV[3]
+  if is_ours(redis.call('GET', line.locks .. id), ARGV[4]) then
+    local row = fields_of(id, 'priority')
+    local base = leave(id, row and row[1])
+    if base then
+      take_back(base, id)
+    end
+  end
+else
+  for rank = #line.bases, 1, -1 do
+    local base = line.bases[rank]
+    local ids = redis.call('LRANGE', base .. ':processing', 0, -1)
+    local locks = locks_of(ids)
+    for place = #ids, 1, -1 do
+      if locks[place] and string.match(locks[place], '^(.*):[^:]*$') == ARGV[3] then
+        redis.call('LREM', base .. ':processing', 1, ids[place])
+        take_back(base, ids[place])
+      end
+    end
+  end
+end
+return found

@@ -1,0 +1,155 @@
+-- with: line ending
+-- Record how jobs left processing: each under the lock of its claim, or not at all; all of them in this one step.
+-- KEYS: the queue, the mark of this call. ARGV: line, targets (JSON: the queues that completed jobs go on to), jobs
+-- (MessagePack: of each id, token, outcome and what belongs to that):
+--   complete   place among the targets (0: none), {field, value, …}
+--   park       {field, value, …}, {{id, hash, list, {field, value, …}} for each child}
+--   error      milliseconds until it is ready
+--   snooze     milliseconds until it is ready, reason (JSON)
+--   fail       message (JSON)
+--   cancel     message (JSON)
+-- Gives {1 if this call was executed before, what became of each: S settled, L lost, G lost and its hash is gone}.
+local targets = cjson.decode(ARGV[2])
+local now = now_ms()
+local entries, ids = cmsgpack.unpack(ARGV[3]), {}
+for index, entry in ipairs(entries) do
+  ids[index] = entry[1]
+end
+local locks = locks_of(ids)
+
+local marks = redis.call('GET', KEYS[2])
+if marks then
+  local known = {}
+  for index = 1, #entries do
+    -- Held again: by the word of every store, what was settled under an earlier lease is of the past.
+    known[index] = locks[index] and 'L' or string.sub(marks, index, index)
+  end
+  return { 1, table.concat(known) }
+end
+
+local function put(key, fields)
+  for from = 1, #fields, CHUNK do
+    redis.call('HSET', key, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+  end
+end
+
+local pushes, lists = {}, {}
+local function push(list, id)
+  if not pushes[list] then
+    pushes[list] = {}
+    lists[#lists + 1] = list
+  end
+  table.insert(pushes[list], id)
+end
+
+local function change_for(flow)
+  if type(line.change) ~= 'table' then
+    return line.change
+  end
+  local sound, name = pcall(cjson.decode, flow or '')
+  return line.change[sound and type(name) == 'string' and name or line.flow] or 0
+end
+
+local outcomes = {}
+
+function outcomes.complete(id, entry, hash, base, row)
+  put(hash, entry[5])
+  local target = targets[entry[4]]
+  if target then
+    local before = tonumber(row[2] or 1) or 1
+    local after = math.max(1, math.min(before + change_for(row[3]), #target))
+    if after ~= before then
+      redis.call('HSET', hash, 'priority', after)
+    end
+    push(target[after] .. ':waiting', id)
+  elseif line.parent then
+    tell_parent(hash, row[4])
+  end
+end
+
+function outcomes.park(id, entry, hash, base)
+  put(hash, entry[4])
+  for _, child in ipairs(entry[5]) do
+    local child_id, key, list, fields = unpack(child)
+    if redis.call('EXISTS', key) == 0 then
+      put(key, fields)
+      redis.call('HSET', key, 'parent', cjson.encode(id))
+      redis.call('PEXPIRE', key, line.key_life)
+      push(list, child_id)
+    end
+  end
+  local open = open_children(hash)
+  if open > 0 then
+    park(id, base, open, now)
+  else
+    redis.call('LPUSH', base .. ':waiting', id)
+  end
+end
+
+function outcomes.error(id, entry, hash, base)
+  local delay = entry[4]
+  redis.call('HINCRBY', hash, RETRIES, 1)
+  if delay > 0 then
+    redis.call('ZADD', base .. ':delayed', now + delay, id)
+  else
+    redis.call('LPUSH', base .. ':waiting', id)
+  end
+end
+
+function outcomes.snooze(id, entry, hash, base)
+  local delay, reason = entry[4], entry[5]
+  if delay <= 0 then
+    push(base .. ':waiting', id)
+    return
+  end
+  local ready = string.format('%d', now + delay)
+  redis.call('ZADD', base .. ':delayed', ready, id)
+  redis.call('HSET', hash, 'delay', 'true', 'delayReason', reason, 'delayReadyTimestamp', ready)
+end
+
+function outcomes.fail(id, entry, hash, base, row)
+  fail(id, entry[4], row[4])
+end
+
+function outcomes.cancel(id, entry, hash, base, row)
+  redis.call('HSET', hash, 'canceled', 'true')
+  fail(id, entry[4], row[4])
+end
+
+local known, freed = {}, {}
+for index, entry in ipairs(entries) do
+  local id = entry[1]
+  known[index] = 'L'
+  if is_ours(locks[index], entry[2]) then
+    local row = fields_of(id, RESETS, 'priority', 'flowName', 'parent', 'createdAtTimestamp', 'correlationId')
+    local base = leave(id, row and row[2])
+    if base or not row then
+      freed[#freed + 1] = line.locks .. id
+    end
+    if base and row then
+      local hash = line.hashes .. id
+      outcomes[entry[3]](id, entry, hash, base, row)
+      if row[1] then
+        redis.call('HDEL', hash, RESETS)
+      end
+      known[index] = 'S'
+    elseif not row then
+      known[index] = 'G'
+    end
+  elseif redis.call('EXISTS', line.hashes .. id) == 0 then
+    known[index] = 'G'
+  end
+end
+for _, list in ipairs(lists) do
+  for from = 1, #pushes[list], CHUNK do
+    redis.call('RPUSH', list, unpack(pushes[list], from, math.min(from + CHUNK - 1, #pushes[list])))
+  end
+end
+for from = 1, #freed, CHUNK do
+  redis.call('DEL', unpack(freed, from, math.min(from + CHUNK - 1, #freed)))
+end
+local verdicts = table.concat(known)
+if string.find(verdicts, 'S', 1, true) then
+  redis.call('SET', KEYS[2], verdicts, 'EX', 120)
+end
+return { 0, verdicts }

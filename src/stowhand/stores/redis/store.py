@@ -1,0 +1,163 @@
+"""Queues of a flow in Redis, as a worker sees them. What is done is done by the scripts, each in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError
+from stowhand.flow_shape import FlowShape, Line
+from stowhand.lifecycle import Settlement
+from stowhand.retry import constant
+from stowhand.store import Claim, ClaimRequest, Lease, ResetJob, Terms, Verdict
+from stowhand.stores.redis.address import Address, check_hash_tag, read_address
+from stowhand.stores.redis.claiming import FlowRecord, claims_of
+from stowhand.stores.redis.dialing import Client, Dialer
+from stowhand.stores.redis.heart import RedisHeart, resets_of
+from stowhand.stores.redis.layout import Keys
+from stowhand.stores.redis.lines import LineAt
+from stowhand.stores.redis.scripts import SCRIPTS, run
+from stowhand.stores.redis.settling import Settlements
+from stowhand.stores.redis.trouble import repeated
+from stowhand.stores.redis.waiting import Waiting
+
+LOCK_TIME = 180.0
+EXTRA = 2.0
+"""Seconds that a lock lives longer than the job may take."""
+WAIT_TIMEOUT = 3.0
+LARGEST_CLAIM = 500
+
+_CLAIM, _SWEEP, _NEXT_DUE = SCRIPTS["claim"], SCRIPTS["sweep"], SCRIPTS["next_due"]
+
+
+class FlowStore:
+    """Some queues of one flow, or all of them. ``lock_time``, ``wait_timeout``: seconds.
+
+    Claims come from the queues in the order given, from each by priority; a claim's ``task`` is the queue's full name.
+    Nothing is connected before it is used. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        place: str | Address,
+        shape: FlowShape,
+        lines: Sequence[Line] | None = None,
+        *,
+        lock_time: float = LOCK_TIME,
+        wait_timeout: float = WAIT_TIMEOUT,
+    ) -> None:
+        self._address = read_address(place) if isinstance(place, str) else place
+        check_hash_tag(self._address, shape.hash_tag)
+        self.keys = Keys(shape)
+        self._lines = [LineAt(self.keys, line) for line in (shape.lines() if lines is None else lines)]
+        if not self._lines:
+            raise ConfigurationError(f"flow {shape.name!r}: a store of no queue has nothing to give")
+        self._dialer, self._clock = Dialer(self._address), SystemClock()
+        self._settlements = Settlements(self._address, self._dialer, self.keys, self._lines)
+        self._waiting = Waiting(self._address, self._dialer, self._lines, wait_timeout)
+        backoff = self._lines[0].line.queue.backoff
+        self.terms = Terms(lease=lock_time + EXTRA, backoff=backoff or constant(0.0))
+        """What the flow lays down for its workers."""
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people; without a password."""
+        return str(self._address)
+
+    @property
+    def reasons(self) -> dict[tuple[str, str], str]:
+        """(job id, token) -> why it is to wait: what a settlement has no room for. Forgotten when it is settled."""
+        return self._settlements.reasons
+
+    async def open(self) -> None:
+        """Connect. Raises StoreUnreachable, and ConfigurationError where the address or the login is wrong."""
+        await repeated(lambda: self._client.ping(), self._address, self._clock, unanswered=True)
+        self._waiting.open()
+
+    async def close(self) -> None:
+        """Let every connection go. A ``wait`` ends at once."""
+        await self._waiting.close()
+        await self._dialer.close()
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[FlowRecord]]:
+        """Due jobs, each under its lock. A limiter's jobs beyond its reservoir are delayed on the way.
+
+        StoreUnreachable after a lost reply: ``heart.abandon`` gives back what it may have brought.
+        """
+        if request.conditions or request.forbidden_flags:
+            raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
+        claims: list[Claim[FlowRecord]] = []
+        for line in self._lines:
+            if request.tasks is None or line.name in request.tasks:
+                await self._claim_of(line, request, claims)
+            if len(claims) >= request.limit:
+                break
+        if not request.suspects:
+            self._waiting.claimed(dry=len(claims) < request.limit)
+        return claims
+
+    async def _claim_of(self, line: LineAt, request: ClaimRequest, claims: list[Claim[FlowRecord]]) -> None:
+        """Page after page, until there are enough or there is nothing more."""
+        lock = max(1, round(request.lease * 1000))
+        apart = "suspects" if request.suspects else ""
+        while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
+            args = (line.text, request.token, request.worker, room, lock, apart)
+
+            async def ask(args: Sequence[Any] = args) -> Any:
+                return await run(self._client, _CLAIM, (line.root,), args)
+
+            moment, more, *rows = await repeated(ask, self._address, self._clock)
+            claims += claims_of(line, request.token, int(moment), rows)
+            if not more and len(rows) < room:
+                return
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+        """Record how jobs left processing, and move them on: at most 500 in one step."""
+        return await self._settlements.settle(batch, repeat=repeat)
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        """Seconds until the earliest waiting job is due."""
+        due = [await self._due_of(line) for line in self._lines if tasks is None or line.name in tasks]
+        known = [milliseconds for milliseconds in due if milliseconds >= 0]
+        return min(known) / 1000 if known else None
+
+    async def _due_of(self, line: LineAt) -> int:
+        async def ask() -> Any:
+            return await run(self._client, _NEXT_DUE, (line.root,), (line.text,))
+
+        return int(await repeated(ask, self._address, self._clock, unanswered=True))
+
+    async def wait(self, timeout: float) -> bool:
+        """True when something waits that the last claim has not seen; at the latest after the ``wait_timeout``."""
+        return await self._waiting.wait(timeout)
+
+    @property
+    def hears(self) -> bool:
+        """The last blocking call was answered, or none has been made yet."""
+        return self._waiting.hears
+
+    def heart(self) -> RedisHeart:
+        """With a connection of its own."""
+        return RedisHeart(self._address, self._lines)
+
+    async def sweep(self) -> Sequence[ResetJob]:
+        """One look at every queue, however short the last one is ago, as workers take once a second."""
+        found: list[ResetJob] = []
+        for line in self._lines:
+            begin = 0
+            while begin >= 0:
+                begin, *told = await self._sweep_of(line, begin)
+                found += resets_of(line, told, None)
+        return found
+
+    async def _sweep_of(self, line: LineAt, begin: int) -> Sequence[Any]:
+        async def ask() -> Any:
+            return await run(self._client, _SWEEP, (line.root,), (line.text, begin, "now"))
+
+        swept: Sequence[Any] = await repeated(ask, self._address, self._clock)
+        return swept
+
+    @property
+    def _client(self) -> Client:
+        return self._dialer.calls()

@@ -1,0 +1,93 @@
+-- name: create
+INSERT INTO stowhand_flow_jobs (id, flow, created_at, looked_at) VALUES (:id, :flow, :now, :now)
+ON CONFLICT (id) DO NOTHING
+
+-- name: find_by
+INSERT INTO stowhand_flow_lookups (flow, attribute, value, id) VALUES (:flow, :attribute, :value, :id)
+ON CONFLICT DO NOTHING
+
+-- name: ids
+SELECT id FROM stowhand_flow_lookups WHERE flow = :flow AND attribute = :attribute AND value = :value ORDER BY id
+
+-- name: exists
+SELECT id FROM stowhand_flow_jobs WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: live_step
+SELECT * FROM stowhand_live WHERE key = :key
+
+-- name: past_step
+SELECT * FROM stowhand_past WHERE key = :key AND key >= 'flow:' AND key < 'flow;' ORDER BY id DESC LIMIT 1
+
+-- name: delete
+DELETE FROM stowhand_flow_jobs WHERE id = :id AND flow = :flow
+
+-- name: forget_steps
+DELETE FROM stowhand_history WHERE key = :key AND key >= 'flow:' AND key < 'flow;'
+
+-- name: parked
+SELECT id, state, run_at, payload FROM stowhand_jobs WHERE key = :key
+
+-- name: is_open
+SELECT 1 FROM json_each(:names) AS child CROSS JOIN stowhand_jobs AS job ON job.key = 'flow:' || child.value
+WHERE job.state <> 'failed' LIMIT 1
+
+-- name: make_due
+UPDATE stowhand_jobs SET run_at = min(run_at, :now) WHERE id = :id
+
+-- name: limit
+SELECT slot, calls, waiting FROM stowhand_flow_limits WHERE limiter = :limiter AND part = :part
+
+-- name: forgive
+DELETE FROM stowhand_flow_waits
+WHERE limiter = :limiter AND part = :part AND (holder = :holder OR ready_at < :forgiven)
+
+-- name: note_limit
+INSERT INTO stowhand_flow_limits (limiter, part, slot, calls, waiting, used_at)
+VALUES (:limiter, :part, :slot, :calls, :waiting, :now)
+ON CONFLICT (limiter, part) DO UPDATE
+SET slot = excluded.slot, calls = excluded.calls, waiting = excluded.waiting, used_at = excluded.used_at
+
+-- name: note_wait
+INSERT INTO stowhand_flow_waits (limiter, part, holder, ready_at) VALUES (:limiter, :part, :holder, :ready_at)
+
+-- name: tally
+SELECT task, priority, CASE
+    WHEN state IN ('processing', 'failed') THEN state
+    WHEN run_at <= :now THEN 'waiting'
+    WHEN flags LIKE '%"parked"%' THEN 'parked'
+    ELSE 'delayed'
+END AS standing, count(*)
+FROM stowhand_jobs WHERE task IN (SELECT value FROM json_each(:tasks)) GROUP BY task, priority, standing
+
+-- name: processing
+SELECT key, priority, 'processing', NULL FROM stowhand_jobs
+WHERE state = 'processing' AND task = :task AND key IS NOT NULL ORDER BY started_at, id LIMIT :limit
+
+-- name: waiting
+SELECT key, priority, 'waiting', NULL FROM stowhand_jobs
+WHERE state IN ('queued', 'errored') AND task = :task AND key IS NOT NULL AND run_at <= :now
+ORDER BY priority, run_at, id LIMIT :limit
+
+-- name: delayed
+SELECT key, priority, iif(flags LIKE '%"parked"%', 'parked', 'delayed'), run_at FROM stowhand_jobs
+WHERE state IN ('queued', 'errored') AND task = :task AND key IS NOT NULL AND run_at > :now
+ORDER BY run_at, id LIMIT :limit
+
+-- name: failed
+SELECT key FROM stowhand_jobs
+WHERE state = 'failed' AND task IN (SELECT value FROM json_each(:tasks)) AND key > :after ORDER BY key LIMIT :limit
+
+-- name: to_look_at
+SELECT id, 'flow:' || flow || ':' || id FROM stowhand_flow_jobs WHERE looked_at < :before ORDER BY looked_at LIMIT :limit
+
+-- name: looked_at
+UPDATE stowhand_flow_jobs SET looked_at = :now WHERE id = :id
+
+-- name: prune
+DELETE FROM stowhand_flow_jobs WHERE id = :id
+
+-- name: prune_waits
+DELETE FROM stowhand_flow_waits WHERE ready_at < :before
+
+-- name: prune_limits
+DELETE FROM stowhand_flow_limits WHERE used_at < :before

@@ -1,0 +1,294 @@
+"""Queues of a flow in the clothes of a queue of ours, so that the suite can be run on them.
+
+A task is a queue of the flow, made when it is first named. What a flow's store offers is its own (``claim``,
+``settle``, the heart …); a job is created here by plain commands, as a producer of another program does it. Time passes
+on the real server: what is to end later ends sooner.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import msgspec
+import redis
+
+from stowhand.flow_shape import FlowShape, Queue
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Settlement
+from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, ResetJob, StoreOptions, Verdict
+from stowhand.stores.redis.layout import Keys
+from stowhand.stores.redis.store import FlowStore
+from tests.contract.places import Image, Secrets
+from tests.contract.table_place import NotOffered
+
+RETRIES = 24
+FOREIGN = ("queue", "key", "flags", "max_resets", "max_attempts")
+"""What a job of a queue of ours may have and a flow's has not."""
+
+# Beside the time that the server's clock takes itself, which is little.
+PASS = """
+local back = ARGV[1]
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'zset' then
+    for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+      redis.call('ZINCRBY', key, -back, id)
+    end
+  elseif kind == 'string' and redis.call('PTTL', key) > 0 then
+    redis.call('PEXPIRE', key, redis.call('PTTL', key) - back)
+  end
+end
+"""
+
+
+class FlowPlace:
+    """An empty database of a server as a home of jobs."""
+
+    name = "redis"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client: Any = redis.Redis.from_url(url, decode_responses=True)
+        self.tasks = ["t"]
+        self.known: dict[str, Job] = {}
+        """What a producer knows of the jobs that it has made."""
+
+    def close(self) -> None:
+        self.client.close()
+
+    @property
+    def shape(self) -> FlowShape:
+        return FlowShape(name="f", queues=tuple(Queue(task, max_retries=RETRIES) for task in self.tasks))
+
+    def store(self, options: StoreOptions) -> QueueStore:
+        return cast("QueueStore", Dressed(self, options))
+
+    def image(self, job_id: Any) -> Image | None:
+        """The hash, its lock, and where its id stands."""
+        keys = Keys(self.shape)
+        found: Image = {}
+        for task in self.tasks:
+            for name in (keys.waiting(task), keys.processing(task), keys.suspects(task)):
+                found[name] = self.client.lpos(name, job_id)
+            found[keys.delayed(task)] = self.client.zscore(keys.delayed(task), job_id)
+            found[keys.lock(task, job_id)] = self.client.get(keys.lock(task, job_id))
+        return {**found, **self.client.hgetall(keys.job(job_id))}
+
+    def secrets(self) -> dict[int, Secrets]:
+        raise NotOffered("there are no columns")
+
+    def passed(self, seconds: float) -> None:
+        self.client.eval(PASS, 0, round(seconds * 1000))
+
+    def milliseconds(self) -> int:
+        seconds, micro = self.client.time()
+        return int(seconds * 1000 + micro // 1000)
+
+    def place_of(self, job_id: str) -> tuple[str, str, float | None]:
+        """Queue, list, score."""
+        keys = Keys(self.shape)
+        for task in self.tasks:
+            for kind in ("waiting", "processing", "suspects"):
+                if self.client.lpos(f"{keys.queue(task)}:{kind}", job_id) is not None:
+                    return task, kind, None
+            score = self.client.zscore(keys.delayed(task), job_id)
+            if score is not None:
+                return task, "delayed", score
+        return "", "", None
+
+
+class Dressed:
+    """One store of the flow; made anew when a task is named for the first time."""
+
+    hears = False
+
+    def __init__(self, place: FlowPlace, given: StoreOptions) -> None:
+        assert given.pinned is not None
+        self._place, self._now = place, given.pinned
+        self._made: list[FlowStore] = []
+        self._served = 0
+
+    @property
+    def inner(self) -> FlowStore:
+        if self._served != len(self._place.tasks):
+            self._served = len(self._place.tasks)
+            self._made.append(FlowStore(self._place.url, self._place.shape))
+        return self._made[-1]
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        for store in self._made:
+            await store.close()
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        claims = await self.inner.claim(request)
+        return [
+            Claim(one.lease, self._job(one.lease.job_id), one.task, one.attempts, one.max_attempts, None, one.resets)
+            for one in claims
+        ]
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+        return await self.inner.settle([(lease, as_step(one)) for lease, one in batch], repeat=repeat)
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        return await self.inner.next_due(tasks)
+
+    async def wait(self, timeout: float) -> bool:
+        return await self.inner.wait(timeout)
+
+    def heart(self) -> Heart:
+        return cast("Heart", DressedHeart(self))
+
+    # -- as a producer does it -------------------------------------------------------------------
+
+    async def enqueue(self, job: NewJob) -> Job:
+        return self._create(job)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Any]:
+        return [self._create(job).id for job in jobs]
+
+    async def get(self, job_id: Any) -> Job | None:
+        return self._job(job_id) if self._place.client.exists(Keys(self._place.shape).job(job_id)) else None
+
+    async def list(self, wanted: JobFilter) -> Sequence[Job]:
+        jobs = [self._job(job_id) for job_id in self._place.known]
+        return [job for job in jobs if job.state in (wanted.states or tuple(State))]
+
+    async def counts(self) -> dict[State, int]:
+        states = [self._job(job_id).state for job_id in self._place.known]
+        return {state: states.count(state) for state in State}
+
+    async def remove(self, job_id: Any) -> Answer:
+        self._place.client.delete(Keys(self._place.shape).job(job_id))
+        return Answer(job_id, Done.DONE)
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotOffered(name)
+
+    def _create(self, job: NewJob) -> Job:
+        plain = NewJob(task=job.task)
+        strange = [name for name in FOREIGN if getattr(job, name) != getattr(plain, name)]
+        if strange:
+            raise NotOffered(", ".join(strange))
+        place = self._place
+        if job.task not in place.tasks:
+            place.tasks.append(job.task)
+        keys = Keys(place.shape)
+        job_id: Any = keys.new_id()
+        due = job.run_at or self._now() + timedelta(seconds=job.delay or 0.0)
+        wait = round((due - self._now()).total_seconds() * 1000)
+        with place.client.pipeline() as pipe:
+            pipe.hset(keys.job(job_id), mapping={"payload": job.payload} | ({"delay": "true"} if wait > 0 else {}))
+            if wait > 0:
+                pipe.zadd(keys.delayed(job.task), {job_id: place.milliseconds() + wait})
+            else:
+                pipe.rpush(keys.waiting(job.task), job_id)
+            pipe.execute()
+        place.known[job_id] = made_job(job_id, job, due, self._now())
+        return self._job(job_id)
+
+    def _job(self, job_id: Any) -> Job:
+        place = self._place
+        values = place.client.hgetall(Keys(place.shape).job(job_id))
+        task, kind, score = place.place_of(job_id)
+        known = place.known[job_id]
+        state = state_of(kind, values)
+        lock = place.client.get(Keys(place.shape).lock(task, job_id)) if kind == "processing" else None
+        began = state not in (State.QUEUED, State.ERRORED)
+        return msgspec.structs.replace(
+            known,
+            state=state,
+            run_at=known.run_at if score is None else self._moment(score),
+            attempts=int(values.get(f"retries:{known.task}", 0)) + began,
+            resets=int(values.get(f"resets:{known.task}", 0)),
+            last_error=json.loads(values.get("failedErrorMsg", "null")),
+            result=values.get("result"),
+            worker=lock.rpartition(":")[0] if lock is not None else None,
+        )
+
+    def _moment(self, score: float) -> datetime:
+        """On the bench's clock, which stands still while the server's goes on: to the second."""
+        due = self._now() + timedelta(milliseconds=score - self._place.milliseconds())
+        return (due + timedelta(seconds=0.5)).replace(microsecond=0)
+
+
+class DressedHeart:
+    """A heart of whatever store the flow has just now, whose sweep takes its two looks at once."""
+
+    def __init__(self, store: Dressed) -> None:
+        self._store, self._place = store, store._place
+        self._heart: Any = None
+        self._of: FlowStore | None = None
+
+    @property
+    def inner(self) -> Heart:
+        if self._of is not self._store.inner:
+            self.close()
+            self._of = self._store.inner
+            self._heart = self._of.heart()
+        return cast("Heart", self._heart)
+
+    def close(self) -> None:
+        if self._heart is not None:
+            self._heart.close()
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        return self.inner.beat(leases, lease)
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        keys, client = Keys(self._place.shape), self._place.client
+        swept = [keys.swept(task) for task in self._place.tasks]
+        client.delete(*swept)
+        found = list(self.inner.reset_stalled(slack))
+        for task in self._place.tasks:
+            for job_id in client.zrange(keys.unlocked(task), 0, -1):
+                client.zincrby(keys.unlocked(task), -1000, job_id)
+        client.delete(*swept)
+        return [*found, *self.inner.reset_stalled(slack)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def as_step(settlement: Settlement) -> Settlement:
+    """A result is what a step leaves behind."""
+    if settlement.state is not State.COMPLETED:
+        return settlement
+    fields = "{}" if settlement.result is None else f'{{"result": {settlement.result}}}'
+    return msgspec.structs.replace(settlement, result=f'{{"fields": {fields}}}')
+
+
+def state_of(kind: str, values: dict[str, str]) -> State:
+    """By the list that has it, and by what its hash says."""
+    match kind:
+        case "processing":
+            return State.PROCESSING
+        case "delayed":
+            return State.QUEUED if "delay" in values else State.ERRORED
+        case "waiting" | "suspects":
+            return State.QUEUED
+    if "canceled" in values:
+        return State.CANCELED
+    return State.FAILED if "failed" in values else State.COMPLETED
+
+
+def made_job(job_id: Any, job: NewJob, due: datetime, now: datetime) -> Job:
+    """As it was made."""
+    return Job(
+        id=job_id,
+        task=job.task,
+        payload=job.payload,
+        state=State.QUEUED,
+        queue=None,
+        priority=job.priority,
+        run_at=due,
+        attempts=0,
+        max_attempts=RETRIES + 1,
+        created_at=now,
+    )
