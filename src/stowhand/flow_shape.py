@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff, allowed_resets
 from stowhand.limits import check_name
 
-NAME_LIMIT = 60
+NAME_LIMIT = 40
 """Characters of a flow's, a queue's and a limiter's name: flow, parent and child together make one task's name."""
 MOST_PRIORITIES = 100
 KEY_LIFE = 86_400.0
@@ -101,8 +101,9 @@ class Queue(msgspec.Struct, frozen=True):
                 yield f"{field}: {value!r} given; give a whole number from {least} to {most}"
         if self.max_resets is not None and (type(self.max_resets) is not int or self.max_resets < 0):
             yield f"max_resets: {self.max_resets!r} given; give a whole number from 0, or None"
-        if self.backoff is not None and not callable(self.backoff):
-            yield f"backoff: a {type(self.backoff).__qualname__} given; give a function of the attempt's number"
+        backoff: object = self.backoff
+        if backoff is not None and not callable(backoff):
+            yield f"backoff: a {type(backoff).__qualname__} given; give a function of the attempt's number"
         for field, kind, shown in (("next_queue", str, "a queue's name"), ("priority_change", int, "a whole number")):
             yield from _by_flow(field, getattr(self, field), kind, shown)
         limiter: object = self.limiter

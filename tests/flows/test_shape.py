@@ -67,7 +67,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a brace": (lambda: FlowShape(name="{a}", queues=(Queue("a"),)), "brace"),
     "a star": (lambda: Queue("a*"), "star"),
     "a line break": (lambda: Queue("a\nb"), "queue"),
-    "too long": (lambda: Queue("a" * 61), "60"),
+    "too long": (lambda: Queue("a" * 41), "40"),
     "attributes as a text": (lambda: Queue("a", attributes_to_get="userId"), "give a list of names"),
     "a child with children": (lambda: Queue("a", children=(Queue("b", children=(Queue("c"),)),)), "a child ends where"),
     "a child that goes on": (lambda: Queue("a", children=(Queue("b", next_queue="a"),)), "a child ends where it is"),
