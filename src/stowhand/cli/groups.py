@@ -59,7 +59,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
-        if args and not args[0].startswith("-") and args[0] not in names:
+        if args and not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in names:
             near = difflib.get_close_matches(args[0], names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
             ctx.fail(f"no command {args[0]!r}; {hint}")

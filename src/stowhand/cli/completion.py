@@ -1,0 +1,28 @@
+"""``stowhand completion``: what a shell must run to complete our command lines."""
+
+from __future__ import annotations
+
+import click
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def command(shell: str) -> None:
+    """Print what makes SHELL complete commands, options and their values.
+
+    bash: in ~/.bashrc (4.4 or newer): eval "$(stowhand completion bash)"
+
+    zsh: in ~/.zshrc, after compinit: eval "$(stowhand completion zsh)"
+
+    fish: stowhand completion fish > ~/.config/fish/completions/stowhand.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from stowhand.cli.program import COMPLETION, root
+
+    made = get_completion_class(shell)
+    assert made is not None, f"click knows {shell}"
+    # Not asked for by name, so that bash is not run to ask for its version: a shell that evaluates this is one.
+    click.echo(made.source_template % made(root, {}, "stowhand", COMPLETION).source_vars())

@@ -1,0 +1,55 @@
+"""Completion, asked of the program in the words of real shells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(sys.executable).parent
+"""Not resolved: a virtual environment's programs lie beside its link to python."""
+
+
+def shell(commands: str) -> str:
+    environment = os.environ | {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", commands], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_bash_completes_commands_options_and_values() -> None:
+    """What a real bash finds when somebody presses the tabulator."""
+    press = "COMP_WORDS=({}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _stowhand_completion stowhand; echo ${{COMPREPLY[@]}}"
+    lines = (
+        "stowhand jo",
+        "stowhand jobs re",
+        "stowhand worker --preset s",
+        "stowhand worker --lis",
+        "stowhand nothing x",
+    )
+    found = shell('eval "$(stowhand completion bash)"\n' + "\n".join(press.format(line) for line in lines)).splitlines()
+    assert found[0] == "jobs"
+    assert {"remove", "reschedule", "retry"} <= set(found[1].split())
+    assert found[3] == "--listen-url"
+    assert found[4] == ""
+    assert shell('eval "$(stowhand completion bash)"; complete -p stowhand').strip().endswith("stowhand")
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_other_shells_are_told_what_asks_our_program(name: str) -> None:
+    printed = shell(f"stowhand completion {name}")
+    assert f"_STOWHAND_COMPLETE={name}_complete" in printed
+
+
+def test_an_unknown_shell_is_refused_with_those_there_are() -> None:
+    done = subprocess.run(
+        [PROGRAMS / "stowhand", "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "'bash', 'zsh', 'fish'" in done.stderr
