@@ -25,7 +25,10 @@ def shell(commands: str) -> str:
 
 def test_bash_completes_commands_options_and_values() -> None:
     """What a real bash finds when somebody presses the tabulator."""
-    press = "COMP_WORDS=({}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _stowhand_completion stowhand; echo ${{COMPREPLY[@]}}"
+    press = (
+        "COMPREPLY=(); COMP_WORDS=({}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1));"
+        " _stowhand_completion stowhand; echo ${{COMPREPLY[@]}}"
+    )
     lines = (
         "stowhand jo",
         "stowhand jobs re",
