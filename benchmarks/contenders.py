@@ -15,7 +15,12 @@ SCRIPTS = Path(__file__).parent / "peers"
 NODE = STATE / "node"
 PYTHON = STATE / "python"
 
-NPM_PACKAGES = ("graphile-worker@0.17.3", "pg@8")  # 0.18 asks for Node 22
+NPM_PACKAGES = {
+    "graphile": (NODE, ("graphile-worker@0.17.3", "pg@8")),  # 0.18 asks for Node 22
+    "bullmq": (STATE / "node-bullmq", ("bullmq@6.7.0", "ioredis@5.11.1")),
+    "guild": (STATE / "node-guild", ("@guildxyz/queues@0.0.8",)),
+}
+"""By family: a folder of its own, since two of them want different majors of one package."""
 PIP_PACKAGES = ("pgqueuer==1.6.*", "asyncpg", "uvloop", "procrastinate==3.10.*", "psycopg[binary,pool]", "huey==3.5.*")
 
 
@@ -29,10 +34,12 @@ class Contender:
     family: str
     """What ``--peers`` calls it."""
     live: str = ""
-    """SQL that is true while a job is left."""
+    """SQL that is true while a job is left; of Redis, the keys of which one is there so long."""
     environment: dict[str, str] = field(default_factory=dict)
     share: float = 1.0
     """Of the jobs, for those that would take minutes."""
+    steps: int = 1
+    """Handlers that one job passes."""
 
     @property
     def command(self) -> list[str]:
@@ -80,10 +87,12 @@ SQLITE = (
 
 def install(families: set[str]) -> None:
     """Put the peers' packages below .state/peers, if they are not there."""
-    if "graphile" in families and not (NODE / "node_modules" / "graphile-worker").is_dir():
-        NODE.mkdir(parents=True, exist_ok=True)
-        (NODE / "package.json").write_text("{}\n")
-        _run("npm", "install", "--no-fund", "--no-audit", "--prefix", str(NODE), *NPM_PACKAGES)
+    for folder, packages in (NPM_PACKAGES[family] for family in sorted(families & NPM_PACKAGES.keys())):
+        if not (folder / "node_modules" / packages[0].rpartition("@")[0]).is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "package.json").write_text("{}\n")
+            quiet = ("--no-fund", "--no-audit", "--omit-lockfile-registry-resolved")
+            _run("npm", "install", *quiet, "--prefix", str(folder), *packages)
     if families & {"pgqueuer", "procrastinate", "huey"} and not (PYTHON / "complete").exists():
         venv.create(PYTHON, with_pip=True)
         _run(str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", *PIP_PACKAGES)

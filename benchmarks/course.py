@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import psutil
 
 from benchmarks.contenders import STATE, Contender, environment
 from benchmarks.grounds import Ground
+from benchmarks.report import Report
 from stowhand.bench.probe import look
 from stowhand.bench.workers import resident
 
@@ -26,8 +28,6 @@ Finding = tuple[str, float]
 """What was found, and the figure."""
 
 WARM_UP = 5
-STATISTICS_LAG = 11.0
-"""Seconds until PostgreSQL has surely counted what a connection did."""
 
 
 class Course:
@@ -56,15 +56,17 @@ class Course:
         self._call("many", jobs)
         with self.workers(processes) as workers:
             _wait(lambda: look(self._probes).count > 0, 60.0, workers)
-            cpu = _cpu(workers)
-            _wait(lambda: look(self._probes).count >= jobs, 300.0, workers, glance=0.01)
+            cpu, spent = _cpu(workers), self._ground.spent()
+            _wait(lambda: look(self._probes).count >= jobs * self.contender.steps, 300.0, workers, glance=0.01)
             _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
             seconds = time.monotonic() - look(self._probes).first
-            cpu = _cpu(workers) - cpu
+            cpu, spent = _cpu(workers) - cpu, self._ground.spent() - spent
             memory = max(resident(worker.pid) for worker in workers)
         what = f"drain, {processes} process{'es' * (processes > 1)}"
         yield f"{what}, jobs/s", jobs / seconds
         yield f"{what}, processor time of the workers, us a job", 1e6 * cpu / jobs
+        if spent:
+            yield f"{what}, processor time of the server, us a job", 1e6 * spent / jobs
         yield "memory of a worker after a drain, MB", memory
 
     def latency(self, samples: int) -> Iterator[Finding]:
@@ -81,12 +83,12 @@ class Course:
         self._fresh()
         with self._ground.only_worker(), self.workers(1) as workers:
             self._call("slowly", WARM_UP)
-            time.sleep(STATISTICS_LAG)
-            before, began = self._ground.transactions(), time.monotonic()
+            time.sleep(self._ground.lag)
+            before, began = self._ground.asked(), time.monotonic()
             time.sleep(window)
-            after, ended = self._ground.transactions(), time.monotonic()
+            after, ended = self._ground.asked(), time.monotonic()
             memory = resident(workers[0].pid)
-        yield "transactions of an idle worker, per minute", 60 * (after - before) / (ended - began)
+        yield f"{self._ground.unit} of an idle worker, per minute", 60 * (after - before) / (ended - began)
         yield "memory of an idle worker, MB", memory
 
     def _rate(self, verb: str, count: int) -> float:
@@ -128,6 +130,17 @@ class Course:
             raise RuntimeError(f"{self.contender.name}: {verb} failed:\n{done.stderr[-3000:]}")
         said = [line for line in done.stdout.splitlines() if line.startswith("{")]
         return dict(json.loads(said[-1])) if said else {}
+
+
+def go_round(
+    name: str, measure: Callable[[Course], Iterator[Finding]], courses: list[Course], runs: int, report: Report
+) -> None:
+    """So many rounds of them all (idleness: one)."""
+    for _ in range(1 if name == "idle" else runs):
+        for course in courses:
+            for found, figure in measure(course):
+                report.add(found, course.contender.name, figure)
+                click.echo(f"{found:<60} {course.contender.name:<28}{figure:>12,.6g}", err=True)
 
 
 def _wait(

@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide this package
 
 from benchmarks.contenders import POSTGRES, SQLITE, STATE, Contender, install  # noqa: E402
-from benchmarks.course import Course, Finding  # noqa: E402
+from benchmarks.course import Course, Finding, go_round  # noqa: E402
 from benchmarks.grounds import FileGround, Ground, PostgresGround  # noqa: E402
 from benchmarks.report import Report  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
@@ -52,7 +52,7 @@ def main(sqlite: bool, only: str, peers: str, runs: int, **sizes: float) -> None
         courses = list(_courses(contenders, stack, sqlite=sqlite))
         report = Report()
         for name, measure in _measurements(wanted, sizes):
-            _go_round(name, measure, [one for one in courses if name in one.contender.measures], runs, report)
+            go_round(name, measure, [one for one in courses if name in one.contender.measures], runs, report)
     click.echo("\n".join(report.lines()))
 
 
@@ -72,16 +72,6 @@ def _measurements(
                 yield name, lambda course: course.latency(int(sizes["samples"]))
             case "idle":
                 yield name, lambda course: course.idle(sizes["window"])
-
-
-def _go_round(
-    name: str, measure: Callable[[Course], Iterator[Finding]], courses: list[Course], runs: int, report: Report
-) -> None:
-    for _ in range(1 if name == "idle" else runs):
-        for course in courses:
-            for found, figure in measure(course):
-                report.add(found, course.contender.name, figure)
-                click.echo(f"{found:<60} {course.contender.name:<28}{figure:>12,.6g}", err=True)
 
 
 def _courses(contenders: list[Contender], stack: ExitStack, *, sqlite: bool) -> Iterator[Course]:

@@ -21,7 +21,7 @@ class Target:
 
 
 BATCHED, PLAIN = "graphile-worker, batched", "graphile-worker, plain"
-TARGETS = (
+QUEUES = (
     Target("drain, 1 process, jobs/s", BATCHED, least=1.7),
     Target("drain, 2 processes, jobs/s", BATCHED, least=1.6),
     Target("enqueue, in bulk, jobs/s", BATCHED, least=1.6),
@@ -35,12 +35,18 @@ TARGETS = (
     Target("drain, 1 process, jobs/s", "huey, FULL", least=3.0, ours="stowhand, FULL"),
     Target("enqueue to start, p50, ms", None, most=15, ours="stowhand, FULL"),
 )
+BULLMQ, GUILD = "bullmq", "guild-queues"
+FLOWS = (
+    Target("drain, 1 process, jobs/s", BULLMQ, least=1.2),
+    Target("drain, 1 process, jobs/s", GUILD, least=10.0),
+)
 
 
 @dataclass
 class Report:
     """Figures by measure and contender."""
 
+    targets: tuple[Target, ...] = QUEUES
     runs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def add(self, measure: str, contender: str, figure: float) -> None:
@@ -60,7 +66,7 @@ class Report:
         yield from self._verdicts()
 
     def _verdicts(self) -> Iterator[str]:
-        for target in TARGETS:
+        for target in self.targets:
             ours = self._median(target.measure, target.ours)
             peer = self._median(target.measure, target.peer) if target.peer else 1.0
             if ours is None or not peer:

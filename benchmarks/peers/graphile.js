@@ -2,7 +2,7 @@
 'use strict';
 const { join } = require('path');
 const { createRequire } = require('module');
-const { hit, sendSlowly } = require('./probe.js');
+const { hit, sendSlowly, timed } = require('./probe.js');
 
 const modules = createRequire(join(process.env.PEERS_NODE, 'package.json'));
 const { run, makeWorkerUtils, Logger } = modules('graphile-worker');
@@ -19,12 +19,6 @@ const throughput = {
 };
 const preset = {
   worker: { pgPool, concurrentJobs, logger: new Logger(() => () => {}), ...(batched ? throughput : {}) },
-};
-
-const timed = async (count, work) => {
-  const began = process.hrtime.bigint();
-  await work();
-  console.log(JSON.stringify({ count, seconds: Number(process.hrtime.bigint() - began) / 1e9 }));
 };
 
 const verbs = {

@@ -59,3 +59,10 @@ exports.sendSlowly = async (count, enqueue) => {
     await sleep(4 + 20 * ((number * 0.6180339887) % 1));
   }
 };
+
+// Do it, and print how long it took.
+exports.timed = async (count, work) => {
+  const began = seconds();
+  await work();
+  console.log(JSON.stringify({ count, seconds: seconds() - began }));
+};

@@ -1,4 +1,4 @@
-"""The real graphile-worker, installed from npm below .state when a test first asks for it."""
+"""The real originals, installed from npm below .state when a test first asks; graphile-worker is driven here."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ class Original:
 
     def __init__(self, version: str) -> None:
         self.version = version
-        self._folder = STATE / f"graphile-worker-{version}"
-        if not (self._folder / "complete").exists():
-            self._install()
+        self._folder = installed("graphile-worker", version)
 
     def migrate(self, url: str) -> None:
         """Install its schema, graphile_worker, in a database."""
@@ -33,20 +31,30 @@ class Original:
         """Let its scheduler make up for what was missed until ``now`` (ISO 8601)."""
         self._drive("backfill", url, str(crontab), now)
 
-    def _install(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        (self._folder / "package.json").write_text("{}\n")
-        npm = str(_node("npm"))
-        quiet = ["--no-fund", "--no-audit", "--omit-lockfile-registry-resolved", "--loglevel=error"]
-        _run([npm, "install", *quiet, f"graphile-worker@{self.version}"], cwd=self._folder, seconds=INSTALL_SECONDS)
-        (self._folder / "complete").touch()
-
     def _drive(self, *arguments: str) -> None:
-        _run([str(_node("node")), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
+        _run([str(node("node")), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
 
 
-def _node(program: str) -> Path:
+def installed(package: str, version: str) -> Path:
+    """The folder whose ``node_modules`` has it."""
+    folder = STATE / f"{package.strip('@').replace('/', '-')}-{version}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "package.json").write_text("{}\n")
+        quiet = ["--no-fund", "--no-audit", "--omit-lockfile-registry-resolved", "--loglevel=error"]
+        _run([str(node("npm")), "install", *quiet, f"{package}@{version}"], cwd=folder, seconds=INSTALL_SECONDS)
+        (folder / "complete").touch()
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """For a program that requires what is installed there."""
+    paths = os.pathsep.join([str(STATE / "node" / "bin"), os.environ["PATH"]])
+    return {**os.environ, "NODE_PATH": str(folder / "node_modules"), "PATH": paths}
+
+
+def node(program: str) -> Path:
     """``node`` or ``npm``: of the machine, else of a wheel that brings them."""
     found = shutil.which(program)
     if found is not None and shutil.which("node") is not None:
@@ -60,10 +68,8 @@ def _node(program: str) -> Path:
 
 
 def _run(command: list[str], *, cwd: Path, seconds: float) -> None:
-    paths = os.pathsep.join([str(STATE / "node" / "bin"), os.environ["PATH"]])
-    environment = {**os.environ, "NODE_PATH": str(cwd / "node_modules"), "PATH": paths}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=seconds, check=False
     )
     if done.returncode:
         sys.stderr.write(done.stdout[-2000:] + done.stderr[-4000:])
