@@ -1,4 +1,4 @@
-"""What every test may ask for: a real PostgreSQL, a fresh database, and a way to run a coroutine.
+"""What every test may ask for: a real PostgreSQL or Redis, a fresh database, and a way to run a coroutine.
 
 A folder that wants its databases prepared (migrated, filled) overrides `postgres_setup`; see there.
 """
@@ -16,6 +16,7 @@ import pytest
 from tests.support.binaries import older_than
 from tests.support.databases import Databases, Setup
 from tests.support.servers import PostgresServer, main_server
+from tests.support.valkey import LiveRedis, main_redis
 
 T = TypeVar("T")
 
@@ -89,6 +90,22 @@ def postgres_url(postgres_server: Databases, postgres_setup: Setup | None) -> It
 def older_postgres_url(older_postgres_server: PostgresServer, postgres_setup: Setup | None) -> Iterator[str]:
     """The same on the older server."""
     yield from _fresh_database(older_postgres_server, postgres_setup)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[LiveRedis]:
+    """The Redis or Valkey of the suite, one per process of the test run, or the one at REDIS_URL."""
+    server = main_redis()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis_url(redis_server: LiveRedis) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    redis_server.flush()
+    yield redis_server.url
+    redis_server.flush()
 
 
 def _fresh_database(server: Databases, setup: Setup | None) -> Iterator[str]:

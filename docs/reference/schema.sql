@@ -825,6 +825,332 @@ begin
     order by j.id limit _limit;
 end $$;
 
+CREATE FUNCTION stowhand.flow_create(_flow text, _ids text[], _found_ids text[], _attributes text[], _values text[], _tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _keys text[], _priorities integer[], _flags json[], _modes text[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _new int;
+begin
+  insert into "stowhand".flow_jobs (id, flow, created_at, looked_at)
+    select u.id, _flow, _at, _at from unnest(_ids) as u(id) order by u.id collate "C" on conflict do nothing;
+  get diagnostics _new = row_count;
+  if _new = 0 then
+    return false;
+  elsif _new < cardinality(_ids) then
+    raise exception 'Some of these flow jobs exist already.' using errcode = '23505';
+  end if;
+  insert into "stowhand".flow_lookups (flow, attribute, value, id)
+    select distinct _flow, u.attribute, u.value, u.id from unnest(_found_ids, _attributes, _values)
+      as u(id, attribute, value);
+  perform from "stowhand".enqueue_each(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities,
+                                     _flags, _modes, _max_resets, _now);
+  return true;
+end $$;
+
+CREATE FUNCTION stowhand.flow_delete(_flow text, _id text, _keys text[]) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _found boolean;
+  _key text;
+begin
+  delete from "stowhand".flow_jobs f where f.id = _id and f.flow = _flow;
+  _found := found;
+  for _key in select distinct u.key from unnest(_keys) as u(key) order by u.key loop
+    perform "stowhand".drop_key(_key);
+    delete from "stowhand".history h where h.key = _key and h.key like 'flow:%';
+  end loop;
+  return _found;
+end $$;
+
+CREATE FUNCTION stowhand.flow_exists(_ids text[]) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+  select f.id from "stowhand".flow_jobs f where f.id = any(_ids)
+$$;
+
+CREATE FUNCTION stowhand.flow_failed(_tasks text[], _after text, _limit integer) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+  select j.key from "stowhand".live j
+    where j.state = 'failed' and j.task = any(_tasks) and j.key collate "C" > _after order by j.key collate "C" limit _limit
+$$;
+
+CREATE FUNCTION stowhand.flow_ids(_flow text, _attribute text, _value text) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select f.id from "stowhand".flow_lookups f
+    where f.flow = _flow and f.attribute = _attribute and f.value = _value order by f.id collate "C"
+$$;
+
+CREATE TABLE stowhand.history (
+    id bigint NOT NULL,
+    task text NOT NULL,
+    payload json NOT NULL,
+    queue text,
+    priority integer NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    state text NOT NULL,
+    attempts integer NOT NULL,
+    max_attempts integer NOT NULL,
+    resets integer NOT NULL,
+    max_resets integer,
+    key text,
+    flags text[],
+    last_error text,
+    revision integer NOT NULL,
+    settled_token uuid,
+    epoch bigint NOT NULL,
+    worker text,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    cancel_requested boolean NOT NULL,
+    result json,
+    CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
+)
+PARTITION BY RANGE (finished_at);
+
+CREATE VIEW stowhand.everything AS
+ SELECT live.id,
+    live.task,
+    live.payload,
+    live.state,
+    live.queue,
+    live.priority,
+    live.run_at,
+    live.attempts,
+    live.max_attempts,
+    live.resets,
+    live.max_resets,
+    live.key,
+    live.flags,
+    live.last_error,
+    live.revision,
+    live.created_at,
+    live.updated_at,
+    live.started_at,
+    live.finished_at,
+    live.worker,
+    live.cancel_requested,
+    NULL::json AS result
+   FROM stowhand.live
+UNION ALL
+ SELECT history.id,
+    history.task,
+    history.payload,
+    history.state,
+    history.queue,
+    history.priority,
+    history.run_at,
+    history.attempts,
+    history.max_attempts,
+    history.resets,
+    history.max_resets,
+    history.key,
+    history.flags,
+    history.last_error,
+    history.revision,
+    history.created_at,
+    history.updated_at,
+    history.started_at,
+    history.finished_at,
+    NULL::text AS worker,
+    history.cancel_requested,
+    history.result
+   FROM stowhand.history;
+
+CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everything
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+  select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
+    select e.* from (
+      (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
+         l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at, l.updated_at, l.started_at,
+         l.finished_at, l.worker, l.cancel_requested, null::json as result
+       from "stowhand".live l where l.key = k.key)
+      union all
+      (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
+         h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
+         h.finished_at, null, h.cancel_requested, h.result
+       from "stowhand".history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
+    ) e order by e.id desc limit 1) s
+$$;
+
+CREATE FUNCTION stowhand.flow_line(_task text, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(key text, priority integer, standing text, ready_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  return query
+    select j.key, j.priority, 'processing', null::timestamptz from "stowhand".live j
+      where j.state = 'processing' and j.task = _task and j.key is not null order by j.started_at, j.id limit _limit;
+  return query
+    select j.key, j.priority, 'waiting', null::timestamptz from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.task = _task and j.key is not null and j.run_at <= _at
+      order by j.priority, j.run_at, j.id limit _limit;
+  return query
+    select j.key, j.priority, case when j.flags @> array['parked'] then 'parked' else 'delayed' end, j.run_at
+      from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.task = _task and j.key is not null and j.run_at > _at
+      order by j.run_at, j.id limit _limit;
+end $$;
+
+CREATE FUNCTION stowhand.flow_spend(_limiter text, _part text, _holder text, _reservoir bigint, _interval double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _epoch double precision := extract(epoch from _at);
+  _limit "stowhand".flow_limits;
+  _back bigint;
+  _ready double precision;
+begin
+  insert into "stowhand".flow_limits as l (limiter, part, slot, calls, waiting, used_at)
+    values (_limiter, _part, floor(_epoch / _interval)::bigint, 1, 0, _at)
+    on conflict (limiter, part) do update
+      set calls = case when l.slot >= excluded.slot then l.calls + 1 else 1 end,
+          slot = greatest(l.slot, excluded.slot), used_at = _at
+    returning l.* into _limit;
+  delete from "stowhand".flow_waits w where w.limiter = _limiter and w.part = _part
+    and (w.holder = _holder or w.ready_at < _at - (_interval + 60) * interval '1 second');
+  get diagnostics _back = row_count;
+  _limit.waiting := greatest(_limit.waiting - _back, 0);
+  if _limit.calls > _reservoir then
+    _ready := (_limit.slot + 1 + _limit.waiting / _reservoir) * _interval;
+    insert into "stowhand".flow_waits (limiter, part, holder, ready_at)
+      values (_limiter, _part, _holder, to_timestamp(_ready));
+    _limit.waiting := _limit.waiting + 1;
+  end if;
+  update "stowhand".flow_limits l set waiting = _limit.waiting
+    where l.limiter = _limiter and l.part = _part and l.waiting <> _limit.waiting;
+  return case when _ready is null then 0 else greatest(_ready - _epoch, 0.001) end;
+end $$;
+
+CREATE FUNCTION stowhand.flow_tally(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(task text, priority integer, standing text, number bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  return query
+    select s.task, s.priority, s.standing, count(*) from (
+      select w.task, w.priority,
+        case when w.run_at <= _at then 'waiting' when w.flags @> array['parked'] then 'parked' else 'delayed' end as standing
+        from unnest(_tasks) as t(task) cross join lateral (
+          select j.task, j.priority, j.run_at, j.flags from "stowhand".live j
+          where j.task = t.task and j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+          offset 0) w
+      union all
+      select j.task, j.priority, case when j.run_at <= _at then 'waiting' else 'delayed' end from "stowhand".live j
+        where j.state in ('queued', 'errored') and j.resets >= 2 and j.task = any(_tasks)
+      union all
+      select j.task, j.priority, 'processing' from "stowhand".live j
+        where j.state = 'processing' and j.task = any(_tasks)
+      union all
+      select j.task, j.priority, 'failed' from "stowhand".live j where j.state = 'failed' and j.task = any(_tasks)
+    ) s group by s.task, s.priority, s.standing;
+end $$;
+
+CREATE FUNCTION stowhand.flow_wake(_key text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _waits_for json;
+  _state text;
+begin
+  select j.payload->'waits_for' into _waits_for from "stowhand".live j where j.key = _key;
+  if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
+  if exists (
+    select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
+      select from "stowhand".live j where j.key = 'flow:' || c.name and j.state <> 'failed' offset 0) o)
+  then
+    return 'open';
+  end if;
+  update "stowhand".live j set run_at = least(j.run_at, _at)
+    where j.key = _key and j.state in ('queued', 'errored') returning j.state into _state;
+  if found then
+    perform "stowhand".wake();
+    return 'woken';
+  end if;
+  select j.state into _state from "stowhand".live j where j.key = _key;
+  return case when _state = 'processing' then 'running' else 'gone' end;
+end $$;
+
 CREATE FUNCTION stowhand.force_unlock_workers(worker_ids text[]) RETURNS SETOF stowhand.jobs
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -875,13 +1201,16 @@ begin
   perform from "stowhand".queues q where q.name = any(_names) order by q.name for update;
   -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
   with freed as (
-    update "stowhand".queues q set holder_id = null, holder_token = null
+    update "stowhand".queues q
+      set holder_id = case when q.paused_at is not null then -1 end,
+          holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
       where q.name = any(_names) and exists (
         select from unnest(_names, _ids, _tokens) as f(name, id, token)
         where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token)
-      returning q.name, q.absorbed
+      returning q.name, q.absorbed, q.paused_at
   )
-  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f;
+  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f
+    where f.paused_at is null;
   if _absorbed is not null then
     foreach _name in array _absorbed loop
       perform "stowhand".refresh_hint(_name, _at);
@@ -975,7 +1304,7 @@ CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bi
     select l.id, l.token, l.settled_token from "stowhand".live l where l.id = f.id offset 0) j on true
 $$;
 
-CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _failed double precision DEFAULT NULL::double precision) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1001,6 +1330,9 @@ begin
       order by d.finished_at limit 50000 for update skip locked));
     perform "stowhand".prune_queues(1000);
     perform "stowhand".prune_ticks(_at);
+    perform "stowhand".prune_flows(_at - coalesce(_retention, 0) * interval '1 second', _at, 20000);
+    if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
+    delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
     delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
   exception when lock_not_available then
     null;
@@ -1086,6 +1418,30 @@ begin
   return case when found then 'free' else 'locked' end;
 end $$;
 
+CREATE FUNCTION stowhand.pause_queue(queue_name text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  perform "stowhand".check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
+  -- As for a queue's first use (open_queue): a claim must not wait for a row that this transaction has inserted.
+  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || queue_name, 1));
+  loop
+    perform from "stowhand".queues q where q.name = queue_name for update;
+    exit when found;
+    insert into "stowhand".queues (name) values (queue_name) on conflict do nothing;
+  end loop;
+  update "stowhand".queues q
+    set paused_at = _at, holder_id = coalesce(q.holder_id, -1),
+        holder_token = coalesce(q.holder_token, '00000000-0000-0000-0000-000000000000'),
+        hint_priority = null, hint_run_at = null, hint_id = null
+    where q.name = queue_name and q.paused_at is null;
+  return found;
+end $$;
+
 CREATE FUNCTION stowhand.permanently_fail_jobs(job_ids bigint[], error_message text DEFAULT NULL::text) RETURNS SETOF stowhand.jobs
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1105,6 +1461,13 @@ declare
 begin
   if _after_id is null then
     _after_priority := -2147483648; _after_run_at := '-infinity'; _after_id := 0;
+  end if;
+  if cardinality(_tasks) = 2 then
+    -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
+    perform from "stowhand".live j
+      where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _tasks[2]
+      order by j.task, j.priority, j.run_at, j.id limit 1;
+    if not found then _task := _tasks[1]; end if;
   end if;
   while _wanted > 0 loop
     if _task is not null then
@@ -1414,6 +1777,23 @@ begin
   end loop;
 end $_$;
 
+CREATE FUNCTION stowhand.prune_flows(_before timestamp with time zone, _at timestamp with time zone, _limit integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _page text[];
+begin
+  _page := array(select f.id from "stowhand".flow_jobs f where f.looked_at < _before
+                 order by f.looked_at limit _limit for update skip locked);
+  delete from "stowhand".flow_jobs f where f.id = any(_page)
+    and not exists (select from "stowhand".live l where l.key = 'flow:' || f.flow || ':' || f.id)
+    and not exists (select from "stowhand".history h
+                    where h.key = 'flow:' || f.flow || ':' || f.id and h.key like 'flow:%');
+  update "stowhand".flow_jobs f set looked_at = _at where f.id = any(_page);
+  delete from "stowhand".flow_waits w where w.ready_at < _at - interval '1 day';
+  delete from "stowhand".flow_limits l where l.used_at < _at - interval '1 day';
+end $$;
+
 CREATE FUNCTION stowhand.prune_queues(_limit integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -1440,6 +1820,64 @@ CREATE FUNCTION stowhand.prune_ticks(_at timestamp with time zone) RETURNS void
     select o.ctid from "stowhand".ticks o where o.tick < _at - interval '401 days'
     order by o.tick limit 5000 for update skip locked))
 $$;
+
+CREATE FUNCTION stowhand.purge_failed(_age double precision, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _before timestamptz := "stowhand".at(_now) - _age * interval '1 second';
+  _gone bigint;
+begin
+  delete from "stowhand".live j where j.id = any(array(
+    select l.id from "stowhand".live l where l.state = 'failed' and l.finished_at < _before
+    order by l.finished_at limit _limit for update skip locked));
+  get diagnostics _gone = row_count;
+  return _gone;
+end $$;
+
+CREATE FUNCTION stowhand.purge_history(_completed double precision, _canceled double precision, _after bigint, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT completed bigint, OUT canceled bigint, OUT _next bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _completed_before timestamptz := _at - _completed * interval '1 second';
+  _canceled_before timestamptz := _at - _canceled * interval '1 second';
+  _latest timestamptz := greatest(_completed_before, _canceled_before);
+  _ids bigint[];
+begin
+  _ids := array(
+    select h.id from "stowhand".history h where h.id > _after and h.finished_at < _latest order by h.id limit _limit);
+  if cardinality(_ids) = _limit then _next := _ids[_limit]; end if;
+  with gone as (
+    delete from "stowhand".history h
+      where h.finished_at < _latest and h.id = any(array(
+        select o.id from "stowhand".history o
+        where o.id = any(_ids) and o.finished_at < _latest
+          and o.finished_at < case o.state when 'completed' then _completed_before else _canceled_before end
+        for update skip locked))
+      returning h.state
+  )
+  select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled')
+    into completed, canceled from gone g;
+end $$;
 
 CREATE FUNCTION stowhand.queue_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
     LANGUAGE plpgsql
@@ -1499,6 +1937,7 @@ begin
   for _ in 0..100 loop
     _name := "stowhand".next_name(_name);
     if _name is null then return _earliest; end if;
+    continue when exists (select from "stowhand".queues q where q.name = _name and q.paused_at is not null);
     _head := "stowhand".queue_head(_name, _tasks, null, _at);
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
@@ -1516,7 +1955,7 @@ begin
   end loop;
   return least(_earliest,
     (select min(q.hint_run_at) from "stowhand".queues q where q.hint_run_at is not null),
-    (select _at from "stowhand".queues q where q.absorbed and q.holder_id is not null and exists (
+    (select _at from "stowhand".queues q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
       select from "stowhand".live j where j.queue = q.name and j.queue is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
 end $$;
@@ -1707,6 +2146,31 @@ begin
   return query select v.id, v.state from unnest(_verdicts) as v;
 end $$;
 
+CREATE FUNCTION stowhand.resume_queue(queue_name text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  perform "stowhand".check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
+  update "stowhand".queues q set paused_at = null where q.name = queue_name and q.paused_at is not null;
+  if not found then return false; end if;
+  -- If the pause itself is the holder; else whoever settles the running job frees it.
+  perform "stowhand".free_queues(
+    array[queue_name], array[-1::bigint], array['00000000-0000-0000-0000-000000000000'::uuid], _at);
+  perform "stowhand".wake();  -- a suspect may be all that waits in it
+  return true;
+end $$;
+
 CREATE FUNCTION stowhand.retry(_id bigint, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1742,35 +2206,6 @@ begin
       else 'its key belongs to another job now, so it has none' end;
   end if;
 end $$;
-
-CREATE TABLE stowhand.history (
-    id bigint NOT NULL,
-    task text NOT NULL,
-    payload json NOT NULL,
-    queue text,
-    priority integer NOT NULL,
-    run_at timestamp with time zone NOT NULL,
-    state text NOT NULL,
-    attempts integer NOT NULL,
-    max_attempts integer NOT NULL,
-    resets integer NOT NULL,
-    max_resets integer,
-    key text,
-    flags text[],
-    last_error text,
-    revision integer NOT NULL,
-    settled_token uuid,
-    epoch bigint NOT NULL,
-    worker text,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    cancel_requested boolean NOT NULL,
-    result json,
-    CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
-)
-PARTITION BY RANGE (finished_at);
 
 CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -2014,59 +2449,63 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION stowhand.worker_gone(_name text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  delete from "stowhand".workers w where w.name = _name;
+end $$;
+
+CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  insert into "stowhand".workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _at, _at)
+    on conflict (name) do update set tasks = _tasks, stopping = _stopping, seen_at = _at;
+end $$;
+
 CREATE TABLE stowhand.dead_tokens (
     token uuid NOT NULL,
     at timestamp with time zone DEFAULT now() NOT NULL
 );
 
-CREATE VIEW stowhand.everything AS
- SELECT live.id,
-    live.task,
-    live.payload,
-    live.state,
-    live.queue,
-    live.priority,
-    live.run_at,
-    live.attempts,
-    live.max_attempts,
-    live.resets,
-    live.max_resets,
-    live.key,
-    live.flags,
-    live.last_error,
-    live.revision,
-    live.created_at,
-    live.updated_at,
-    live.started_at,
-    live.finished_at,
-    live.worker,
-    live.cancel_requested,
-    NULL::json AS result
-   FROM stowhand.live
-UNION ALL
- SELECT history.id,
-    history.task,
-    history.payload,
-    history.state,
-    history.queue,
-    history.priority,
-    history.run_at,
-    history.attempts,
-    history.max_attempts,
-    history.resets,
-    history.max_resets,
-    history.key,
-    history.flags,
-    history.last_error,
-    history.revision,
-    history.created_at,
-    history.updated_at,
-    history.started_at,
-    history.finished_at,
-    NULL::text AS worker,
-    history.cancel_requested,
-    history.result
-   FROM stowhand.history;
+CREATE TABLE stowhand.flow_jobs (
+    id text NOT NULL,
+    flow text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
+    CONSTRAINT flow_id_length CHECK (((length(id) >= 1) AND (length(id) <= 128)))
+);
+
+CREATE TABLE stowhand.flow_limits (
+    limiter text NOT NULL,
+    part text NOT NULL,
+    slot bigint NOT NULL,
+    calls bigint NOT NULL,
+    waiting bigint NOT NULL,
+    used_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE stowhand.flow_lookups (
+    flow text NOT NULL,
+    attribute text NOT NULL,
+    value text NOT NULL,
+    id text NOT NULL
+);
+
+CREATE TABLE stowhand.flow_waits (
+    limiter text NOT NULL,
+    part text NOT NULL,
+    holder text NOT NULL,
+    ready_at timestamp with time zone NOT NULL
+);
 
 CREATE TABLE stowhand.history_default (
     id bigint CONSTRAINT history_id_not_null NOT NULL,
@@ -2119,7 +2558,9 @@ CREATE TABLE stowhand.queues (
     hint_priority integer,
     hint_run_at timestamp with time zone,
     hint_id bigint,
+    paused_at timestamp with time zone,
     CONSTRAINT held_by_a_pair CHECK (((holder_id IS NULL) = (holder_token IS NULL))),
+    CONSTRAINT held_if_paused CHECK (((paused_at IS NULL) OR (holder_id IS NOT NULL))),
     CONSTRAINT hint_if_free_and_absorbed CHECK (((hint_run_at IS NULL) OR ((holder_id IS NULL) AND absorbed))),
     CONSTRAINT hint_whole CHECK ((((hint_run_at IS NULL) = (hint_priority IS NULL)) AND ((hint_run_at IS NULL) = (hint_id IS NULL))))
 )
@@ -2134,6 +2575,18 @@ CREATE TABLE stowhand.ticks (
     scheduled_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE stowhand.workers (
+    name text NOT NULL,
+    host text NOT NULL,
+    pid bigint NOT NULL,
+    version text NOT NULL,
+    tasks text[],
+    concurrency integer NOT NULL,
+    stopping boolean NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL
+);
+
 ALTER TABLE ONLY stowhand.history ATTACH PARTITION stowhand.history_default DEFAULT;
 
 ALTER TABLE ONLY stowhand.crontab
@@ -2141,6 +2594,18 @@ ALTER TABLE ONLY stowhand.crontab
 
 ALTER TABLE ONLY stowhand.dead_tokens
     ADD CONSTRAINT dead_tokens_pkey PRIMARY KEY (token);
+
+ALTER TABLE ONLY stowhand.flow_jobs
+    ADD CONSTRAINT flow_jobs_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY stowhand.flow_limits
+    ADD CONSTRAINT flow_limits_pkey PRIMARY KEY (limiter, part);
+
+ALTER TABLE ONLY stowhand.flow_lookups
+    ADD CONSTRAINT flow_lookups_pkey PRIMARY KEY (flow, attribute, value, id);
+
+ALTER TABLE ONLY stowhand.flow_waits
+    ADD CONSTRAINT flow_waits_pkey PRIMARY KEY (limiter, part, holder);
 
 ALTER TABLE ONLY stowhand.live
     ADD CONSTRAINT live_pkey PRIMARY KEY (id);
@@ -2154,15 +2619,30 @@ ALTER TABLE ONLY stowhand.queues
 ALTER TABLE ONLY stowhand.ticks
     ADD CONSTRAINT ticks_pkey PRIMARY KEY (identifier, tick);
 
+ALTER TABLE ONLY stowhand.workers
+    ADD CONSTRAINT workers_pkey PRIMARY KEY (name);
+
+CREATE INDEX flow_jobs_looked_at ON stowhand.flow_jobs USING btree (looked_at);
+
+CREATE INDEX flow_lookups_id ON stowhand.flow_lookups USING btree (id);
+
+CREATE INDEX flow_waits_ready_at ON stowhand.flow_waits USING btree (limiter, part, ready_at);
+
 CREATE INDEX history_default_finished ON stowhand.history_default USING btree (finished_at);
 
 CREATE INDEX history_id ON ONLY stowhand.history USING btree (id);
 
 CREATE INDEX history_default_id_idx ON stowhand.history_default USING btree (id);
 
+CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
+
+CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
+
 CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (queue IS NULL) AND (resets < 2));
 
 CREATE INDEX live_failed ON stowhand.live USING btree (id) WHERE (state = 'failed'::text);
+
+CREATE INDEX live_failed_at ON stowhand.live USING btree (finished_at) WHERE (state = 'failed'::text);
 
 CREATE INDEX live_in_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (queue IS NOT NULL) AND (resets < 2));
 
@@ -2181,3 +2661,8 @@ CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_r
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
 
 ALTER INDEX stowhand.history_id ATTACH PARTITION stowhand.history_default_id_idx;
+
+ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
+
+ALTER TABLE ONLY stowhand.flow_lookups
+    ADD CONSTRAINT flow_lookups_id_fkey FOREIGN KEY (id) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import msgspec
@@ -48,6 +48,22 @@ class Claiming(Event, frozen=True):
 
 class Claimed(Event, frozen=True):
     """The store has answered. ``jobs``: how many it gave; 0: there was nothing to do."""
+
+    worker: str
+    jobs: int
+    seconds: float
+
+
+class Settled(Event, frozen=True):
+    """The store has recorded how ``jobs`` attempts ended, in one call."""
+
+    worker: str
+    jobs: int
+    seconds: float
+
+
+class Beaten(Event, frozen=True):
+    """The store has renewed leases: ``jobs`` of them were asked for, in one call."""
 
     worker: str
     jobs: int
@@ -102,11 +118,13 @@ class JobLost(Event, frozen=True):
 
 
 class JobUnknown(Event, frozen=True):
-    """A settlement was repeated after a cut connection, and the store has no trace of it either way."""
+    """A settlement whose reply was lost has left no trace; or the worker stopped before the store had answered."""
 
     worker: str
     job_id: JobId
     task: str
+    ended: Ended | None = None
+    """The worker stopped: how the attempt had ended."""
 
 
 class JobSaid(Event, frozen=True):
@@ -250,6 +268,8 @@ class Events:
     def __init__(self) -> None:
         self._listeners: dict[type[Event], list[Listener]] = {}
         self._of_success: set[type[Event]] = set()
+        self.around: Callable[[Any, str], AbstractContextManager[object]] | None = None
+        """Stands around each attempt (``handler.Attempt``, the worker's name) of workers that are made with these."""
         self.on_listener_error: Callable[[Listener, Event, BaseException], None] | None = None
 
     def on(self, kind: type[Event], listener: Listener, *, success: bool = True) -> None:

@@ -26,6 +26,7 @@ from stowhand.lifecycle import Fail, Snooze
 from stowhand.outcomes import awaitable, describe, hopeless
 from stowhand.unreadable import Unreadable
 
+Run = Callable[..., Coroutine[Any, Any, object]]
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
 SHUT = 1.0
 """Seconds until a record is claimed again whose attempt the store could not enclose."""
@@ -49,6 +50,7 @@ class Hooks:
         """None of this stands around the handler."""
         if not self.bare:
             self.handle = self._handle
+        self.handle = enclosed(self.handle, events, worker)
         self.preparing = 0
         """Attempts that have begun and whose pre_handle has not returned."""
         self.pending = 0
@@ -190,6 +192,19 @@ class Hooks:
             self._events.emit(HookFailed(self._worker, "post_handle", attempt.lease.job_id, describe(error)))
         finally:
             self._over.discard(attempt)
+
+
+def enclosed(run: Run, events: Events, worker: str) -> Run:
+    """``run``, which is given an attempt first, within what stands around attempts (``Events.around``), if anything."""
+    around = events.around
+    if around is None:
+        return run
+
+    async def inside(attempt: Attempt[Any], *record: Any) -> object:
+        with around(attempt, worker):
+            return await run(attempt, *record)
+
+    return inside
 
 
 async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:

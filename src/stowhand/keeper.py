@@ -3,6 +3,7 @@
     beat     renew what is held; hear what is lost, canceled, busy
     return   give back what was claimed ahead and has not started, and what stopped unfinished
     reset    take back the jobs of dead workers
+    enroll   write down, for people, that this worker is there
     watch    notice a handler that blocks the loop, and say where
 
 A failed call is tried again at the next tick; it cancels nothing. What a lease really is worth is its local deadline,
@@ -20,9 +21,10 @@ from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.errors import SchemaTooNew, StoreError
-from stowhand.events import Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
+from stowhand.events import Beaten, Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
 from stowhand.leases import Held, Leases, leases_of
 from stowhand.options import OUTAGE, WorkerOptions
+from stowhand.roll import Enrollment
 from stowhand.store import Heart, Lease
 from stowhand.sweep import Sweep
 
@@ -31,7 +33,9 @@ AHEAD_AT_MOST = 1.0
 TOKENS = 100
 """Lost claims that are still to be abandoned, at most."""
 TICK = 0.5
+GOODBYE = 1.0
 BLOCKED_AFTER = 1.0
+SEEN_EVERY = 0.25
 
 
 class Keeper:
@@ -54,6 +58,7 @@ class Keeper:
         self._sweep = Sweep(
             heart, events, clock, name=worker, interval=options.sweep_interval, slack=options.every_beat
         )
+        self.enrollment = Enrollment(heart, worker, options)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._dead_tokens: list[str] = []
@@ -62,6 +67,10 @@ class Keeper:
         self._beat_now = False
         self.beats = 0
         """Good beats so far: after a store's restart the worker waits for one before it claims again."""
+        self.is_leaving = False
+        """This worker has nothing more to do but to say goodbye."""
+        self.ticked = clock.monotonic()
+        """When a tick last began or ended: it is older than two seconds only while the store keeps one waiting."""
         self.watch = Watch(events, clock, worker, options)
 
     # -- asked by the loop -----------------------------------------------------------------------
@@ -88,6 +97,12 @@ class Keeper:
         """Renew everything at the next tick, due or not."""
         self._beat_now = True
 
+    def leave(self) -> float:
+        """Take this worker out of the roll at the next tick, unless the store is away; the seconds that it is worth."""
+        self.is_leaving = True
+        self.enrollment.leaving = not self._failures
+        return GOODBYE if self.enrollment.leaving else 0.0
+
     def close(self) -> None:
         """After the last tick: let the heart's connection go."""
         self._heart.close()
@@ -101,7 +116,7 @@ class Keeper:
 
     def tick(self) -> float:
         """One round. Gives the seconds until the next."""
-        now = self._clock.monotonic()
+        now = self.ticked = self._clock.monotonic()
         self.watch.look(now)
         try:
             self._beat(now)
@@ -109,6 +124,7 @@ class Keeper:
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
             self._sweep.tick(working=len(self._leases) > 0)
+            self.enrollment.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -117,6 +133,8 @@ class Keeper:
             if self._failures == 1 or self._failures % 10 == 0:
                 self._events.emit(StoreTrouble(self._worker, "beat", str(error), pause))
             return float(pause)
+        finally:
+            self.ticked = self._clock.monotonic()
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
@@ -134,6 +152,8 @@ class Keeper:
     def _renew(self, due: list[Held]) -> None:
         sent = self._clock.monotonic()
         pulse = self._heart.beat(leases_of(due), self._options.lease)
+        if self._events.wants(Beaten):
+            self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
         unwell = pulse.lost | pulse.busy
         self._leases.renewed((held for held in due if held.pair not in unwell), sent)
         for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
@@ -176,7 +196,11 @@ class Watch:
     def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
         self._events, self._clock, self._worker, self._options = events, clock, worker, options
         self._thread = threading.get_ident()
-        self._last = clock.monotonic()
+        self.last = clock.monotonic()
+        """When the loop last said that it runs."""
+        self.pause = min(SEEN_EVERY, options.lease / 20)
+        """Seconds between two of its words."""
+        self._late = 0.0
         self._next_report = BLOCKED_AFTER
         self._hang_reported = False
         self.driving: Callable[[], Held | None] = lambda: None
@@ -191,12 +215,18 @@ class Watch:
 
     def seen(self) -> None:
         """The loop runs."""
-        self._last = self._clock.monotonic()
+        last, self.last = self.last, self._clock.monotonic()
+        self._late = max(self._late, self.last - last)
         self.hangs = False
+
+    def late(self) -> float:
+        """Seconds by which its words came late, the most since this was last asked. From any thread."""
+        late, self._late = self._late, 0.0
+        return max(late, self._clock.monotonic() - self.last) - self.pause
 
     def look(self, now: float) -> None:
         """Report a blocked loop: after a second, then at each doubling."""
-        blocked = now - self._last
+        blocked = now - self.last
         if blocked < self._next_report:
             if blocked < BLOCKED_AFTER:
                 self._next_report, self._hang_reported = BLOCKED_AFTER, False

@@ -5,7 +5,8 @@ Inspector      look at jobs, and act on them one by one: retry, cancel, remove
 Administrator  complete, fail, reschedule and unlock many at once
 Timetable      what recurs: which items are known, and the ledger of their ticks
 Schema         install, check, plan, uninstall
-QueueStore     all of these, and a worker's Store
+Operator       pause queues, purge, who works, why does a job not run (operating.py)
+QueueStore     all of these, a worker's Store, and what flows keep (flow_tables.py)
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stowhand.flow_tables import FlowTables
 from stowhand.job import Job, NewJob, State
+from stowhand.operating import Operator
 from stowhand.store import JobId, Store
 
 
@@ -84,6 +87,9 @@ class Inspector(Protocol):
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""
+
+    async def oldest_due(self) -> float:
+        """Seconds for which the job that is due longest has been due and waits; 0 when none is. Of any task."""
 
     async def retry(self, job_id: int) -> Answer:
         """Due now, attempts and resets 0. Refused while processing and when completed."""
@@ -217,7 +223,7 @@ class Schema(Protocol):
         """Remove everything of ours."""
 
 
-class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Schema, Protocol):
+class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Schema, Operator, Protocol):
     """A store we own whole: everything above at once."""
 
     on_listening: Callable[[str, BaseException | None], None] | None
@@ -229,6 +235,9 @@ class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Sche
         PostgreSQL: a psycopg ``AsyncConnection`` of the pool; what was done on it is committed at the end of the block.
         Other stores raise ConfigurationError.
         """
+
+    def flow_tables(self) -> FlowTables:
+        """What flows keep here. A store that only lends its jobs raises ConfigurationError."""
 
     @property
     def description(self) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError
-from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
+from stowhand.events import Events, JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
 from stowhand.handler import Attempt, Transaction
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import COMPLETED, Settlement
 from stowhand.options import OUTAGE
 from stowhand.store import Store, Verdict
+from stowhand.vitals import Call
 
 BATCH = 500
 _OK = COMPLETED.ended
@@ -62,6 +63,7 @@ class Settler:
         self._arrived = asyncio.Event()
         self._failures = 0
         self.settled = 0
+        self.call = Call(clock)
 
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""
@@ -97,23 +99,32 @@ class Settler:
         return len(self._pile) + self._flying + self._busy
 
     async def run(self) -> None:
-        """Settle until cancelled."""
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._pile:
-                batch, self._pile = self._pile[:BATCH], self._pile[BATCH:]
-                self._flying = len(batch)
-                await self._record(batch)
-                self._flying = 0
-            self.quiet()
+        """Settle until cancelled; what no store has recorded by then is told."""
+        batch: list[Ended] = []
+        try:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._pile:
+                    batch, self._pile = self._pile[:BATCH], self._pile[BATCH:]
+                    self._flying = len(batch)
+                    await self._record(batch)
+                    self._flying, batch = 0, []
+                self.quiet()
+        finally:
+            for ended in batch + self._pile:
+                claim = ended.held.claim
+                self._events.emit(
+                    JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended)
+                )
 
     async def _record(self, batch: list[Ended]) -> None:
         """Until the store has answered: a lost reply is repeated as it is, the fence makes that harmless."""
         pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
         while True:
             try:
-                verdicts = await self._store.settle(pairs, repeat=any(ended.repeat for ended in batch))
+                with self.call:
+                    verdicts = await self._store.settle(pairs, repeat=any(ended.repeat for ended in batch))
             except StoreError as error:
                 for ended in batch:
                     ended.repeat = True
@@ -122,6 +133,8 @@ class Settler:
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "settle", self._failures))
                 self._failures = 0
+            if self._events.wants(Settled):
+                self._events.emit(Settled(self._worker, len(batch), self.call.seconds))
             self._answer(batch, verdicts)
             return
 

@@ -193,6 +193,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """PostgreSQL: the schema that holds everything of ours."""
     history: float | None = DAY
     """Seconds that completed and canceled jobs are kept; ``None``: completed jobs are deleted at once."""
+    failed_retention: float | None = None
+    """Seconds that failed jobs are kept; ``None``: until somebody handles them."""
     pool_size: int = 10
     """PostgreSQL: connections at most, the reserved ones of a worker included."""
     prepared_statements: bool = True
@@ -214,8 +216,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tests only: the store's idea of now."""
 
     def __post_init__(self) -> None:
-        if self.history is not None and not 0 <= self.history <= LONGEST_HISTORY:
-            raise ConfigurationError(f"history: {self.history!r} s given; give 0 s to 100 years, or None")
+        for name, kept in (("history", self.history), ("failed_retention", self.failed_retention)):
+            if kept is not None and not 0 <= kept <= LONGEST_HISTORY:
+                raise ConfigurationError(f"{name}: {kept!r} s given; give 0 s to 100 years, or None")
         if self.pool_size < 1:
             raise ConfigurationError(f"pool_size: {self.pool_size} given, must be more than 0")
 

@@ -28,6 +28,7 @@ from stowhand.pace import Pace
 from stowhand.settler import Settler
 from stowhand.store import Claim, ClaimRequest, Store
 from stowhand.turns import Turns
+from stowhand.vitals import Call
 
 PATIENCE = 5.0
 """Seconds that the last claim may take when the worker has been told to stop."""
@@ -66,6 +67,7 @@ class Taker:
         """Claim only these; may be changed at any time."""
         self._pace = Pace(lanes, hooks, options, clock, one_by_one=gate.one_by_one)
         self._turns = Turns(fair=options.fair)
+        self.call = Call(clock)
         self._stir = asyncio.Event()
         self._stopping = self._risen = False
         self._wakes = 0
@@ -217,10 +219,10 @@ class Taker:
         """The call itself, told to whoever wants to know."""
         if self._events.wants(Claiming):
             self._events.emit(Claiming(self._worker, request.limit))
-        sent = self._clock.monotonic()
-        claims = await self._store.claim(request)
+        with self.call:
+            claims = await self._store.claim(request)
         if self._events.wants(Claimed):
-            self._events.emit(Claimed(self._worker, len(claims), self._clock.monotonic() - sent))
+            self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
         return claims
 
     async def _claim_suspect(self, leave: Leave) -> int:

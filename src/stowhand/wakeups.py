@@ -10,6 +10,7 @@ from stowhand.errors import StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.store import Store
+from stowhand.vitals import Call
 
 
 class Wakeups:
@@ -29,12 +30,14 @@ class Wakeups:
         self._clock, self._worker, self._wake = clock, worker, wake
         self._polls = polls
         self._failures = 0
+        self.call = Call(clock)
 
     async def run(self) -> None:
         """Listen until cancelled."""
         while True:
             try:
-                woken = await self._store.wait(self._options.poll(hears=self._store.hears))
+                with self.call:
+                    woken = await self._store.wait(self._options.poll(hears=self._store.hears))
             except StoreError as error:
                 await self._trouble(error)
                 continue

@@ -38,11 +38,11 @@ from stowhand.options import WorkerOptions, check_made
 from stowhand.settler import Settler
 from stowhand.store import Claim, Lease, Store, Terms
 from stowhand.taker import Taker
+from stowhand.vitals import Vitals
 from stowhand.wakeups import Wakeups
 
 LAST_PAUSE = 5.0
 """Seconds that handlers have once they were told to end; and after them the store, for the last calls."""
-GUARD = 0.25
 
 
 def new_identity() -> str:
@@ -88,6 +88,7 @@ class Worker:
         )
         polls = terms is not None and terms.polls
         self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
+        self.vitals = self._examine()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: Ticker | None = None
         self._progress = asyncio.Event()
@@ -106,6 +107,11 @@ class Worker:
         hooks.freed = self._wake_and_stir if wakes else self._stir
         endings.settler, endings.keeper, endings.suspect_ended = settler, self._keeper, taker.suspect_ended
         endings.progress = self._wake_and_stir if wakes else self._progress.set
+
+    def _examine(self) -> Vitals:
+        keeper, watch = self._keeper, self._keeper.watch
+        calls = {"claiming": self._taker.call, "settling": self._settler.call, "waking": self._wakeups.call}
+        return Vitals(self._clock, {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}, calls, watch.late)
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         if not self.events.wants(JobSaid):
@@ -207,6 +213,7 @@ class Worker:
         keeper.watch.driving = lambda: self._lanes.driving
         keeper.watch.timeout_of = self._judge.timeout
         keeper.watch.on_hang = on_hang
+        keeper.enrollment.says = lambda: (self._taker.tasks, self._stopped_at is not None)
         return keeper
 
     def _tick(self) -> float:
@@ -217,7 +224,7 @@ class Worker:
             self._on_loop(self._broke, error)
             return 1.0
         finally:
-            if self._stopped_at is not None:
+            if self._stopped_at is not None or self._keeper.is_leaving:
                 self._on_loop(self._progress.set)
 
     def _from_keeper(self, why: Stop) -> Callable[[list[Held]], None]:
@@ -248,24 +255,26 @@ class Worker:
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
                 self._stop_one(held, Stop.LOST)
-            await self._clock.sleep(min(GUARD, self.options.lease / 20))
+            await self._clock.sleep(self._keeper.watch.pause)
 
     # -- stop ------------------------------------------------------------------------------------
 
     async def _finish(self, taking: asyncio.Task[None]) -> None:
         """Hand back what has not started, let the rest end within the grace, then hand that back too."""
-        lanes, clock = self._lanes, self._clock
+        lanes, clock, hooks, keeper = self._lanes, self._clock, self._hooks, self._keeper
         await asyncio.wait([taking])
         self._return_unstarted()
-        since = clock.monotonic() if self._stopped_at is None else self._stopped_at
-        hooks = self._hooks
+        self._stopped_at = since = clock.monotonic() if self._stopped_at is None else self._stopped_at
         await self._until(lambda: not (lanes.running or hooks.occupied) or self._now, since + self.options.grace)
         lanes.stop_all(Stop.RETURNED)
         await self._until(lambda: not lanes.running, clock.monotonic() + LAST_PAUSE)
         self._endings.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
         self._poke()
         last = clock.monotonic() + LAST_PAUSE
-        await self._until(lambda: not (self._settler.backlog or self._keeper.owes or self._hooks.pending), last)
+        await self._until(lambda: not (self._settler.backlog or keeper.owes or hooks.pending), last)
+        patience = clock.monotonic() + keeper.leave()
+        self._poke()
+        await self._until(lambda: not keeper.enrollment.leaving, patience)
 
     def _stir(self) -> None:
         self._taker.stir()

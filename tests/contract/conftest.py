@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract import table_offers
+from tests.contract import flow_offers, table_offers
 from tests.contract.bench import Bench, bench_at
+from tests.contract.flow_place import FlowPlace
 from tests.contract.lent_place import LentPlace
 from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
 from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace
@@ -19,7 +20,7 @@ from tests.contract.table_place import PostgresRows, SqliteRows, TablePlace
 from tests.support.databases import Databases
 from tests.support.lent import Street
 
-STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite")
+STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite", "redis")
 DEADLINE = 30.0
 
 
@@ -115,6 +116,13 @@ def table_sqlite_place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
+def redis_place(redis_url: str) -> Iterator[Place]:
+    place = FlowPlace(redis_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
 def postgres_place(contract_database: PostgresPlace) -> Place:
     contract_database.empty()
     return contract_database
@@ -132,7 +140,7 @@ def contract_database(postgres_server: Databases) -> Iterator[PostgresPlace]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What cannot be over HTTP, or on a table, is not even collected; ``offers.py`` and ``table_offers.py`` say why."""
+    """What cannot be over HTTP, on a table, or in a flow, is not even collected; ``…offers.py`` say why."""
     gone = {item for item in items if isinstance(item, pytest.Function) and _is_excepted(item)}
     items[:] = [item for item in items if item not in gone]
     config.hook.pytest_deselected(items=list(gone))
@@ -148,6 +156,9 @@ def _is_excepted(item: pytest.Function) -> bool:
         case "table" | "table_sqlite":
             named = {item.originalname, f"{item.originalname}[{case}]"}
             return item.path.stem in table_offers.FILES or not named.isdisjoint(table_offers.TESTS)
+        case "redis":
+            named = {item.originalname, f"{item.originalname}[{case}]"}
+            return item.path.stem in flow_offers.FILES or not named.isdisjoint(flow_offers.TESTS)
     return False
 
 

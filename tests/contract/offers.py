@@ -9,12 +9,26 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
     "table of yours": frozenset(
         {
             # inserting, looking, changing and scheduling are the application's, in SQL
-            *("enqueue", "enqueue_many", "add_jobs", "enqueue_in", "connection"),
-            *("get", "list", "retry", "cancel", "remove", "remove_key"),
+            *("enqueue", "enqueue_many", "add_jobs", "enqueue_in", "connection", "flow_tables"),
+            *("get", "list", "oldest_due", "retry", "cancel", "remove", "remove_key"),
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
             *("now", "register", "known_items", "schedule", "ticks"),
+            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
             # and so is the table
             *("install", "status", "plan", "uninstall"),
+        }
+    ),
+    "redis": frozenset(
+        {
+            # creating, looking and administering are the flow's: create_job, get_jobs, retry_jobs, delete_job
+            *("enqueue", "enqueue_many", "add_jobs", "get", "list", "counts", "oldest_due"),
+            *("retry", "cancel", "remove", "remove_key"),
+            *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
+            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
+            # no SQL, no transactions, no schema
+            *("enqueue_in", "connection", "flow_tables", "install", "status", "plan", "uninstall"),
+            # nothing recurs
+            *("now", "register", "known_items", "schedule", "ticks"),
         }
     ),
     "http": frozenset(
@@ -28,6 +42,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             # done where the jobs are kept
             "enqueue_in",
             "connection",
+            "flow_tables",
             "now",
             "register",
             "known_items",
@@ -35,6 +50,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "ticks",
             "list",
             "counts",
+            "oldest_due",
             "retry",
             "cancel",
             "remove",
@@ -46,6 +62,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "install",
             "plan",
             "uninstall",
+            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
         }
     ),
 }
@@ -55,12 +72,16 @@ HTTP_SKIPS_FILES = frozenset(
     {
         "test_actions",
         "test_administration",
+        "test_explaining",
         "test_history",
         "test_inspect",
         "test_lending",
+        "test_pausing",
+        "test_purging",
         "test_reset",
         "test_schema",
         "test_timetable",
+        "test_watching",
     }
 )
 """Files of this suite that are about little else than what is not offered over HTTP."""

@@ -141,7 +141,7 @@ class PostgresPlace:
 
     def empty(self) -> None:
         """No jobs, no queues, no crontab; what the migrations wrote stays. Deleting a few rows beats truncating."""
-        tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks")
+        tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks", "workers")
         self._look(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in tables))
 
     def close(self) -> None:

@@ -7,14 +7,19 @@ FILES = frozenset(
         "test_actions",
         "test_add_jobs",
         "test_administration",
+        "test_context",
         "test_enqueue",
+        "test_explaining",
         "test_history",
         "test_inspect",
         "test_keys",
         "test_lending",
+        "test_pausing",
+        "test_purging",
         "test_schema",
         "test_serial_queues",
         "test_timetable",
+        "test_watching",
     }
 )
 """Inserting, looking, administering and scheduling are the application's, with its own SQL."""

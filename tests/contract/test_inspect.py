@@ -71,6 +71,20 @@ async def test_counts_name_every_state(bench: Bench) -> None:
     assert await bench.store.counts() == {state: number for number, state in enumerate(STATES, 1)}
 
 
+async def test_oldest_due_is_the_wait_of_what_is_due_and_waits(bench: Bench) -> None:
+    assert await bench.store.oldest_due() == 0
+    await bench.add(delay=100.0)
+    await bench.in_state(State.FAILED)
+    assert await bench.store.oldest_due() == 0, "later, or never again"
+    await bench.pass_time(130.0)
+    assert await bench.store.oldest_due() == pytest.approx(30.0, abs=0.1)
+    await bench.add("other", queue="q", priority=-5)
+    assert await bench.store.oldest_due() == pytest.approx(30.0, abs=0.1), "the longest, whoever comes first"
+    await bench.take(tasks=("t",))
+    await bench.pass_time(3.0)
+    assert await bench.store.oldest_due() == pytest.approx(3.0, abs=0.1), "what runs does not wait"
+
+
 async def test_looking_changes_nothing(bench: Bench) -> None:
     job = await bench.in_state(State.PROCESSING)
     image = await bench.image(job.id)

@@ -9,7 +9,19 @@ import psycopg
 import pytest
 
 import stowhand
-from stowhand import cron_events, errors, events, lending_events, limits, options, queue_store, store, strict_json, text
+from stowhand import (
+    cron_events,
+    errors,
+    events,
+    lending_events,
+    limits,
+    operating,
+    options,
+    queue_store,
+    store,
+    strict_json,
+    text,
+)
 from stowhand.cli.program import root
 from stowhand.job import State
 from stowhand.options import WorkerOptions
@@ -146,7 +158,7 @@ def test_the_page_of_stores_names_every_method_and_option() -> None:
 
 def methods_of_the_seams() -> set[str]:
     seams = (store.Store, store.Heart, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
-    others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore)
+    others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore, operating.Operator)
     return {name for seam in (*seams, *others) for name in vars(seam) if not name.startswith("_")}
 
 

@@ -1,4 +1,4 @@
-"""The pages about tables of the user's, and about HTTP, say what the code says."""
+"""Pages about tables and HTTP say what the code says; those about the founding documents, what is tested."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ OF_THE_DOCUMENTS = (
     *("PreDequeue", "PreHandle", "Handle", "PostHandle", "RecordID", "BuildWorkerScan", "MonitorBackgroundRoutines"),
 )
 """Options, hooks and helpers that the founding documents (and their programs) name."""
+
+OF_GUILD_QUEUES = (
+    *("Starting and stopping the worker", "Event loop", "lease", "workerFunction", "complete"),
+    *("handleWorkerFunctionError",),
+)
+"""Headings of the founding document about flows."""
+GUILD_QUEUES_CALLS = (
+    *("BLMOVE", "SET lock:", "HGET", "GET lock:", "HSET job:", "HSET … completed-queue", "RPUSH queue:"),
+    *("LREM queue:", "DEL lock:", "HSET … done true", "HSET … failedQueue", "HSET … failedErrorMsg"),
+)
+"""What it lets Redis do."""
 
 
 def test_the_page_of_tables_has_every_option_with_its_default() -> None:
@@ -136,8 +147,21 @@ def test_everything_that_the_founding_documents_name_has_its_place_and_a_test() 
     assert steps == set(range(1, 9))
 
 
-def test_every_case_of_the_table_has_a_test() -> None:
-    section = read("cases.md").partition("## A table of yours")[2].partition("\n## ")[0]
-    cases = [line for line in section.splitlines() if re.match(r"\| \d", line)]
-    assert len(cases) > 40
+def test_everything_that_the_page_of_flows_workers_names_has_its_place_and_a_test() -> None:
+    page = read("guild-queues.md")
+    for heading in OF_GUILD_QUEUES:
+        assert re.search(rf"^###? {heading}$", page, re.MULTILINE), heading
+    for call in GUILD_QUEUES_CALLS:
+        assert f"`{call}" in page, call
+    assert {"## Where document and program disagree", "## What is meant to differ"} <= set(page.splitlines())
+    shown = [line for line in page.splitlines() if line.startswith("| ") and not line.endswith("| proof |")]
+    assert len(shown) > 60
+    assert all("`tests/" in line for line in shown)
+
+
+@pytest.mark.parametrize(("section", "least"), [("A table of yours", 40), ("Flows", 27), ("Known bugs", 19)])
+def test_every_case_has_a_test(section: str, least: int) -> None:
+    text = read("cases.md").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    cases = [line for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert len(cases) >= least
     assert all("`tests/" in line for line in cases)

@@ -1,4 +1,4 @@
-"""What a worker function returns: an object, or nothing."""
+"""What a worker function is given and returns: an object, or nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.flows.job import FlowJob
 from stowhand.flows.stepping import DelayError, read_result
 
 
@@ -61,3 +62,11 @@ def test_a_result_that_is_no_object_is_refused(result: Any, words: str) -> None:
 def test_a_delay_has_one_measure(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="one of them"):
         DelayError("later", **given)
+
+
+def test_an_attribute_that_a_job_has_not_is_said_with_the_queue_that_may_not_ask_for_it() -> None:
+    ctx: Any = None
+    job = FlowJob("1", "demo", "first", {"n": 1}, ctx)
+    with pytest.raises(KeyError, match="m: no attribute of this job, or not in attributes_to_get of first"):
+        job["m"]
+    assert (job["n"], job.get("m"), "m" in job, dict(job)) == (1, None, False, {"n": 1})

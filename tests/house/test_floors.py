@@ -9,6 +9,8 @@ DRIVERS = {
     "psycopg": ("database", "stores"),
     "psycopg_pool": ("database", "stores"),
     "httpx": ("stores/http",),
+    "redis": ("stores/redis",),
+    "opentelemetry": ("observe",),
     "starlette": ("lending",),
     "uvicorn": ("lending",),
     "sqlite3": ("database", "stores", "demo"),  # the demo keeps a ledger of its own, outside the queue
@@ -24,6 +26,13 @@ STRANGERS = {
     "stores/table/postgres": ("stowhand.stores.table.sqlite",),
     "stores/table/sqlite": ("stowhand.stores.table.postgres",),
     "stores/http": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table", "stowhand.database"),
+    "stores/redis": (
+        "stowhand.stores.postgres",
+        "stowhand.stores.sqlite",
+        "stowhand.stores.table",
+        "stowhand.stores.http",
+        "stowhand.database",
+    ),
 }
 
 

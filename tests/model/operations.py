@@ -13,6 +13,7 @@ import msgspec
 from stowhand.errors import InvalidJob
 from stowhand.job import Job, KeyMode, NewJob
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
+from stowhand.operating import Ages, QueueRow
 from stowhand.queue_store import QueueStore, Reschedule, Tick
 from stowhand.store import ClaimRequest, Heart, Lease
 from stowhand.testing import FakeClock
@@ -90,6 +91,9 @@ class Operations:
             self.force_unlock: 1,
             self.schedule: 1,
             self.remove_key: 1,
+            self.pause_or_resume: 2,
+            self.explain: 2,
+            self.purge: 1,
             self.pass_time: 3,
         }
         (chosen,) = self._random.choices(list(chances), list(chances.values()))
@@ -284,6 +288,37 @@ class Operations:
 
         return f"remove_key {key}", do
 
+    def pause_or_resume(self) -> tuple[str, Doing]:
+        name, pauses = self._random.choice("qr"), self._random.random() < 0.4
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            change = await (twin.store.pause_queue(name) if pauses else twin.store.resume_queue(name))
+            rows = await twin.store.queues()
+            # Looked up afterwards: a job that a settlement has enqueued may be unknown still.
+            return lambda: (change, [(twin.ordinals.get(row.held_by or 0), unheld(row)) for row in rows])
+
+        return f"{'pause' if pauses else 'resume'} {name}", do
+
+    def explain(self) -> tuple[str, Doing]:
+        ordinal = self._young()
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            found = await twin.store.explain(twin.ids[ordinal]) if twin.ids else None
+            return lambda: None if found is None else [reason.code for reason in found.reasons]
+
+        return f"explain {ordinal}", do
+
+    def purge(self) -> tuple[str, Doing]:
+        choose = self._random.choice
+        ages = Ages(completed=choose([None, 5.0]), failed=choose([None, 20.0]), canceled=choose([None, 5.0]))
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            would = await twin.store.purge(ages, dry_run=True)
+            purged = await twin.store.purge(ages)
+            return lambda: (would, purged)
+
+        return f"purge {ages}", do
+
     def pass_time(self) -> tuple[str, Doing]:
         moment = self._clock.monotonic() + self._random.choice([0.5, 2.0, 4.0, 11.0])
 
@@ -327,6 +362,11 @@ class Operations:
         if self.leases and self._random.random() < 0.05:
             return self._random.choice(self.leases)[1]
         return None
+
+
+def unheld(row: QueueRow) -> QueueRow:
+    """A queue without the id of the job that runs: stores give different ones."""
+    return msgspec.structs.replace(row, held_by=None)
 
 
 def told(twin: Twin, jobs: Sequence[Job]) -> Callable[[], object]:

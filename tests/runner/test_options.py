@@ -11,6 +11,7 @@ import psycopg_pool
 import pytest
 
 from stowhand.errors import ConfigurationError
+from stowhand.operating import PURGE
 from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_once
 from stowhand.runner.options import NO_STORE, NO_TASKS, make_plan
 from stowhand.service.app import App
@@ -221,7 +222,7 @@ def test_a_password_is_never_repeated() -> None:
 
 def test_defaults_are_those_of_the_command_line() -> None:
     plan = make_plan("run", {"connection_string": "sqlite:///x.db", "task_list": TASKS}, once=False)
-    assert (plan.worker.concurrency, plan.worker.poll_interval, plan.worker.tasks) == (4, None, ("x",))
+    assert (plan.worker.concurrency, plan.worker.poll_interval, plan.worker.tasks) == (4, None, ("x", PURGE))
     assert plan.signals
     assert isinstance(plan.events, WorkerEvents)
 

@@ -67,6 +67,22 @@ def test_one_that_ignores_its_end_is_cancelled_in_time() -> None:
     assert asyncio.run(asyncio.wait_for(story(), 5)).cancelled
 
 
+def test_a_routine_without_options_may_have_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DEFAULT_GRACE", "LAST_PAUSE"):
+        monkeypatch.setattr(f"stowhand.service.run_all.{name}", 0.01)
+
+    class Flow(Routine):
+        grace = 5.0
+
+    async def story() -> Routine:
+        slow = Flow(deaf=True, ends=0.1)
+        with pytest.raises(ValueError, match="broken"):
+            await run_all(slow, Routine(ends=0.01, error=ValueError("broken")))
+        return slow
+
+    assert not asyncio.run(asyncio.wait_for(story(), 5)).cancelled
+
+
 def test_it_ends_when_the_workers_have_and_takes_the_resetter_along() -> None:
     async def story() -> None:
         store = MemoryStore()

@@ -19,6 +19,7 @@ import psutil
 from tests.support.accounts import Account
 
 HOMES = Path(__file__).parents[2] / ".state" / "test-servers"
+PID_FILES = ("postmaster.pid", "redis.pid")  # in the data folder; a process id in the first line
 
 
 class Place:
@@ -65,9 +66,10 @@ def _sweep() -> None:
 
 def _kill_leftover(home: Path) -> None:
     data = next((d for d in (home / "data", _sockets(home) / "data") if d.is_dir()), None)
-    if data is None or not (data / "postmaster.pid").exists():
+    note = next((file for name in PID_FILES if data and (file := data / name).exists()), None)
+    if note is None:
         return
-    pid = int((data / "postmaster.pid").read_text().split("\n")[0])
+    pid = int(note.read_text().split("\n")[0])
     with contextlib.suppress(psutil.NoSuchProcess):
         leftover = psutil.Process(pid)
         # The number may have gone to another program since; the data folder in its arguments is the proof.

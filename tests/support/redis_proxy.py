@@ -49,6 +49,12 @@ class RedisProxy:
         await asyncio.gather(*self._running)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def lead_to(self, url: str) -> None:
+        """From now on to this server, as an address that moves with the primary does it; what is connected breaks."""
+        self._target = urlsplit(url)
+        for writer in self._open:
+            writer.close()
+
     def cut(self, what: Cut, to: bytes, times: int = 1) -> None:
         """The next requests with these bytes: their ``reply`` is lost; the ``request`` never arrives; or its ``middle``
         is the last that the server sees of it.

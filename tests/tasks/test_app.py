@@ -18,6 +18,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.job import Job, NewJob, State
+from stowhand.operating import PURGE
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
 from stowhand.store import StoreOptions
@@ -89,7 +90,7 @@ def test_a_worker_in_the_background_works_leaves_signals_alone_and_stops_with_th
         before = handlers()
         async with app.run_in_background(concurrency=2, lease=timedelta(seconds=9)) as worker:
             assert worker.options.lease == 9.0
-            assert worker.options.tasks == ("send",)
+            assert worker.options.tasks == ("send", PURGE)
             job = await send.enqueue("x")
             [ended] = await settled(await app.open(), job.id)
             assert (ended.state, ended.result, done) == (State.COMPLETED, '"x"', ["x"])

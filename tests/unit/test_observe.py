@@ -144,7 +144,7 @@ def test_every_kind_of_event_is_listened_to() -> None:
     silent = {kind.__name__ for kind in kinds if not hub.wants(kind)}
     # For programs and metrics: a line for every look or call would drown the rest, and a deaf store is said to be in
     # trouble.
-    assert silent <= {"Claiming", "Claimed", "Listening", "HookRan", "JobLeft", "StoreCalled"}
+    assert silent <= {"Claiming", "Claimed", "Settled", "Beaten", "Listening", "HookRan", "JobLeft", "StoreCalled"}
 
 
 def test_nobody_listens_to_what_the_level_would_drop() -> None:

@@ -17,6 +17,7 @@ from stowhand.events import (
     JobEnded,
     JobLeft,
     JobStarted,
+    Settled,
     WorkerStarted,
     WorkerStopped,
 )
@@ -59,8 +60,8 @@ async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(
     await worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock, events=events).run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
     assert [event.__class__.__name__ for event in heard] == troubles
-    claims = (Claiming, Claimed)
-    assert [type(event) for event in heard if not isinstance(event, claims)] == [
+    calls = (Claiming, Claimed, Settled)
+    assert [type(event) for event in heard if not isinstance(event, calls)] == [
         WorkerStarted, JobStarted, HookRan, JobLeft, JobEnded, WorkerStopped,
     ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from stowhand import limits
 from stowhand.cli.options import settings_of, store_options, tasks_options
 from stowhand.cli.session import with_store
 from stowhand.job import KeyMode, NewJob
+from stowhand.operating import BUILT_IN
 from stowhand.service.durations import parse_duration
 from stowhand.service.setting_values import one_of
 from stowhand.service.settings import WorkerSettings
@@ -115,7 +116,8 @@ def refuse_unknown(task: str, settings: WorkerSettings) -> None:
     """Raise UnknownTask, with the nearest name."""
     from stowhand.service.loading import load_tasks
 
-    load_tasks(settings).registry.get(task)
+    if task not in BUILT_IN:
+        load_tasks(settings).registry.get(task)
 
 
 def _read_stdin() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from stowhand.cli.flow_session import read_flow, target_argument, with_flow
 from stowhand.cli.flow_views import look_heading, look_json, look_table
 from stowhand.cli.options import log_options
+from stowhand.cli.screen import Screen
 from stowhand.errors import StoreError
 from stowhand.flows import Flow, LineCount
 from stowhand.observe.job_logger import core_logger
@@ -19,7 +19,6 @@ from stowhand.service.run_all import run_all
 
 LAST_LOOK = 1.0
 """Seconds that a look under way has to end."""
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @click.command("monitor")
@@ -55,8 +54,7 @@ class _Screen:
 
     def __init__(self, flow: Flow, *, as_json: bool) -> None:
         self._flow, self._as_json = flow, as_json
-        self._in_place = sys.stdout.isatty() and not as_json
-        self._looks = 0
+        self._screen = Screen()
 
     def show(self, counts: Sequence[LineCount]) -> None:
         flow, returned = self._flow, self._flow.monitor.returned
@@ -65,12 +63,7 @@ class _Screen:
             return
         heading = look_heading(flow.name, flow.engine.description, returned)
         lines = [heading, "", *look_table(flow.shape, counts)]
-        if self._in_place:
-            start = HOME if self._looks else HOME + REST_OF_SCREEN
-            click.echo(start + "".join(f"{line}{REST_OF_LINE}\n" for line in lines) + REST_OF_SCREEN, nl=False)
-        else:
-            click.echo("\n".join([*([""] if self._looks else []), *lines]))
-        self._looks += 1
+        self._screen.show(lines)
 
     def complain(self, error: StoreError) -> None:
         core_logger().error(f"No look: {error}")

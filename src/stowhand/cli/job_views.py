@@ -72,7 +72,7 @@ def job_json(job: Job) -> str:
 
 def answer_line(answer: Answer) -> str:
     """``5: refused (it is running; cancel it instead)``"""
-    who = str(answer.job_id) if answer.job_id is not None else "-"
+    who = escape(str(answer.job_id)) if answer.job_id is not None else "-"
     return f"{who}: {answer.done.value}" + (f" ({escape(answer.why)})" if answer.why else "")
 
 

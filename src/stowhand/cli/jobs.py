@@ -12,6 +12,7 @@ import msgspec
 from stowhand.checking import check_reschedule
 from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
+from stowhand.cli.job_operations import Wanted, age_option, explain_job, purge_jobs, retry_failed
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
@@ -91,11 +92,32 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 
 
 @command.command("retry")
-@ids_argument
+@click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID)
+@click.option("--failed", is_flag=True, help="Every job that has failed; says how many there are, and asks.")
+@click.option("--task", help="With --failed: only of this task.")
+@click.option("--queue", help="With --failed: only of this queue.")
+@age_option("--older-than", "With --failed: only those that failed longer ago than this.")
+@click.option("-y", "--yes", is_flag=True, help="With --failed: do not ask.")
 @json_option
 @store_options
-def retry_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
+def retry_jobs(
+    job_ids: tuple[int, ...],
+    failed: bool,
+    task: str | None,
+    queue: str | None,
+    older_than: float | None,
+    yes: bool,
+    as_json: bool,
+    **typed: Any,
+) -> int:
     """Make jobs due now, with all their attempts. Not while they run, and not when they completed."""
+    if failed == bool(job_ids):
+        raise click.UsageError("name the jobs: ID..., or --failed")
+    wanted = Wanted(task=task, queue=queue, older_than=older_than)
+    if failed:
+        return retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)
+    if yes or wanted != Wanted():
+        raise click.UsageError("--task, --queue, --older-than and --yes go with --failed")
     return _act(typed, [_by_id(job_id, lambda store: store.retry) for job_id in job_ids], as_json=as_json)
 
 
@@ -249,3 +271,7 @@ def _skipped(job_id: int, job: Job | None) -> Answer:
 
 def _print(answer: Answer, *, as_json: bool) -> None:
     click.echo(answer_json(answer) if as_json else answer_line(answer))
+
+
+command.add_command(explain_job)
+command.add_command(purge_jobs)

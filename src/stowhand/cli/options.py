@@ -24,6 +24,11 @@ def connection_options(command: F) -> F:
     return _decorated(command, [SETTINGS[name] for name in ("connection", "log_level", "log_format")])
 
 
+def log_options(command: F) -> F:
+    """What is logged, and how: where a program of the user's says all the rest."""
+    return _decorated(command, [SETTINGS[name] for name in ("log_level", "log_format")])
+
+
 def worker_options(command: F) -> F:
     """All of them but what only an enqueuer has a use for."""
     return _decorated(command, [setting for setting in SETTINGS.values() if not setting.enqueueing])
@@ -37,6 +42,11 @@ def tasks_options(command: F) -> F:
 def crontab_options(command: F) -> F:
     """Where recurring tasks are written: ``--crontab``, ``--tasks`` and ``--app``."""
     return _decorated(command, [SETTINGS["crontab"], SETTINGS["tasks"], SETTINGS["app"]])
+
+
+def http_option(command: F) -> F:
+    """Where a worker shows how it does: ``--http``."""
+    return _decorated(command, [SETTINGS["http"]])
 
 
 def settings_of(typed: dict[str, Any]) -> WorkerSettings:

@@ -19,8 +19,9 @@ from stowhand.observe.safe_text import scrub
 from stowhand.service import exit_codes
 from stowhand.service.durations import parse_duration
 from stowhand.service.opening import open_installed
-from stowhand.service.process import handle_signals, hard_exit
+from stowhand.service.process import hard_exit
 from stowhand.service.settings import WorkerSettings
+from stowhand.service.signals import handle_signals
 from stowhand.service.wishes import Wishes
 from stowhand.store import Store
 from stowhand.stores import open_store

@@ -50,11 +50,18 @@ class Scheduler:
         self._failures = 0
         self._work: asyncio.Task[None] | None = None
         self._stopped = False
+        self._busy_since: float | None = None
 
     @property
     def items(self) -> Sequence[ParsedItem]:
         """What is scheduled, or will be in a moment."""
         return self._agenda.items if self._coming is None else self._coming
+
+    @property
+    def busy(self) -> float:
+        """Seconds that it has been at what it does now; 0: it waits for what comes due. From any thread."""
+        since = self._busy_since
+        return 0.0 if since is None else max(self._clock.monotonic() - since, 0.0)
 
     async def run(self) -> None:
         """Schedule until ``stop`` or until cancelled. Raises nothing: any error is told, and tried again."""
@@ -92,6 +99,7 @@ class Scheduler:
 
     async def _follow(self) -> None:
         while True:
+            self._busy_since = self._clock.monotonic()
             if self._coming is not None:
                 self._agenda.replace(self._coming)
                 self._coming = None
@@ -106,6 +114,7 @@ class Scheduler:
                 pause = OUTAGE(self._failures)
                 if self._failures == 1:
                     self._events.emit(CronTrouble(f"{type(error).__name__}: {error}", pause))
+                self._busy_since = None
                 await self._clock.sleep(pause)
 
     async def _keep_up(self) -> None:
@@ -179,9 +188,11 @@ class Scheduler:
             shown, moment = self._seen
             pause = self._agenda.pause(shown + timedelta(seconds=self._clock.monotonic() - moment))
             timer = self._clock.call_later(max(pause, LEAST_PAUSE), self._wake.set)
+        self._busy_since = None
         try:
             await self._wake.wait()
         finally:
+            self._busy_since = self._clock.monotonic()
             if timer is not None:
                 timer.cancel()
 

@@ -37,7 +37,11 @@ class FlowJob(Mapping[str, Any]):
         """How often this queue has tried it again."""
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            # What the job's failure will say: the bare name would tell nobody whose it is.
+            raise KeyError(f"{name}: no attribute of this job, or not in attributes_to_get of {self.queue}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

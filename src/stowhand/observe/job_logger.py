@@ -78,9 +78,9 @@ class ScopedLogger:
             self._logger.log(level, clean(str(message), LOG_ENTRY_LIMIT), extra={"scope": self._scope, "meta": meta})
 
 
-def job_logger(worker: str, task: str, job_id: int) -> ScopedLogger:
+def job_logger(worker: str, task: str, job_id: int, attempt: int | None = None) -> ScopedLogger:
     """``[job(worker-1: hello{1})]``"""
-    return ScopedLogger(Scope("job", worker, task, job_id))
+    return ScopedLogger(Scope("job", worker, task, job_id, attempt=attempt))
 
 
 def core_logger() -> ScopedLogger:

@@ -9,6 +9,7 @@ A listener is registered only for what the level lets through: an event nobody w
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from stowhand.cron_events import CronClockMoved, CronConflict, CronReloaded, CronScheduled, CronStarted, CronTrouble
@@ -37,12 +38,15 @@ from stowhand.events import (
 )
 from stowhand.job import State
 from stowhand.lifecycle import Ended
+from stowhand.observe.about import telling
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope
-from stowhand.observe.phrases import ERROR_WIDTH, attempt, because, count, ids, job, names, running, short
+from stowhand.observe.phrases import ERROR_WIDTH, attempt, because, count, ids, job, names, own, running, short
 from stowhand.observe.safe_text import escape, shorten, telling_line
 
 FLAGS = "forbidden flags"
+OF_A_JOB = (JobStarted, JobEnded, JobLost, JobUnknown, ThreadAbandoned, HookFailed, ResultDropped, LoopBlocked)
+"""Their lines are about the job that they name."""
 LATE = 60.0
 """Seconds after which a scheduled tick is said to be late."""
 
@@ -56,7 +60,9 @@ class LogListener:
         self._core = new_logger(Scope("core"))
         for kind, (level, listener) in self._listeners().items():
             if self._core.enabled(level):
-                events.on(kind, listener, success=self._core.enabled("info"))
+                events.on(
+                    kind, _about_its_job(listener) if kind in OF_A_JOB else listener, success=self._core.enabled("info")
+                )
         if events.on_listener_error is None:
             events.on_listener_error = self._listener_failed
 
@@ -67,7 +73,7 @@ class LogListener:
             JobStarted: ("debug", self._job_started),
             JobEnded: ("error", self._job_ended),
             JobLost: ("warning", self._job_lost),
-            JobUnknown: ("warning", self._job_unknown),
+            JobUnknown: ("error", self._job_unknown),
             JobsReturned: ("info", self._returned),
             JobsReset: ("warning", self._reset),
             JobSaid: ("error", self._said),
@@ -91,7 +97,7 @@ class LogListener:
         }
 
     def _started(self, event: WorkerStarted) -> None:
-        known = "any" if event.tasks is None else names(event.tasks)
+        known = "any" if event.tasks is None else names(own(event.tasks))
         self._core.info(f"Worker connected and looking for jobs... (task names: {known})")
 
     def _job_started(self, event: JobStarted) -> None:
@@ -116,6 +122,11 @@ class LogListener:
         self._worker(event.worker).warning(f"Lost the lease of task {job(event)}, nothing was recorded: {event.why}")
 
     def _job_unknown(self, event: JobUnknown) -> None:
+        if event.ended is not None:
+            how = "ended well" if event.ended is Ended.OK else f"ended ({event.ended})"
+            words = "the store could not be told before the worker stopped; it comes back when its lease ends"
+            self._worker(event.worker).error(f"Not recorded: task {job(event)} {how}, and {words}")
+            return
         self._worker(event.worker).warning(
             f"The connection was cut while task {job(event)} was being recorded; whether it was is not known"
         )
@@ -248,3 +259,12 @@ class LogListener:
         if logger is None:
             logger = self._workers[name] = self._new_logger(Scope("worker", name))
         return logger
+
+
+def _about_its_job(tell: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(tell)
+    def listener(event: Any) -> None:
+        with telling(event):
+            tell(event)
+
+    return listener

@@ -2,6 +2,9 @@
 
 Text:  ``[job(worker-1: hello{1})] INFO: Hello, Bobby Tables``
 JSON:  ``{"time": …, "level": "info", "scope": "job", "worker": "worker-1", "task": "hello", "job_id": 1, …}``
+
+A line that is written while a correlation id is bound bears it: ``(correlation_id=…)``, ``"correlation_id": …``. Where
+OpenTelemetry has a span, lines of JSON bear ``trace_id`` and ``span_id``; those of the format ``traced``, ``trace_id``.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Any, TextIO
 import msgspec
 
 from stowhand.clock import wall_clock
+from stowhand.observe.about import about, span_ids
+from stowhand.observe.correlation import FIELD, correlation_of
 from stowhand.observe.safe_text import escape, escape_lines, scrub
 from stowhand.store import JobId
 
@@ -43,6 +48,7 @@ class Scope(msgspec.Struct, frozen=True):
     task: str | None = None
     job_id: JobId | None = None
     extra: Mapping[str, Any] = {}
+    attempt: int | None = None
 
     def __str__(self) -> str:
         if self.worker is None:
@@ -57,12 +63,13 @@ def configure_logging(
 ) -> None:
     """Send log lines to ``stream`` (stderr). For a process that is ours; an embedding program has its own ideas.
 
+    ``fmt``: ``text``, ``traced`` (text with the ids of traces), ``json``.
     ``color``: ``None`` means if it is a terminal and NO_COLOR is not set.
     """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
     painted = wants_color(target) if color is None else color
-    handler.setFormatter(JsonLines() if fmt == "json" else TextLines(color=painted))
+    handler.setFormatter(JsonLines() if fmt == "json" else TextLines(color=painted, traced=fmt == "traced"))
     _replace_handler(logging.getLogger(), handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
@@ -97,20 +104,33 @@ def debugging() -> bool:
 
 
 class TextLines(logging.Formatter):
-    """One line for people; further lines of a message are indented."""
+    """One line for people, with what was logged beside the message; further lines of a message are indented.
 
-    def __init__(self, *, color: bool = False) -> None:
+    ``traced``: with the id of the trace that it belongs to.
+    """
+
+    def __init__(self, *, color: bool = False, traced: bool = False) -> None:
         super().__init__()
-        self._color = color
+        self._color, self._traced = color, traced
 
     def format(self, record: logging.LogRecord) -> str:
         scope = getattr(record, "scope", None)
         who = str(scope) if scope is not None else escape(record.name)
         level = f"{_COLOURS.get(record.levelname, '')}{record.levelname}{_PLAIN}" if self._color else record.levelname
-        line = f"[{who}] {level}: {escape_lines(_message(record))}{_pairs(_meta(record))}"
+        first, *further = escape_lines(_message(record).rstrip("\n")).split("\n")
+        line = "\n".join([f"[{who}] {level}: {first}{self._pairs(record)}", *further])
         if trace := _trace(record):
             line += "\n    " + escape_lines(trace)
         return scrub(line)
+
+    def _pairs(self, record: logging.LogRecord) -> str:
+        """What stands behind the message, in parentheses."""
+        origin = _origin(record)
+        shown = (FIELD, "trace_id") if self._traced else (FIELD,)
+        pairs = [*_meta(record).items(), *((name, origin[name]) for name in shown if name in origin)]
+        if not pairs:
+            return ""
+        return " (" + ", ".join(f"{escape(str(name))}={escape(_words(value))}" for name, value in pairs) + ")"
 
 
 class JsonLines(logging.Formatter):
@@ -124,6 +144,8 @@ class JsonLines(logging.Formatter):
         else:
             names = {"scope": scope.label, "worker": scope.worker, "task": scope.task, "job_id": scope.job_id}
             entry |= {name: value for name, value in names.items() if value is not None}
+        entry |= {name: value for name, value in _about(scope).items() if value is not None}
+        entry |= _origin(record)
         entry["message"] = _message(record)
         if meta := _meta(record):
             entry["meta"] = meta
@@ -157,10 +179,21 @@ def _trace(record: logging.LogRecord) -> str:
     return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
 
 
-def _pairs(meta: Mapping[str, Any]) -> str:
-    if not meta:
-        return ""
-    return " (" + ", ".join(f"{escape(str(name))}={escape(_words(value))}" for name, value in meta.items()) + ")"
+def _about(scope: Scope | None) -> dict[str, Any]:
+    """The attempt that a line is about, as far as its scope does not say it."""
+    what = about()
+    if scope is None or scope.job_id is None:
+        return {"task": what.task, "job_id": what.job_id, "attempt": what.attempt}
+    return {"attempt": what.attempt if scope.attempt is None and what.job_id == scope.job_id else scope.attempt}
+
+
+def _origin(record: logging.LogRecord) -> dict[str, object]:
+    """Where it comes from: the correlation id, and the ids of its span."""
+    ids, correlation_id = span_ids(), correlation_of(record)
+    if correlation_id is None and ids is not None:
+        correlation_id = ids.correlation_id
+    found: dict[str, object] = {} if correlation_id is None else {FIELD: correlation_id}
+    return found if ids is None else found | {"trace_id": ids.trace_id, "span_id": ids.span_id}
 
 
 def _scrubbed(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stowhand.events import JobEnded, JobLost, JobStarted, JobUnknown, ResultDropped, ThreadAbandoned
 from stowhand.observe.safe_text import escape, shorten, telling_line
+from stowhand.operating import BUILT_IN
 from stowhand.store import JobId
 
 NAMES_SHOWN = 50
@@ -30,6 +31,11 @@ def names(given: tuple[str, ...]) -> str:
     """Names in quotes; of many, the first."""
     shown = ", ".join(f"'{escape(name)}'" for name in given[:NAMES_SHOWN]) or "none"
     return shown + (f" and {len(given) - NAMES_SHOWN} more" if len(given) > NAMES_SHOWN else "")
+
+
+def own(tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """Without those that every worker has; unless it has no others."""
+    return tuple(task for task in tasks if task not in BUILT_IN) or tasks
 
 
 def short(text: str) -> str:

@@ -25,17 +25,12 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
 from stowhand.job import State
-
-try:
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-except ImportError as error:
-    raise ConfigurationError("metrics need prometheus-client: pip install 'stowhand[metrics]'") from error
+from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
 
 WINDOW = 5.0
 """Seconds over which the most handlers at once are shown: a scrape now and then misses short ones otherwise."""
 PATIENCE = 5.0
 """Seconds that a look which is cut short may take to end."""
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class Counted(Protocol):

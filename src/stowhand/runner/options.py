@@ -19,6 +19,7 @@ from stowhand.queue_store import QueueStore
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.service.app_options import Duration
+from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import items_of
 from stowhand.service.settings import NOBODY, resolve_store_url
 from stowhand.service.store_url import store_url
@@ -47,6 +48,7 @@ class WorkerUtilsOptions(TypedDict, total=False):
     max_pool_size: int
     """PostgreSQL: connections at most, the four that a worker keeps for itself included. Not with ``pg_pool``."""
     history: Duration | None
+    failed_retention: Duration | None
     listen_url: str | None
     synchronous: Literal["FULL", "NORMAL"]
 
@@ -97,6 +99,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "no_prepared_statements": _SWITCH,
     "no_handle_signals": _SWITCH,
     "history": _TIME,
+    "failed_retention": _TIME,
     "poll_interval": _TIME,
     "lease": _TIME,
     "grace": _TIME,
@@ -221,8 +224,9 @@ def _store_options(given: Mapping[str, Any]) -> StoreOptions:
     chosen: dict[str, Any] = {
         name: given[name] for name in ("schema", "listen_url", "synchronous") if given.get(name) is not None
     }
-    if "history" in given:
-        chosen["history"] = None if given["history"] is None else seconds(given["history"])
+    for name in ("history", "failed_retention"):
+        if name in given:
+            chosen[name] = None if given[name] is None else seconds(given[name])
     if given.get("max_pool_size") is not None:
         chosen["pool_size"] = given["max_pool_size"]
     chosen["prepared_statements"] = not given.get("no_prepared_statements", False)
@@ -259,7 +263,9 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
         if given.get("backoff") is not None:
             values["backoff"] = named(given["backoff"])
         flags = given.get("forbidden_flags") or ()
-        return WorkerOptions(tasks=registry.names, once=once, forbidden_flags=flags, **values)
+        return WorkerOptions(
+            tasks=with_built_in(registry.names, lent=False), once=once, forbidden_flags=flags, **values
+        )
     except StowhandError as error:
         problems.append(str(error))
         return None

@@ -25,6 +25,7 @@ from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migratio
 from stowhand.runner.pool import WorkerPool
 from stowhand.runner.signals import Signals
 from stowhand.runner.watching import Watch, WatchedHandler
+from stowhand.service.built_in import built_in_on
 from stowhand.service.crontabs import RecurringWorker
 from stowhand.service.embedding import report
 from stowhand.service.opening import open_installed
@@ -202,4 +203,5 @@ class Runner:
             logger_factory=logger_of,
             default=default,
             connect=plan.store.connection,
+            built_in=built_in_on(plan.store),
         )

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from stowhand.errors import ConfigurationError
-from stowhand.service.process import has_terminal
+from stowhand.service.signals import has_terminal
 
 _hearing: list[Signals] = []
 _before: dict[signal.Signals, Any] = {}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand import limits
 from stowhand.cron.crontab import refuse_duplicates
@@ -18,9 +18,10 @@ from stowhand.handler import Policy
 from stowhand.job import Job, NewJob
 from stowhand.queue_store import QueueStore
 from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_options, worker_options
+from stowhand.service.built_in import built_in
 from stowhand.service.checked_jobs import check_each, check_each_async
 from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, items_of, schedulable
-from stowhand.service.embedding import events_that_log, log_in_the_name_of, report
+from stowhand.service.embedding import log_in_the_name_of, observed, report, traced, understood
 from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.sync import Sync
 from stowhand.store import StoreOptions
@@ -31,6 +32,9 @@ from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
 from stowhand.worker import Worker
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,13 +61,14 @@ class App:
         *,
         store: QueueStore | None = None,
         logger_factory: LoggerFactory | None = None,
+        traces: Traces | None = None,
         **options: Unpack[StoreKeywords],
     ) -> None:
         if store is not None and (url is not None or options):
             raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
         if url is not None and options.get("pool") is not None:
             raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
-        self.registry = Registry()
+        self.registry, self.traces = Registry(), traces
         self.sync = Sync(self)
         """For code without an event loop."""
         self._url, self._options = url, store_options(options)
@@ -140,7 +145,7 @@ class App:
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
         checked = limits.check(job)
-        return cast("Job | Awaitable[Job]", self._any_store().enqueue_in(connection, checked))
+        return cast("Job | Awaitable[Job]", traced(self._any_store(), self.traces).enqueue_in(connection, checked))
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
@@ -195,7 +200,7 @@ class App:
             self._url, self._options, self._unconnected = url, options, None
 
     async def _connect(self, *, install: bool) -> QueueStore:
-        store = self._given or self._new_store()
+        store = traced(self._given or self._new_store(), self.traces)
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
@@ -208,7 +213,7 @@ class App:
 
         if self._options.pool is not None:
             return open_store("postgresql://", self._options)
-        url = resolve_store_url().url if self._url is None else _understood(self._url)
+        url = resolve_store_url().url if self._url is None else understood(self._url)
         return open_store(url, self._options)
 
     @asynccontextmanager
@@ -231,8 +236,9 @@ class App:
     def handler(self, default: Policy | None = None) -> TaskHandler:
         """What a worker needs to run the tasks. Close it when the worker has ended."""
         return TaskHandler(
-            self.registry, producer=self, logger_factory=self._new_logger, default=default, connect=self._borrow
-        )
+            self.registry, producer=self, logger_factory=self._new_logger, default=default, connect=self._borrow,
+            built_in=built_in(self.open),
+        )  # fmt: skip
 
     def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
         """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
@@ -247,10 +253,10 @@ class App:
         if not self.registry:
             raise ConfigurationError("App.worker: no task is declared; import the modules that declare them first")
         items = refuse_duplicates((*self.cron_items, *items_of(options)))
-        chosen = worker_options(options, self.registry)
+        chosen = worker_options(options, self.registry, opening.result())
         handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff))
         self._handlers.append(handler)
-        events, store = events or events_that_log(), opening.result()
+        events, store = observed(events, self.traces), opening.result()
         if items := schedulable(items, store):
             scheduler = Scheduler(store, items, events)
             worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events)
@@ -286,12 +292,3 @@ class Declaring(Protocol):
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-
-def _understood(url: str) -> str:
-    from stowhand.service.store_url import store_url
-
-    try:
-        return store_url(url)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"App: {error}") from None

@@ -8,8 +8,10 @@ from typing import Any, Literal, TypedDict
 
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff, seconds
+from stowhand.operating import BUILT_IN
 from stowhand.options import Flags, WorkerOptions
 from stowhand.retry import named
+from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import CronSources
 from stowhand.store import StoreOptions
 from stowhand.tasks.options import suggest
@@ -23,6 +25,7 @@ class StoreKeywords(TypedDict, total=False):
 
     schema: str
     history: Duration | None
+    failed_retention: Duration | None
     pool_size: int
     prepared_statements: bool
     pool: object | None
@@ -59,8 +62,8 @@ def store_options(given: StoreKeywords) -> StoreOptions:
     return StoreOptions(**_plain("App", given, StoreKeywords.__annotations__))
 
 
-def worker_options(given: WorkerKeywords, registry: Registry) -> WorkerOptions:
-    """Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses."""
+def worker_options(given: WorkerKeywords, registry: Registry, store: object) -> WorkerOptions:
+    """For this store. Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses."""
     values = _plain("worker", given, WorkerKeywords.__annotations__)
     for source in CronSources.__annotations__:
         values.pop(source, None)
@@ -68,7 +71,10 @@ def worker_options(given: WorkerKeywords, registry: Registry) -> WorkerOptions:
         values["backoff"] = named(values["backoff"])
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
     wanted = values.get("tasks")
-    values["tasks"] = registry.names if wanted is None else tuple(registry.get(name).name for name in wanted)
+    if wanted is None:
+        values["tasks"] = with_built_in(registry.names, lent=not getattr(store, "keeps_timetable", True))
+    else:
+        values["tasks"] = tuple(name if name in BUILT_IN else registry.get(name).name for name in wanted)
     return WorkerOptions(**values)
 
 

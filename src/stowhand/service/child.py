@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -17,7 +18,9 @@ from stowhand.errors import StowhandError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import exit_code
-from stowhand.service.process import Stopper, hard_exit, run_process
+from stowhand.service.onlooker import Onlooker
+from stowhand.service.process import LAST_WORDS, Stopper, hard_exit, run_process
+from stowhand.service.reporter import Reporter
 from stowhand.service.supervisor import Order
 
 
@@ -30,11 +33,19 @@ def main() -> None:
         # task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     try:
-        code = run_process(order.settings, name=order.name, control=_listen)
+        code = run_process(order.settings, name=order.name, control=_listen, watch=_watch(order))
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = exit_code(error)
     hard_exit(code)
+
+
+def _watch(order: Order) -> Onlooker:
+    if order.folder is None:
+        return Onlooker()
+    reporter = Reporter(Path(order.folder), order.settings)
+    LAST_WORDS.append(reporter.close)
+    return reporter
 
 
 def _listen(stopper: Stopper) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.job import Job
+from stowhand.service.store_url import store_url
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
+
+S = TypeVar("S")
 
 
 def report(running: asyncio.Task[None]) -> None:
@@ -21,7 +28,7 @@ def log_in_the_name_of(job: Job) -> Any:
     """The logger of one job's attempt."""
     from stowhand.observe.job_logger import job_logger
 
-    return job_logger(job.worker or "worker", job.task, job.id)
+    return job_logger(job.worker or "worker", job.task, job.id, job.attempts)
 
 
 def events_that_log() -> Events:
@@ -31,3 +38,22 @@ def events_that_log() -> Events:
     events = Events()
     LogListener(events)
     return events
+
+
+def traced(store: S, traces: Traces | None) -> S:
+    """The store; what is enqueued through it makes spans, where somebody wants any."""
+    return store if traces is None else traces.store(store)
+
+
+def observed(events: Events | None, traces: Traces | None) -> Events:
+    """The events, else some that log; the attempts of their workers make spans, where somebody wants any."""
+    events = events or events_that_log()
+    return events if traces is None else traces.of(events)
+
+
+def understood(url: str) -> str:
+    """The URL of an App, as stores take it. Raises ConfigurationError."""
+    try:
+        return store_url(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"App: {error}") from None

@@ -8,8 +8,10 @@ from stowhand.cron.item import ParsedItem
 from stowhand.handler import Policy
 from stowhand.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
+from stowhand.observe.traces import Traces
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
+from stowhand.service.built_in import built_in_on
 from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -29,6 +31,8 @@ class LoadedTasks(msgspec.Struct, frozen=True):
     """What recurs, as an App declares it."""
     load: int = 0
     """Which load of a folder it is."""
+    traces: Traces | None = None
+    """Makes spans of what is enqueued and run; ``None``: nobody wants any."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,25 +42,33 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
 def load_tasks(settings: WorkerSettings) -> LoadedTasks:
     """Import them. Raises ConfigurationError with what is wrong and where."""
+    traces = Traces() if settings.otel else None
     if settings.app is not None:
         app = load_object(settings.app, App)
         app.adopt(settings.store.url, settings.store.options())  # what its tasks enqueue goes where its worker works
-        return LoadedTasks(app.registry, cron=app.cron_items)
+        app.traces = app.traces or traces
+        return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry)
-    return LoadedTasks(registry, folder.passed_over, load=folder.load)
+    return LoadedTasks(registry, folder.passed_over, load=folder.load, traces=traces)
 
 
 def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str) -> TaskHandler:
     """The handler that runs them, with loggers that know their job."""
 
     def logger_of(job: Job) -> ScopedLogger:
-        return job_logger(worker, job.task, job.id)
+        return job_logger(worker, job.task, job.id, job.attempts)
 
     options = settings.worker_options()
     default = Policy(timeout=options.job_timeout, backoff=options.backoff)
+
     return TaskHandler(
-        loaded.registry, producer=store, logger_factory=logger_of, default=default, connect=store.connection
+        loaded.registry,
+        producer=store,
+        logger_factory=logger_of,
+        default=default,
+        connect=store.connection,
+        built_in=built_in_on(store),
     )
 
 

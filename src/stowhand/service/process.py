@@ -12,25 +12,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 
 from stowhand.clock import sleep_blocking
 from stowhand.errors import StoreError
-from stowhand.events import Events
+from stowhand.events import Events, JobUnknown
+from stowhand.hooks import enclosed
 from stowhand.observe.listener import LogListener
 from stowhand.program import kill_programs
 from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
+from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import scheduling
+from stowhand.service.embedding import observed, traced
 from stowhand.service.loading import load_tasks, make_handler, report_problems
+from stowhand.service.onlooker import Onlooker
 from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.settings import WorkerSettings
+from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.wishes import Wishes
 from stowhand.store import Lease
 from stowhand.stores import open_store
@@ -38,6 +42,8 @@ from stowhand.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
 BUSY_PAUSE = 0.1
+LAST_WORDS: list[Callable[[], object]] = []
+"""Called by a process that ends itself without a word: quick ones, that raise nothing."""
 
 
 def run_process(
@@ -46,9 +52,11 @@ def run_process(
     name: str | None = None,
     control: Callable[[Stopper], None] | None = None,
     events: Events | None = None,
+    watch: Onlooker | None = None,
 ) -> int:
     """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
-    return asyncio.run(_work(settings, name or new_identity(), control, events or Events()))
+    work = _work(settings, name or new_identity(), control, events or Events(), watch or Onlooker())
+    return asyncio.run(work if control is not None else to_the_end(work))
 
 
 class Stopper:
@@ -77,13 +85,24 @@ class Stopper:
         self._worker.stop(now=now)
 
 
-async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper], None] | None, events: Events) -> int:
+async def _work(
+    settings: WorkerSettings,
+    name: str,
+    control: Callable[[Stopper], None] | None,
+    events: Events,
+    watch: Onlooker,
+) -> int:
     changes = Changes(settings)
     loaded = load_tasks(settings)
     report_problems(loaded)
-    store = open_store(settings.store.url, settings.store.options())
+    store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
     handler = make_handler(loaded, settings, store, name)
     LogListener(events)
+    observed(events, loaded.traces)
+    if loaded.traces is not None:
+        LAST_WORDS.append(loaded.traces.flush)
+    watch.listen(events)
+    unrecorded = _unrecorded(events)
     try:
         # Of several processes the supervisor schedules: it outlives them all.
         recurring = Recurring(settings, loaded, store, events) if control is None else None
@@ -91,60 +110,56 @@ async def _work(settings: WorkerSettings, name: str, control: Callable[[Stopper]
         worker = Worker(
             store,
             handler,
-            settings.worker_options(loaded.names, name),
+            settings.worker_options(with_built_in(loaded.names, lent=settings.store.connection.is_lent), name),
             events=events,
-            isolate=Quarantine(settings, name, handler).run,
+            isolate=enclosed(Quarantine(settings, name, handler).run, events, name),
             on_hang=_leave_when_hung(settings.grace),
         )
         tell_listening(store, events, worker.id)
+        watch.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         stopper = Stopper(worker, lambda: leave(store, worker))
         if control is not None:
             control(stopper)
-        reloader = Reloader(settings, loaded, handler, worker, events)
-        if recurring is None:
-            async with changes.reloading(reloader.reload):
-                await worker.run()
-        else:
-            handle_signals(stopper.wish, recurring.reload)
-            async with (
-                changes.reloading(reloader.reload, recurring.reload),
-                scheduling(recurring.scheduler, once=settings.once),
-            ):
-                await worker.run()
+        if recurring is not None:
+            handle_signals(watch.stops(stopper.wish), watch.reloads(recurring.reload))
+        await _run(worker, changes, Reloader(settings, loaded, handler, worker, events), recurring, once=settings.once)
         if worker.unfinished:
             _last_write(store, worker.unfinished)
             hard_exit(exit_codes.FAILURE)
-        return exit_codes.OK
+        return exit_codes.FAILURE if unrecorded else exit_codes.OK
     finally:
         handler.close()
         await store.close()
 
 
-def handle_signals(wish: Callable[[], object], reload: Callable[[], object] = lambda: None) -> None:
-    """TERM and INT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``."""
-    loop = asyncio.get_running_loop()
-    numbers = [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * has_terminal()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
-    for number in numbers:
-        signal.signal(number, lambda *_: wish())  # and is heard even while the loop is blocked
-    if signal.SIGHUP not in numbers:
-        loop.add_signal_handler(signal.SIGHUP, reload)
+def _unrecorded(events: Events) -> list[JobUnknown]:
+    """Filled with what had ended when the worker stopped, and could not be told to the store."""
+    found: list[JobUnknown] = []
+    events.on(JobUnknown, lambda event: None if event.ended is None else found.append(event))
+    return found
+
+
+async def _run(worker: Worker, changes: Changes, tasks: Reloader, recurring: Recurring | None, *, once: bool) -> None:
+    """Work, and meanwhile load again what changes, and schedule what recurs."""
+    if recurring is None:
+        async with changes.reloading(tasks.reload):
+            await worker.run()
+    else:
+        async with (
+            changes.reloading(tasks.reload, recurring.reload),
+            scheduling(recurring.scheduler, once=once),
+        ):
+            await worker.run()
 
 
 def hard_exit(code: int) -> None:
     """End the process now: no exit handlers, no joining of threads that will never end."""
     kill_programs()
+    for word in LAST_WORDS:
+        word()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def has_terminal() -> bool:
-    try:
-        return os.isatty(0)
-    except OSError:
-        return False
 
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:

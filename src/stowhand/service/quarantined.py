@@ -12,8 +12,9 @@ import msgspec
 
 from stowhand.observe.logs import configure_logging
 from stowhand.service import exit_codes
+from stowhand.service.embedding import traced
 from stowhand.service.loading import load_tasks, make_handler
-from stowhand.service.process import hard_exit
+from stowhand.service.process import LAST_WORDS, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, attempt_in_child
 from stowhand.stores import open_store
 
@@ -43,9 +44,12 @@ def _die_with_the_worker() -> None:
 
 async def _attempt(assignment: Assignment) -> ChildAnswer:
     settings = assignment.settings
-    store = open_store(settings.store.url, settings.store.options())
+    loaded = load_tasks(settings)
+    store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
+    if loaded.traces is not None:
+        LAST_WORDS.append(loaded.traces.flush)
     try:
-        handler = make_handler(load_tasks(settings), settings, store, assignment.worker)
+        handler = make_handler(loaded, settings, store, assignment.worker)
         await store.open()
         return await attempt_in_child(handler, assignment)
     finally:

@@ -17,6 +17,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import Timetable
+from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import read_crontab, schedulable
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks
 from stowhand.service.settings import WorkerSettings
@@ -31,7 +32,7 @@ class Recurring:
     def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: Timetable, events: Events) -> None:
         self._events = events
         self._settings = settings
-        self._declared, self._tasks = loaded.cron, loaded.names
+        self._declared, self._tasks = loaded.cron, with_built_in(loaded.names, lent=settings.store.connection.is_lent)
         self._was_there = False
         self._store = store
         self.scheduler = Scheduler(store, self._read(), events)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TasksReloaded
+from stowhand.service.built_in import with_built_in
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.service.recurring import crontab_file
 from stowhand.service.settings import WorkerSettings
@@ -81,7 +82,7 @@ class Reloader:
             return
         self._names = loaded.names
         self._handler.replace(loaded.registry)
-        self._worker.retask(loaded.names)
+        self._worker.retask(with_built_in(loaded.names, lent=self._settings.store.connection.is_lent))
         self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
         report_problems(loaded)
         self._forget_but_one(loaded.load)

@@ -8,13 +8,17 @@ from stowhand.events import Events
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
 from stowhand.service.crontabs import scheduling
+from stowhand.service.embedding import traced
 from stowhand.service.loading import LoadedTasks, load_tasks
+from stowhand.service.onlooker import Onlooker
 from stowhand.service.opening import open_installed
-from stowhand.service.process import handle_signals, run_process
+from stowhand.service.process import run_process
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes
 from stowhand.service.settings import WorkerSettings
+from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.supervisor import Supervisor
+from stowhand.service.watchman import watched
 from stowhand.stores import open_store
 
 
@@ -23,11 +27,12 @@ def run_worker(settings: WorkerSettings) -> int:
     if settings.schema_only:
         asyncio.run(_install(settings))
         return exit_codes.OK
-    if settings.processes == 1:
-        return run_process(settings)
-    changes = Changes(settings)
-    loaded = load_tasks(settings)  # a mistake in them is told here once, not by every child
-    return asyncio.run(_supervise(settings, loaded, changes))
+    with watched(settings) as watch:
+        if settings.processes == 1:
+            return run_process(settings, watch=watch)
+        changes = Changes(settings)
+        loaded = load_tasks(settings)  # a mistake in them is told here once, not by every child
+        return asyncio.run(to_the_end(_supervise(settings, loaded, changes, watch)))
 
 
 async def _install(settings: WorkerSettings) -> None:
@@ -38,20 +43,24 @@ async def _install(settings: WorkerSettings) -> None:
         await store.close()
 
 
-async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes) -> int:
+async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, watch: Onlooker) -> int:
     events = Events()
     LogListener(events)
-    store = open_store(settings.store.url, settings.store.options())
+    watch.listen(events)
+    store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
     try:
         recurring = Recurring(settings, loaded, store, events)
         await open_installed(store)
-        supervisor = Supervisor(settings, store.heart, events)
+        supervisor = Supervisor(settings, store.heart, events, watch.folder)
+        watch.follow(store, scheduler=recurring.scheduler)
         loop = asyncio.get_running_loop()
-        handle_signals(lambda: loop.call_soon_threadsafe(supervisor.wish), recurring.reload)
+        wish = watch.stops(lambda: loop.call_soon_threadsafe(supervisor.wish))
+        handle_signals(wish, watch.reloads(recurring.reload))
         async with (
             changes.reloading(crontab=recurring.reload),
             scheduling(recurring.scheduler, once=settings.once),
         ):
-            return await supervisor.run()
+            with watch.supervising(supervisor):
+                return await supervisor.run()
     finally:
         await store.close()

@@ -10,7 +10,9 @@ from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.service.setting_values import (
     duration,
     flag_names,
+    http_address,
     kept_for,
+    kept_until,
     listen_address,
     one_of,
     schema_name,
@@ -21,7 +23,7 @@ from stowhand.store import RESERVED_CONNECTIONS
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
-LOG_FORMATS = ("text", "json")
+LOG_FORMATS = ("text", "traced", "json")
 
 PRESETS: dict[str, dict[str, str]] = {
     "default": {},
@@ -32,6 +34,8 @@ PRESETS: dict[str, dict[str, str]] = {
         "max_attempts": "5",
         "backoff": "service",
         "fair": "true",
+        "history": "14d",
+        "failed_retention": "30d",
     },
 }
 """Defaults under one name."""
@@ -129,7 +133,7 @@ _TABLE = (
         default="text",
         parse=one_of(*LOG_FORMATS),
         everywhere=True,
-        doc="How to log: text, or json (one object per line).",
+        doc="How to log: text, traced (text with the ids of traces), or json (one object per line).",
     ),
     Setting(
         name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
@@ -216,6 +220,13 @@ _TABLE = (
         doc="How long completed and canceled jobs are kept; none: not at all.",
     ),
     Setting(
+        name="failed_retention",
+        metavar="DURATION",
+        default="handled",
+        parse=kept_until,
+        doc="How long failed jobs are kept; handled: until somebody retries or removes them.",
+    ),
+    Setting(
         name="listen_url",
         metavar="URL",
         parse=listen_address,
@@ -233,15 +244,16 @@ _TABLE = (
         metavar="NAME",
         default="default",
         parse=one_of(*PRESETS),
-        doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h, tasks take turns.",
+        doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h,"
+        " tasks take turns, completed jobs are kept for 14 days, failed ones for 30.",
     ),
     Setting(
         name="fair",
         switch=True,
         default="false",
         parse=yes_or_no,
-        doc="Let tasks take turns, so that none waits behind the flood of another; without it all jobs stand in one line"
-        " by priority and run time.",
+        doc="Let tasks take turns, so that none waits behind the flood of another; without it all jobs stand in one"
+        " line by priority and run time.",
     ),
     Setting(
         name="watch",
@@ -250,6 +262,19 @@ _TABLE = (
         default="false",
         parse=yes_or_no,
         doc="Load the folder of tasks again whenever a file in it changes. For development; needs the extra 'watch'.",
+    ),
+    Setting(
+        name="http",
+        metavar="[HOST:]PORT",
+        parse=http_address,
+        doc="Show /metrics, /healthz and /readyz there, to whoever asks; without a host on this machine alone.",
+    ),
+    Setting(
+        name="otel",
+        switch=True,
+        default="false",
+        parse=yes_or_no,
+        doc="Make OpenTelemetry spans of what is enqueued and run, as its own variables say; needs the extra 'otel'.",
     ),
     Setting(
         name="once",

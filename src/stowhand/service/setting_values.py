@@ -9,6 +9,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.service.durations import parse_duration
 from stowhand.service.store_url import scheme_of, store_url
 
+LOOPBACK = "127.0.0.1"
+
 
 def whole(least: int, most: int) -> Callable[[str], int]:
     """A whole number within limits."""
@@ -49,6 +51,21 @@ def one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def http_address(text: str) -> str:
+    """``PORT`` or ``HOST:PORT``, in one spelling. Without a host it is this machine alone."""
+    host, colon, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65_535) or (colon and not host):
+        raise ValueError(f"{text!r} given, must be PORT or HOST:PORT")
+    return f"{f'[{host}]' if ':' in host else host or LOOPBACK}:{int(port)}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of what ``http_address`` gave."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def yes_or_no(text: str) -> bool:
     """A switch in the environment or a file."""
     word = text.strip().lower()
@@ -80,6 +97,11 @@ def listen_address(text: str) -> str:
 def kept_for(text: str) -> float | None:
     """How long completed jobs are kept."""
     return None if text.strip().lower() == "none" else duration(1)(text)
+
+
+def kept_until(text: str) -> float | None:
+    """How long failed jobs are kept."""
+    return None if text.strip().lower() == "handled" else duration(1)(text)
 
 
 def flag_names(text: str) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
 
 NOBODY = "the default; -c or DATABASE_URL names another"
 """The source of a store that nobody named."""
-NOT_REMOTE = ("schema", "no_prepared_statements", "crontab", "max_pool_size", "history", "listen_url", "synchronous")
+_KEPT = ("schema", "history", "failed_retention", "synchronous")
+NOT_REMOTE = (*_KEPT, "no_prepared_statements", "crontab", "max_pool_size", "listen_url")
 """What is settled where a lent store is kept."""
 
 
@@ -55,6 +56,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     connection: ResolvedStore
     schema: str = "stowhand"
     history: float | None = 86_400.0
+    failed_retention: float | None = None
     max_pool_size: int = 10
     no_prepared_statements: bool = False
     listen_url: str | None = None
@@ -74,6 +76,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         return StoreOptions(
             schema=self.schema,
             history=self.history,
+            failed_retention=self.failed_retention,
             pool_size=self.max_pool_size,
             prepared_statements=not self.no_prepared_statements,
             listen_url=self.listen_url,
@@ -113,6 +116,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     preset: str = "default"
     log_level: str = "info"
     log_format: str = "text"
+    otel: bool = False
+    http: str | None = None
+    """HOST:PORT on which metrics and health are shown; ``None``: nowhere."""
 
     def worker_options(self, tasks: tuple[str, ...] | None = None, name: str | None = None) -> WorkerOptions:
         """The options of one worker of this process."""

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -37,6 +38,8 @@ class Order(msgspec.Struct, frozen=True):
 
     settings: WorkerSettings
     name: str
+    folder: str | None = None
+    """Where to report how it does."""
 
 
 class Child:
@@ -63,10 +66,16 @@ class Child:
 
 
 class Supervisor:
-    """``await run()`` until every child has ended for good. ``heart`` is a connection used to take jobs back."""
+    """``await run()`` until every child has ended for good. ``heart`` is a connection used to take jobs back.
 
-    def __init__(self, settings: WorkerSettings, heart: Callable[[], Heart], events: Events) -> None:
+    ``folder``: where the children report how they do; ``None``: nobody asks.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, heart: Callable[[], Heart], events: Events, folder: Path | None = None
+    ) -> None:
         self._settings, self._make_heart, self._events = settings, heart, events
+        self._folder = None if folder is None else str(folder)
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
         self._wishes = Wishes()
@@ -129,7 +138,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        child.tell(msgspec.json.encode(Order(self._settings, child.name)).decode())
+        child.tell(msgspec.json.encode(Order(self._settings, child.name, self._folder)).decode())
         self._tell(child)
 
     def _ends_with(self, child: Child, code: int) -> bool:

@@ -33,8 +33,11 @@ class TaskHandler:
         logger_factory: LoggerFactory,
         default: Policy | None = None,
         connect: Connect = no_connection,
+        built_in: Registry | None = None,
     ) -> None:
         self._registry = registry
+        self._built_in = built_in or Registry()
+        """Tasks for which the other has none of the same name."""
         self._producer = producer
         self._new_logger = logger_factory
         self._connect = connect
@@ -90,7 +93,7 @@ class TaskHandler:
         self._threads.close()
 
     def _find(self, task: str) -> TaskDefinition | None:
-        return self._registry.find(task) or self._gone.get(task)
+        return self._registry.find(task) or self._gone.get(task) or self._built_in.find(task)
 
     def _policy_of(self, definition: TaskDefinition | None) -> Policy:
         if definition is None:

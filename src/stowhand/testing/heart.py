@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from stowhand.operating import WorkerCard
 from stowhand.store import Lease, Pulse, ResetJob
-from stowhand.testing import leasing, timetable
+from stowhand.testing import leasing, operating, timetable
 
 if TYPE_CHECKING:
     from stowhand.testing.memory import MemoryStore
@@ -54,7 +55,18 @@ class MemoryHeart:
             rows.history = {
                 row.id: row for row in rows.history.values() if row.finished_at is None or row.finished_at >= oldest
             }
+            operating.prune(rows, now, self._store.failed_retention)
             timetable.prune(rows, now)
+            self._store.flow_tables().prune(rows, now)
+
+    def worker_seen(self, card: WorkerCard) -> None:
+        with self._store.transaction() as (rows, now):
+            _, started, _ = rows.roll.get(card.name, (card, now, now))
+            rows.roll[card.name] = (card, started, now)
+
+    def worker_gone(self, name: str) -> None:
+        with self._store.transaction() as (rows, _):
+            rows.roll.pop(name, None)
 
     def close(self) -> None:
         pass

@@ -24,7 +24,7 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
     """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
     if request.token in rows.abandoned:
         return []
-    busy = rows.running_queues()
+    busy = rows.running_queues() | rows.paused.keys()
     claimed: list[Row] = []
     due = (row for row in rows.live.values() if claimable(row, request, now))
     for row in sorted(due, key=lambda row: (row.priority, row.run_at, row.id)):

@@ -24,7 +24,9 @@ from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.store import Claim, ClaimRequest, Lease, StoreOptions, Verdict
 from stowhand.testing import acting, administering, enqueueing, leasing, timetable
+from stowhand.testing.flow_tables import MemoryFlowTables
 from stowhand.testing.heart import MemoryHeart
+from stowhand.testing.operating import MemoryOperations
 from stowhand.testing.rows import Row, Rows
 
 SCHEMA = 1
@@ -32,7 +34,7 @@ LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 """What a list shows unless a state is named."""
 
 
-class MemoryStore:
+class MemoryStore(MemoryOperations):
     """Jobs in this process, gone with it. Behaves as every other store of ours does.
 
     Its heart may be used from another thread; what several workers share is one ``MemoryStore``.
@@ -47,6 +49,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
         self._rows = Rows(self._options.history)
+        self._flows = MemoryFlowTables(self, keeps=self._options.history is not None)
         self._installed = True
         self._lock = threading.RLock()
         self._sleepers: dict[asyncio.Future[bool], asyncio.AbstractEventLoop] = {}
@@ -70,7 +73,8 @@ class MemoryStore:
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         with self.transaction() as (rows, now):
-            due = [row.run_at for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
+            waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
+            due = [row.run_at for row in waiting if row.queue not in rows.paused]
             return max((min(due) - now).total_seconds(), 0.0) if due else None
 
     async def wait(self, timeout: float) -> bool:
@@ -88,6 +92,10 @@ class MemoryStore:
             timer.cancel()
             with self._lock:
                 del self._sleepers[woken]
+
+    @property
+    def failed_retention(self) -> float | None:
+        return self._options.failed_retention
 
     def heart(self) -> MemoryHeart:
         return MemoryHeart(self)
@@ -128,6 +136,11 @@ class MemoryStore:
         with self.transaction() as (rows, _):
             states = [row.state for row in (*rows.live.values(), *rows.history.values())]
             return {state: states.count(state) for state in State}
+
+    async def oldest_due(self) -> float:
+        with self.transaction() as (rows, now):
+            waited = [(now - row.run_at).total_seconds() for row in rows.live.values() if row.waits()]
+            return max([0.0, *waited])
 
     async def retry(self, job_id: int) -> Answer:
         with self.transaction() as (rows, now):
@@ -183,6 +196,9 @@ class MemoryStore:
     def connection(self) -> NoReturn:
         raise ConfigurationError("a memory store has no connections to lend; PostgreSQL has")
 
+    def flow_tables(self) -> MemoryFlowTables:
+        return self._flows
+
     async def install(self, *, roles: bool = False) -> SchemaStatus:
         refuse_roles(roles)
         self._installed = True
@@ -198,6 +214,7 @@ class MemoryStore:
     async def uninstall(self) -> None:
         with self._lock:
             self._installed, self._rows = False, Rows(self._options.history)
+            self._flows = MemoryFlowTables(self, keeps=self._options.history is not None)
 
     def rows(self) -> Sequence[Row]:
         """Copies of all rows, those in the history too, leases included: for tests that look inside."""

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from stowhand.job import Job, State
+from stowhand.operating import WorkerCard
 from stowhand.queue_store import Entered, KnownItem
 from stowhand.store import DAY, Lease
 
@@ -76,6 +77,10 @@ class Rows:
         self.last_id = 0
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
+        self.paused: dict[str, datetime] = {}
+        """Queues that are paused, and since when."""
+        self.roll: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
+        """Workers by name: what they say of themselves, when they started, when they were last seen."""
         self.news = False
         """Something became claimable: whoever sleeps should hear of it."""
 

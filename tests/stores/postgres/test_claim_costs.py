@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand.operating import PURGE
 from tests.support.databases import Databases, Setup
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -29,6 +30,7 @@ class Rows:
     priority: int = 0
     queues: int = 0
     held: bool = False
+    paused: bool = False
     apart: float = 0.0
     """Seconds between the times of two of them; enqueued together, they have the same."""
 
@@ -41,6 +43,8 @@ IN_THE_WAY = {
     "not due, more urgent, in queues": Rows(due_in=86_400.0, priority=-10, queues=3),
     "of another task, in queues": Rows(task="another", queues=3),
     "behind many busy queues": Rows(queues=50, held=True),
+    "behind a paused queue": Rows(queues=1, paused=True),
+    "behind many paused queues": Rows(queues=50, paused=True),
 }
 MAIN = ("not due, more urgent", "of another task", "behind a busy queue")
 TASKS = {"one task": ["mine"], "several tasks": ["also mine", "mine", "mine too"], "any task": None}
@@ -57,6 +61,8 @@ def fill(connection: Connection, rows: Rows, count: int) -> None:
     if rows.held:
         claim = "select from stowhand.claim('other', gen_random_uuid(), 50, 3600.0, null, null, false)"
         assert connection.execute(claim).rowcount == rows.queues
+    if rows.paused:
+        connection.execute("select stowhand.pause_queue('busy' || g) from generate_series(0, %s) g", (rows.queues,))
 
 
 def blocks(connection: Connection, call: str, *values: object) -> int:
@@ -169,3 +175,12 @@ def test_ten_thousand_queues_cost_a_claim_no_more_blocks_than_ten(site: Connecti
         found.append(blocks(site, claim))
     few, many = found
     assert many <= 2 * few, f"{few} blocks with 10 names, {many} with 10,000"
+
+
+def test_a_second_task_of_which_there_is_no_job_costs_a_claim_next_to_nothing(site: Connection) -> None:
+    """A worker with one task has another, which every worker has."""
+    fill(site, Rows(task="another"), 3_000)
+    site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 120)")
+    claim = "select from stowhand.claim('w', gen_random_uuid(), 100, 30.0, %s::text[], null, false)"
+    one, two = blocks(site, claim, ["mine"]), blocks(site, claim, ["mine", PURGE])
+    assert two <= one + 10, f"{one} blocks with one task, {two} with two"

@@ -66,9 +66,9 @@ class Desk:
             self.run(store.close())
         self._runner.close()
 
-    def another(self, queue: str, **options: Any) -> FlowStore:
+    def another(self, queue: str, *, url: str = "", **options: Any) -> FlowStore:
         """A store of that queue, closed with the desk. It connects when it is first used."""
-        store = FlowStore(self.url, self.shape, [self.shape.line(queue)], **options)
+        store = FlowStore(url or self.url, self.shape, [self.shape.line(queue)], **options)
         self._stores[str(uuid.uuid4())] = store
         return store
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from stowhand import queue_store, store
+from stowhand import operating, queue_store, store
 from stowhand.stores.redis.heart import RedisHeart
 from stowhand.stores.redis.store import FlowStore
 from tests.contract.offers import NOT_OFFERED
 from tests.support.sources import ROOT
 
-SEAMS = (store.Store, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
+SEAMS = (store.Store, queue_store.Producer, queue_store.Inspector, queue_store.Administrator, operating.Operator)
 OTHERS = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore)
 
 

@@ -35,7 +35,7 @@ def test_claims_agree_with_a_look_at_every_row(
         running: list[Claim[Job]] = []
         for _ in range(150):
             now += timedelta(seconds=chance.choice((0, 1, 5)))
-            match chance.randrange(5):
+            match chance.randrange(6):
                 case 0 | 1:
                     job = any_job(chance)
                     first, second = [await store.enqueue(job) for store in stores]
@@ -49,6 +49,15 @@ def test_claims_agree_with_a_look_at_every_row(
                     lease = running.pop(chance.randrange(len(running))).lease
                     how = chance.choice((COMPLETED, ERRORED))
                     assert [await store.settle([(lease, how)]) for store in stores]
+                case 5:
+                    name = chance.choice(("q1", "q2", "q3"))
+                    if chance.randrange(2):
+                        changes = [await store.pause_queue(name) for store in stores]
+                    else:
+                        changes = [await store.resume_queue(name) for store in stores]
+                    assert changes[0] == changes[1]
+            rows, same_rows = [await store.queues() for store in stores]
+            assert rows == same_rows
             first_due, second_due = [await store.next_due(("a", "b")) for store in stores]
             assert first_due == second_due
         assert running or sum((await stores[0].counts()).values())

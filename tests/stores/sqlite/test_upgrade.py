@@ -59,10 +59,12 @@ def test_an_older_file_is_refused_with_the_command_to_run(old: Path, run: Run) -
     async def refused() -> None:
         store = SqliteStore(old)
         for attempt in (store.open, lambda: store.enqueue(NewJob(task="t")), store.known_items):
-            with pytest.raises(SchemaOutdated, match="its schema is 1, this package needs 2: run `stowhand migrate`"):
+            with pytest.raises(SchemaOutdated, match="its schema is 1, this package needs 4: run `stowhand migrate`"):
                 await attempt()
         assert "stowhand_ticks" in await store.plan()
-        assert "stowhand_jobs" not in await store.plan()
+        assert "stowhand_flow_jobs" in await store.plan()
+        assert "stowhand_paused" in await store.plan()
+        assert "CREATE TABLE stowhand_jobs" not in await store.plan()
         await store.close()
 
     run(refused())
@@ -74,12 +76,15 @@ def test_an_upgrade_keeps_every_job_and_every_lease(used: tuple[Path, Lease, Seq
     async def upgrade() -> None:
         store = SqliteStore(path)
         status = await store.install()
-        assert (status.installed, status.expected, status.breaking) == (2, 2, False)
+        assert (status.installed, status.expected, status.breaking) == (4, 4, False)
         assert await store.plan() == ""
         assert await store.list(JobFilter(states=tuple(State))) == jobs
+        await store.pause_queue("q")
         assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
         (waiting,) = await store.list(JobFilter())
         await store.reschedule_jobs([waiting.id], Reschedule(run_at=wall_clock()))
+        assert list(await store.claim(request())) == [], "what was there before obeys a pause"
+        await store.resume_queue("q")
         (claim,) = await store.claim(request())
         assert claim.lease.job_id == waiting.id
         at = wall_clock().replace(second=0, microsecond=0)
@@ -96,7 +101,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
     async def upgrade() -> None:
         stores = [SqliteStore(path) for _ in range(6)]
         statuses = await asyncio.gather(*(store.install() for store in stores))
-        assert {status.installed for status in statuses} == {2}
+        assert {status.installed for status in statuses} == {4}
         assert await stores[0].list(JobFilter(states=tuple(State))) == jobs
         for store in stores:
             await store.close()
@@ -106,6 +111,8 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
         assert connection.execute("SELECT version, breaking FROM stowhand_schema ORDER BY 1").fetchall() == [
             (1, 0),
             (2, 0),
+            (3, 0),
+            (4, 0),
         ]
 
 

@@ -23,7 +23,6 @@ from stowhand.flows.on_queue.roll import Roll
 from stowhand.flows.on_queue.step import StepJob, new_step, raw, read_job, task_of
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Snooze
-from stowhand.limits import TASK_LIMIT
 from stowhand.options import LEASE, WorkerOptions
 from stowhand.queue_store import QueueStore
 from stowhand.store import DAY, Heart, Store, StoreOptions, Terms
@@ -43,9 +42,6 @@ class QueueEngine(Jobs):
     tells_parents = True
 
     def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
-        for line in shape.lines():
-            if len(task := task_of(shape.name, line)) > TASK_LIMIT:
-                raise ConfigurationError(f"{task!r} is too long for a task's name; the limit is {TASK_LIMIT}")
         self._own = isinstance(place, str)
         store = open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
         super().__init__(shape, store, _tables_of(store), Ids())

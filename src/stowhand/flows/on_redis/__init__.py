@@ -1,10 +1,15 @@
 """A flow in Redis or Valkey: each job is a hash, each queue some lists, each transition one script.
 
-* A job is kept for the flow's ``key_life`` from its creation, whatever becomes of it; ``retry`` renews it.
+* A job is kept for the flow's ``key_life`` from its creation, whatever becomes of it; ``retry`` renews it, and one that
+  is delayed beyond that is kept as long from when it is ready.
 * A child's id is ``<parent>:<child>:<uuid>`` for people, in both layouts; in the classic layout only the uuid stands in
   its queue's lists.
 * ``layout`` decides, besides the keys, whether a worker function is given ``flowName``, ``priority`` and
   ``correlationId`` besides what it asks for.
+* A key of somebody else's, or of a wrong type, where a queue, a child or a lookup is to be written: the job that needs it
+  fails (a new one is refused), and no other. Counts that are no plain number up to nine digits are none.
+* A child is not given the attribute ``done`` of its parameters: its parent would take it for one that has ended.
+* A parent that cannot read its children, because the server is away, looks again after a second.
 * A value in a hash that is no JSON (somebody else wrote it) fails a job whose queue asks for it; whoever reads the job
   is given ``None``.
 * All children's results together take at most 1 MiB as JSON text: a parent that would gather more fails with that

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import SystemClock
+from stowhand.errors import StoreError
 from stowhand.flow_shape import FlowShape, Layout, Line
 from stowhand.flows.engine import LineCount, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
@@ -34,6 +35,8 @@ from stowhand.text import clean
 
 SWEEP_INTERVAL = 0.2
 """Seconds; six times that while nothing runs, and the script does its work once a second at most."""
+OUTAGE_PAUSE = 1.0
+"""Seconds until a parent looks for its children again."""
 MOST_REASONS = 10_000
 _FACTS = ("flowName", "priority", "correlationId")
 
@@ -183,8 +186,12 @@ class RedisEngine:
         return Snooze(delay)
 
     async def parent(self, line: Line, job: FlowJob) -> Outcome:
-        """Fan out, gather, or wait on."""
-        end = await self._parents.step(line, job)
+        """Fan out, gather, or wait on; an outage of the server is no fault of the job."""
+        try:
+            end = await self._parents.step(line, job)
+        except StoreError as error:
+            job.ctx.logger.warning(f"its children cannot be read: {error}")
+            return self.postpone(line, job, OUTAGE_PAUSE, "its children could not be read")
         return _ended(end) if isinstance(end, StepEnd) else end
 
     async def left(self, line: Line, job: FlowJob) -> None:

@@ -17,7 +17,7 @@ from stowhand.stores.redis.ending import NewChild, StepEnd
 from stowhand.stores.redis.layout import uuid7
 from stowhand.stores.redis.looking import Looking
 from stowhand.stores.redis.naming import Naming
-from stowhand.stores.redis.values import has_ended, wanted
+from stowhand.stores.redis.values import has_ended, readable, wanted
 
 EXPIRED = "its hash expired"
 
@@ -75,7 +75,7 @@ class Parents:
             values = {
                 name: msgspec.Raw(strict_json.encode(value, what=name))
                 for name, value in given.items()
-                if value is not None and name not in ("childName", *RESERVED)
+                if value is not None and name not in _OWN
             }
             priority = given.get("priority")
             rank = priority if type(priority) is int else job.priority
@@ -86,8 +86,8 @@ class Parents:
     def _facts(self, line: Line, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
         record: FlowRecord = job.ctx.record
         facts: dict[str, str] = {}
-        if record.correlation_id is not None:
-            facts["correlationId"] = record.correlation_id
+        if readable(record.correlation_id) is not None:  # somebody else may have written what is no JSON
+            facts["correlationId"] = str(record.correlation_id)
         if self._ranked:
             facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
         return raw(facts)
@@ -112,6 +112,8 @@ def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
     return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
 
 
+_OWN = ("childName", "done", *RESERVED)
+"""What a child is not given: by ``done`` its parent would take it for one that has ended."""
 _LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from stowhand.errors import ConfigurationError
+from stowhand.operating import Ages
 from stowhand.queue_store import JobFilter, Reschedule, SchemaStatus, Tick
 
 VERSION = 1
@@ -35,6 +36,9 @@ class Elsewhere:
     async def counts(self) -> NoReturn:
         self._refuse("counting jobs")
 
+    async def oldest_due(self) -> NoReturn:
+        self._refuse("looking at the queue")
+
     async def retry(self, job_id: int) -> NoReturn:
         self._refuse("retrying a job")
 
@@ -58,6 +62,30 @@ class Elsewhere:
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> NoReturn:
         self._refuse("unlocking workers")
+
+    async def pause_queue(self, name: str) -> NoReturn:
+        self._refuse("pausing a queue")
+
+    async def resume_queue(self, name: str) -> NoReturn:
+        self._refuse("resuming a queue")
+
+    async def queues(self) -> NoReturn:
+        self._refuse("looking at queues")
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> NoReturn:
+        self._refuse("purging jobs")
+
+    async def workers(self) -> NoReturn:
+        self._refuse("looking at workers")
+
+    async def explain(self, job_id: int) -> NoReturn:
+        self._refuse("explaining why a job waits")
+
+    async def task_counts(self) -> NoReturn:
+        self._refuse("counting jobs")
+
+    async def finished(self, within: float) -> NoReturn:
+        self._refuse("counting jobs")
 
     async def now(self) -> NoReturn:
         self._refuse("scheduling recurring jobs (a crontab)")
@@ -92,3 +120,6 @@ class Elsewhere:
 
     def connection(self) -> NoReturn:
         self._refuse("lending a connection")
+
+    def flow_tables(self) -> NoReturn:
+        self._refuse("working on a flow")

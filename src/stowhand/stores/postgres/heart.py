@@ -8,6 +8,7 @@ from stowhand import lifecycle
 from stowhand.database.blocking import BlockingLink, Row
 from stowhand.database.repeating import repeated_blocking
 from stowhand.job import State
+from stowhand.operating import WorkerCard
 from stowhand.store import Lease, Pulse, ResetJob
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_array
@@ -73,7 +74,18 @@ class PostgresHeart:
     def maintain(self) -> None:
         """Days of the history made ahead and dropped behind; queue rows that no job needs."""
         with self._home.translated():
-            self._link.rows(self._home.statements["maintain"], (self._home.options.history, self._home.now()))
+            options, now = self._home.options, self._home.now()
+            self._link.rows(self._home.statements["maintain"], (options.history, now, options.failed_retention))
+
+    def worker_seen(self, card: WorkerCard) -> None:
+        """An entry in the roll."""
+        tasks = None if card.tasks is None else text_array(card.tasks)
+        about = (card.name, card.host, card.pid, card.version, tasks, card.concurrency, card.stopping)
+        self._rows("worker_seen", *about, self._home.now())
+
+    def worker_gone(self, name: str) -> None:
+        """Out of the roll."""
+        self._rows("worker_gone", name)
 
     def close(self) -> None:
         """Let the connection go."""

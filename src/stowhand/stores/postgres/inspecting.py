@@ -49,6 +49,11 @@ class Inspector:
             counts[State(state)] += number
         return counts
 
+    async def oldest_due(self) -> float:
+        """Seconds for which the job that is due longest has waited."""
+        ((seconds,),) = await self._rows("oldest_due", (self._home.now(),))
+        return float(seconds)
+
     async def retry(self, job_id: int) -> Answer:
         """Due now, attempts and resets 0."""
         return await self._act("retry", job_id, (read_id(job_id), self._home.now()))

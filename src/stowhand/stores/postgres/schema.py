@@ -23,7 +23,7 @@ _HERE = files("stowhand.stores.postgres")
 _BREAKING = "-- breaking"
 _FUNCTIONS = (
     *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "administer", "cron"),
-    *("maintain", "finish", "grants"),
+    *("flows", "operate", "maintain", "finish", "grants"),
 )
 """In this order: SQL functions are checked when they are made."""
 

@@ -13,9 +13,10 @@ from stowhand.database import trouble
 from stowhand.database.link import Connection, Link, Row, rows
 from stowhand.database.repeating import repeated
 from stowhand.errors import InvalidJob, UndecodablePayload
-from stowhand.job import State
+from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.store import JobId, Lease, Verdict
+from stowhand.stores.postgres.bulk import Bulk
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.producing import values_of
 from stowhand.stores.postgres.rows import pairs, plain_array, text_array
@@ -106,16 +107,19 @@ class Settlements:
     async def _record(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
         """One transaction: the settlements, and what the accepted ones enqueue."""
         _check_payloads(entries)
-        follow_ups = [limits.check(job) for _, settlement in entries for job in settlement.then]
+        follow_ups = [(entry, limits.check(job)) for entry in entries for job in entry[1].then]
         if not follow_ups:
             return await self._write(connection, entries)
         async with connection.transaction():
             accepted = await self._write(connection, entries)
-            for lease, settlement in entries:
-                if (lease.job_id, lease.token) in accepted:
-                    for job in settlement.then:
-                        await self._rows(connection, "enqueue", values_of(limits.check(job), self._home.now()))
+            await self._enqueue(connection, [job for entry, job in follow_ups if _pair(entry) in accepted])
         return accepted
+
+    async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
+        if len(jobs) == 1:
+            await self._rows(connection, "enqueue", values_of(jobs[0], self._home.now()))
+        elif jobs:
+            await self._rows(connection, "enqueue_each", Bulk(jobs).values_of_each(self._home.now()))
 
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
         settlements = [settlement for _, settlement in entries]

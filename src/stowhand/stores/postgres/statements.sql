@@ -40,7 +40,7 @@ from {schema}.find_stalled(%s::float8, %s, %s::bigint, %s::uuid, %s::int, %s::ti
 select id, state from {schema}.reset(%s::bigint[], %s::uuid[], %s::text[], %s::text[], %s::float8, %s, %s::timestamptz)
 
 -- name: maintain
-select {schema}.maintain(%s::float8, %s::timestamptz)
+select {schema}.maintain(%s::float8, %s::timestamptz, %s::float8)
 
 -- name: next_due
 select {schema}.next_due(%s::text[], %s::timestamptz)
@@ -116,6 +116,12 @@ order by id limit %s::int
 select state, count(*) from {schema}.live group by state
 union all
 select state, count(*) from {schema}.history group by state
+
+-- name: oldest_due
+select coalesce(extract(epoch from v.at - min(j.run_at)), 0)::float8
+from (values (coalesce(%s::timestamptz, now()))) as v(at)
+  left join {schema}.live j on j.state in ('queued', 'errored') and j.run_at <= v.at
+group by v.at
 
 -- name: retry
 select done, why from {schema}.retry(%s::bigint, %s::timestamptz)
@@ -213,3 +219,127 @@ grant usage on schema {schema} to {enqueuer}, {worker}, {reader}, {admin}
 
 -- name: drop_schema
 drop schema if exists {schema} cascade
+
+-- name: flow_create
+select {schema}.flow_create(%s, %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::json[], %s::text[],
+  %s::timestamptz[], %s::float8[], %s::int[], %s::text[], %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
+
+-- name: flow_ids
+select * from {schema}.flow_ids(%s, %s, %s)
+
+-- name: flow_exists
+select * from {schema}.flow_exists(%s::text[])
+
+-- name: flow_latest
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result::text
+from {schema}.flow_latest(%s::text[])
+
+-- name: flow_delete
+select {schema}.flow_delete(%s, %s, %s::text[])
+
+-- name: flow_wake
+select {schema}.flow_wake(%s, %s::timestamptz)
+
+-- name: flow_spend
+select {schema}.flow_spend(%s, %s, %s, %s::bigint, %s::float8, %s::timestamptz)
+
+-- name: flow_tally
+select task, priority, standing, number from {schema}.flow_tally(%s::text[], %s::timestamptz)
+
+-- name: flow_line
+select key, priority, standing, ready_at from {schema}.flow_line(%s, %s::int, %s::timestamptz)
+
+-- name: flow_failed
+select * from {schema}.flow_failed(%s::text[], %s, %s::int)
+
+-- name: pause_queue
+select {schema}.pause_queue(%s, %s::timestamptz)
+
+-- name: resume_queue
+select {schema}.resume_queue(%s, %s::timestamptz)
+
+-- name: queues
+select coalesce(j.name, q.name), q.paused_at, nullif(q.holder_id, -1), coalesce(j.waiting, 0), coalesce(j.due, 0),
+  coalesce(j.running, 0), coalesce(j.failed, 0)
+from (
+  select l.queue as name,
+    count(*) filter (where l.state in ('queued', 'errored')) as waiting,
+    count(*) filter (where l.state in ('queued', 'errored') and l.run_at <= v.at) as due,
+    count(*) filter (where l.state = 'processing') as running,
+    count(*) filter (where l.state = 'failed') as failed
+  from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at)
+  where l.queue is not null group by l.queue
+) j full join {schema}.queues q on q.name = j.name
+where j.name is not null or q.paused_at is not null
+order by coalesce(j.name, q.name) collate "C"
+
+-- name: task_counts
+select t.task, sum(t.waiting)::bigint, sum(t.due)::bigint, sum(t.running)::bigint, sum(t.failed)::bigint,
+  sum(t.completed)::bigint, sum(t.canceled)::bigint
+from (
+  select l.task,
+    count(*) filter (where l.state in ('queued', 'errored')) as waiting,
+    count(*) filter (where l.state in ('queued', 'errored') and l.run_at <= v.at) as due,
+    count(*) filter (where l.state = 'processing') as running,
+    count(*) filter (where l.state = 'failed') as failed, 0 as completed, 0 as canceled
+  from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at) group by l.task
+  union all
+  select h.task, 0, 0, 0, 0, count(*) filter (where h.state = 'completed'), count(*) filter (where h.state = 'canceled')
+  from {schema}.history h group by h.task
+) t group by t.task order by t.task collate "C"
+
+-- name: finished
+select h.state, count(*) from {schema}.history h
+where h.finished_at > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second' group by h.state
+union all
+select 'failed', count(*) from {schema}.live l
+where l.state = 'failed' and l.finished_at > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second'
+
+-- name: workers
+select name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at, coalesce(%s::timestamptz, now())
+from {schema}.workers order by name collate "C"
+
+-- name: worker_seen
+select {schema}.worker_seen(%s, %s, %s::bigint, %s, %s::text[], %s::int, %s, %s::timestamptz)
+
+-- name: worker_gone
+select {schema}.worker_gone(%s)
+
+-- What explain needs of a live job beside the job: its queue's holder, and how many are claimed before it.
+-- name: circumstances
+select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at,
+  case when j.queue is null then (
+    select count(*) from (
+      select from {schema}.live a
+      where a.state in ('queued', 'errored') and a.queue is null and a.resets < 2 and a.run_at <= v.at
+        and (a.priority, a.run_at, a.id) < (j.priority, j.run_at, j.id) limit %s) c)
+  else (
+    select count(*) from (
+      select from {schema}.live a
+      where a.state in ('queued', 'errored') and a.queue = j.queue and a.resets < 2 and a.run_at <= v.at
+        and (a.priority, a.run_at, a.id) < (j.priority, j.run_at, j.id) limit %s) c) end
+from {schema}.live j
+  cross join (values (coalesce(%s::timestamptz, clock_timestamp()))) as v(at)
+  left join {schema}.queues q on q.name = j.queue
+  left join {schema}.live h on h.id = q.holder_id and h.id <> j.id
+where j.id = %s::bigint
+
+-- name: purge_history
+select completed, canceled, _next
+from {schema}.purge_history(%s::float8, %s::float8, %s::bigint, %s::int, %s::timestamptz)
+
+-- name: purge_failed
+select {schema}.purge_failed(%s::float8, %s::int, %s::timestamptz)
+
+-- name: purgeable
+select count(*) filter (where p.state = 'completed'), count(*) filter (where p.state = 'failed'),
+  count(*) filter (where p.state = 'canceled')
+from (
+  select h.state from {schema}.history h cross join (values (coalesce(%s::timestamptz, now()))) as v(at)
+  where h.finished_at < v.at
+    - case h.state when 'completed' then %s::float8 else %s::float8 end * interval '1 second'
+  union all
+  select l.state from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at)
+  where l.state = 'failed' and l.finished_at < v.at - %s::float8 * interval '1 second'
+) p

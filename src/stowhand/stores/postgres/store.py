@@ -15,9 +15,11 @@ from stowhand.store import Claim, ClaimRequest, Heart, Lease, StoreOptions, Verd
 from stowhand.stores.postgres.administering import Administrator
 from stowhand.stores.postgres.claiming import Claims
 from stowhand.stores.postgres.ears import Ears
+from stowhand.stores.postgres.flow_tables import PostgresFlowTables
 from stowhand.stores.postgres.heart import PostgresHeart
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.inspecting import Inspector
+from stowhand.stores.postgres.operations import Operations
 from stowhand.stores.postgres.producing import Producer
 from stowhand.stores.postgres.schema import Installer
 from stowhand.stores.postgres.settling import Settlements
@@ -26,7 +28,7 @@ from stowhand.stores.postgres.timetable import Timetable
 _DEFAULTS = StoreOptions()
 
 
-class PostgresStore:
+class PostgresStore(Operations):
     """Jobs in a schema of a PostgreSQL database. Nothing is connected before it is used."""
 
     def __init__(self, url: str, options: StoreOptions = _DEFAULTS) -> None:
@@ -106,6 +108,10 @@ class PostgresStore:
         """A connection for statements of an application's own, committed at the end of the block."""
         return self._home.pool.lend("task")
 
+    def flow_tables(self) -> PostgresFlowTables:
+        """What flows keep in the schema."""
+        return PostgresFlowTables(self._home)
+
     # -- a producer's ----------------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -137,6 +143,10 @@ class PostgresStore:
     async def counts(self) -> dict[State, int]:
         """By state."""
         return await self._inspector.counts()
+
+    async def oldest_due(self) -> float:
+        """Seconds for which the job that is due longest has waited."""
+        return await self._inspector.oldest_due()
 
     async def retry(self, job_id: int) -> Answer:
         """Due now."""

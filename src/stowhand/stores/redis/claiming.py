@@ -64,4 +64,4 @@ def _claim(line: LineAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRe
 
 def _count(text: str | None) -> int:
     """Somebody else may have written anything."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+    return int(text) if text is not None and len(text) < 10 and text.isascii() and text.isdigit() else 0

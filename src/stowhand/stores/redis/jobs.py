@@ -132,7 +132,6 @@ class Jobs:
         if spot.child is not None:
             lines = [spot.child]
         job = {
-            "id": spot.listed,
             "lookups": [] if spot.child is not None else self._naming.lookups(known),
             "lines": [self._described[line.name] for line in lines],
             "parents": [line.name for line in lines if line.is_parent],
@@ -141,7 +140,7 @@ class Jobs:
         text = msgspec.json.encode(job).decode()
 
         async def attempt() -> Any:
-            return await run(self._client(), _DELETE, (spot.hash,), (text,))
+            return await run(self._client(), _DELETE, (spot.hash,), (text, spot.listed))
 
         return bool(await repeated(attempt, self._address, self._clock))
 

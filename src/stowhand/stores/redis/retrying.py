@@ -71,7 +71,6 @@ class Retrying:
         rank = readable(known.get("priority"))
         base = bases[max(1, min(rank, len(bases))) - 1 if type(rank) is int else 0]
         job: dict[str, Any] = {
-            "id": spot.listed,
             "failed": known.get("failed"),
             "failed_queue": known.get("failedQueue"),
             "queue": line.name,
@@ -84,7 +83,7 @@ class Retrying:
         text = msgspec.json.encode(job).decode()
 
         async def attempt() -> Any:
-            return await run(self._client(), _RETRY, (spot.hash,), (text,))
+            return await run(self._client(), _RETRY, (spot.hash,), (text, spot.listed))
 
         told = await repeated(attempt, self._address, self._clock)
         if told == "retried":

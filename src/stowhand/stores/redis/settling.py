@@ -27,7 +27,7 @@ Entry = tuple[Lease, Settlement]
 Pair = tuple[str, str]
 Ended = tuple[Pair, Settlement]
 
-BATCH = 500
+BATCH = 200
 SIZE = 1024 * 1024
 """Characters of a batch; one settlement that is larger goes alone."""
 MARKED = 100.0

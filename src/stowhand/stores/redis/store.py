@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stowhand.clock import SystemClock
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.lifecycle import Settlement
 from stowhand.retry import constant
@@ -19,14 +19,15 @@ from stowhand.stores.redis.layout import Keys
 from stowhand.stores.redis.lines import LineAt
 from stowhand.stores.redis.scripts import SCRIPTS, run
 from stowhand.stores.redis.settling import Settlements
-from stowhand.stores.redis.trouble import repeated
+from stowhand.stores.redis.trouble import NoReply, repeated
 from stowhand.stores.redis.waiting import Waiting
 
 LOCK_TIME = 180.0
 EXTRA = 2.0
 """Seconds that a lock lives longer than the job may take."""
 WAIT_TIMEOUT = 3.0
-LARGEST_CLAIM = 500
+LARGEST_CLAIM = 200
+"""Jobs in one step: more, and the worker no longer works while the server does."""
 
 _CLAIM, _SWEEP, _NEXT_DUE = SCRIPTS["claim"], SCRIPTS["sweep"], SCRIPTS["next_due"]
 
@@ -107,13 +108,18 @@ class FlowStore:
             async def ask(args: Sequence[Any] = args) -> Any:
                 return await run(self._client, _CLAIM, (line.root,), args)
 
-            moment, more, *rows = await repeated(ask, self._address, self._clock)
+            try:
+                moment, more, *rows = await repeated(ask, self._address, self._clock)
+            except StoreError as error:
+                if claims and not isinstance(error, NoReply):
+                    return  # nothing was taken this time; what was taken before is not to suffer for it
+                raise
             claims += claims_of(line, request.token, int(moment), rows)
             if not more and len(rows) < room:
                 return
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
-        """Record how jobs left processing, and move them on: at most 500 in one step."""
+        """Record how jobs left processing, and move them on: at most 200 in one step."""
         return await self._settlements.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:

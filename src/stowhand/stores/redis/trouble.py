@@ -73,6 +73,7 @@ _MEANINGS = {
         StoreUnreachable,
         "no sentinel names it: are they running, is the service's name right, do they ask for ?sentinel_password=…",
     ),
+    "UNBLOCKED": _Meaning(StoreUnreachable, "the server has become a replica while a call waited; it passes"),
     "FULL": _Meaning(StoreUnreachable, "it has no free connection: see its setting maxclients"),
     "NOTHERE": _Meaning(StoreUnreachable, "is it running, and is the address right (rediss only where it speaks TLS)?"),
     "DEMOTED": _Meaning(StoreUnreachable, "the primary has changed; the next call asks for the new one"),
@@ -104,6 +105,7 @@ _CLASSES: tuple[tuple[type[Exception], str], ...] = (
 _WORDS = (
     (re.compile(r"authentication required|must be authenticated", re.IGNORECASE), "NOAUTH"),
     (re.compile(r"invalid username-password|invalid password|without any password", re.IGNORECASE), "WRONGPASS"),
+    (re.compile(r"ACL failure in script|no permissions? to|can't access at least one of the keys"), "NOPERM"),
     (re.compile(r"max number of clients", re.IGNORECASE), "FULL"),
     (re.compile(r"DB index|invalid database", re.IGNORECASE), "NODB"),
     (re.compile(r"SELECT is not allowed in cluster|cluster mode is not supported", re.IGNORECASE), "MOVED"),

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from stowhand.clock import stopwatch
 from stowhand.database.sqlite_connection import Connection
+from stowhand.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.queue_store import LEDGER_DAYS
 from stowhand.store import DAY, Lease, Pulse, ResetJob
-from stowhand.stores.sqlite import leave, schema
+from stowhand.stores.sqlite import flow_tables, leave, operating, schema
 from stowhand.stores.sqlite.moment import Moment, micros
 from stowhand.stores.sqlite.rows import as_json
 from stowhand.stores.sqlite.statements import load
@@ -28,9 +29,11 @@ Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
 class SqliteHeart:
     """Beats, hand-backs and resets."""
 
-    def __init__(self, connection: Connection[Moment], history: float | None) -> None:
+    def __init__(
+        self, connection: Connection[Moment], history: float | None, failed_retention: float | None = None
+    ) -> None:
         self._connection = connection
-        self._history = history
+        self._history, self._failed_retention = history, failed_retention
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost."""
@@ -90,11 +93,23 @@ class SqliteHeart:
         self._connection.read(lambda connection, _now: schema.check_newer(connection))
 
     def maintain(self) -> None:
-        """Prune the history, the abandoned tokens and the ledger of ticks, a little at a time."""
+        """Prune the history, failed jobs, what flows keep, abandoned tokens, the roll and the ledger, bit by bit."""
         self._prune("history", self._history or 0.0)
+        self._prune_flows(self._history or 0.0)
+        if self._failed_retention is not None:
+            self._prune("failed", self._failed_retention)
         self._prune("abandoned", DAY)
+        self._prune("workers", FORGOTTEN_AFTER)
         # A day later than they may be scheduled no more: the clock may have been set back between the two.
         self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
+
+    def worker_seen(self, card: WorkerCard) -> None:
+        """An entry in the roll."""
+        self._connection.write(lambda connection, now: operating.worker_seen(connection, now, card))
+
+    def worker_gone(self, name: str) -> None:
+        """Out of the roll."""
+        self._connection.write(lambda connection, _now: operating.worker_gone(connection, name))
 
     def close(self) -> None:
         """Let the connection go."""
@@ -120,6 +135,12 @@ class SqliteHeart:
             ]
 
         return self._connection.write(take_back)
+
+    def _prune_flows(self, age: float) -> None:
+        stop = stopwatch() + PRUNE_FOR
+        while stopwatch() < stop:
+            if not self._connection.write(lambda connection, now: flow_tables.prune(connection, now, age=age)):
+                return
 
     def _prune(self, what: str, age: float) -> None:
         def is_old(connection: sqlite3.Connection, now: Moment) -> bool:

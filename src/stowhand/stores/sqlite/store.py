@@ -28,15 +28,16 @@ from stowhand.stores.sqlite import (
     timetable,
     trouble,
 )
+from stowhand.stores.sqlite.flow_tables import SqliteFlowTables
 from stowhand.stores.sqlite.heart import SqliteHeart
+from stowhand.stores.sqlite.operations import Operations
 from stowhand.stores.sqlite.spool import Spool
-from stowhand.stores.sqlite.tables import Tables
 
 SYNCHRONOUS = ("FULL", "NORMAL")
 DEFAULTS = StoreOptions()
 
 
-class SqliteStore(Tables):
+class SqliteStore(Operations):
     """Jobs in one SQLite file, which may be the application's own. Any number of processes of one machine share it."""
 
     def __init__(self, path: str | Path, options: StoreOptions = DEFAULTS) -> None:
@@ -46,7 +47,7 @@ class SqliteStore(Tables):
             )
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
         super().__init__(path, options.synchronous, moment.clock(options.pinned))
-        self._history = options.history
+        self._history, self._failed_retention = options.history, options.failed_retention
         self.on_listening: Callable[[str, BaseException | None], None] | None = None
         """Never called: there is nothing to listen to."""
 
@@ -98,7 +99,7 @@ class SqliteStore(Tables):
 
     def heart(self) -> SqliteHeart:
         """A blocking connection of its own."""
-        return SqliteHeart(self._connect(), self._history)
+        return SqliteHeart(self._connect(), self._history, self._failed_retention)
 
     # -- enqueue ------------------------------------------------------------------------------------
 
@@ -154,6 +155,10 @@ class SqliteStore(Tables):
     async def counts(self) -> dict[State, int]:
         """By state."""
         return await self._read(lambda connection, _: inspector.counts(connection))
+
+    async def oldest_due(self) -> float:
+        """Seconds for which the job that is due longest has waited."""
+        return await self._read(inspector.oldest_due)
 
     async def retry(self, job_id: int) -> Answer:
         """Due now."""
@@ -231,6 +236,10 @@ class SqliteStore(Tables):
         raise ConfigurationError(
             f"{self.description}: this store lends no connections: open the file with sqlite3, or use PostgreSQL"
         )
+
+    def flow_tables(self) -> SqliteFlowTables:
+        """What flows keep in the file."""
+        return SqliteFlowTables(self._read, self._write, self._wake.ring, keeps=self._history is not None)
 
 
 def _claim(connection: sqlite3.Connection, now: moment.Moment, request: ClaimRequest) -> Sequence[Claim[Job]] | None:

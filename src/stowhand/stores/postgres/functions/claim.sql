@@ -66,6 +66,13 @@ begin
   if _after_id is null then
     _after_priority := -2147483648; _after_run_at := '-infinity'; _after_id := 0;
   end if;
+  if cardinality(_tasks) = 2 then
+    -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
+    perform from {schema}.live j
+      where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _tasks[2]
+      order by j.task, j.priority, j.run_at, j.id limit 1;
+    if not found then _task := _tasks[1]; end if;
+  end if;
   while _wanted > 0 loop
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
@@ -255,7 +262,8 @@ begin
   return _earliest;
 end $$;
 
--- The same of jobs in queues, free or not.
+-- The same of jobs in queues, free or not; but not in paused ones, of which the first hundred names are passed over: they
+-- will be said to be free.
 create or replace function {schema}.queued_due(_tasks text[], _at timestamptz) returns timestamptz
 language plpgsql stable as $$
 declare
@@ -268,6 +276,7 @@ begin
   for _ in 0..100 loop
     _name := {schema}.next_name(_name);
     if _name is null then return _earliest; end if;
+    continue when exists (select from {schema}.queues q where q.name = _name and q.paused_at is not null);
     _head := {schema}.queue_head(_name, _tasks, null, _at);
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
@@ -285,7 +294,7 @@ begin
   end loop;
   return least(_earliest,
     (select min(q.hint_run_at) from {schema}.queues q where q.hint_run_at is not null),
-    (select _at from {schema}.queues q where q.absorbed and q.holder_id is not null and exists (
+    (select _at from {schema}.queues q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
       select from {schema}.live j where j.queue = q.name and j.queue is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
 end $$;

@@ -28,7 +28,8 @@ begin
     select c.relname, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum) as columns
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
-      and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks')
+      and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
+        'flow_waits', 'workers')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -60,6 +61,12 @@ begin
       ('find_stalled', 'worker'),
       ('reset', 'worker'),
       ('maintain', 'worker'),
+      ('worker_seen', 'worker'),
+      ('worker_gone', 'worker'),
+      ('purge_history', 'worker admin'),
+      ('purge_failed', 'worker admin'),
+      ('pause_queue', 'admin'),
+      ('resume_queue', 'admin'),
       ('retry', 'admin'),
       ('cancel', 'admin'),
       ('remove', 'admin'),
@@ -75,7 +82,17 @@ begin
       ('cron_enter', 'worker'),
       ('cron_note', 'worker'),
       ('cron_known', 'worker reader admin'),
-      ('cron_ticks', 'worker reader admin')
+      ('cron_ticks', 'worker reader admin'),
+      ('flow_create', 'enqueuer worker admin'),
+      ('flow_delete', 'worker admin'),
+      ('flow_wake', 'worker'),
+      ('flow_spend', 'worker'),
+      ('flow_ids', 'worker reader admin'),
+      ('flow_exists', 'worker reader admin'),
+      ('flow_latest', 'worker reader admin'),
+      ('flow_tally', 'worker reader admin'),
+      ('flow_line', 'worker reader admin'),
+      ('flow_failed', 'worker reader admin')
     ) as g(function, roles)
       join (values ('enqueuer', {enqueuer_text}), ('worker', {worker_text}), ('reader', {reader_text}),
                    ('admin', {admin_text})) as r(role, name) on r.role = any(pg_catalog.string_to_array(g.roles, ' '))

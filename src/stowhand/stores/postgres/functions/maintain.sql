@@ -77,7 +77,10 @@ begin
   end loop;
 end $$;
 
-create or replace function {schema}.maintain(_retention double precision, _now timestamptz default null) returns void
+-- `_retention`: seconds that the history is kept. `_failed`: the same of failed jobs; NULL: until they are handled.
+create or replace function {schema}.maintain(
+  _retention double precision, _now timestamptz default null, _failed double precision default null
+) returns void
 language plpgsql {definer} {index_plans} set lock_timeout = '200ms' as $$
 declare
   _at timestamptz := {schema}.at(_now);
@@ -93,6 +96,9 @@ begin
       order by d.finished_at limit 50000 for update skip locked));
     perform {schema}.prune_queues(1000);
     perform {schema}.prune_ticks(_at);
+    perform {schema}.prune_flows(_at - coalesce(_retention, 0) * interval '1 second', _at, 20000);
+    if _failed is not null then perform {schema}.purge_failed(_failed, 20000, _now); end if;
+    delete from {schema}.workers w where w.seen_at < _at - interval '1 day';
     delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
   exception when lock_not_available then
     null;

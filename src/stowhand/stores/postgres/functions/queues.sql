@@ -1,5 +1,6 @@
 -- Named queues. The row in `queues` is the lock: it is taken before a job of the queue is chosen, and it is held until
--- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. To find the
+-- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. A paused queue
+-- is held too: by the pair (-1, the nil uuid), once no job of it runs (operate.sql). To find the
 -- next queue without walking millions of jobs behind busy ones:
 --   * every row that is written as waiting in a queue is a `scout`, in an index ordered as claims are;
 --   * a claim that passes many of them for nothing goes from name to name instead, if the names are few;

@@ -3,7 +3,7 @@
 -- stall the others, and two settlers must not wait for each other in a circle. Queue rows are locked after job rows,
 -- by name; claims wait for no lock at all, so nothing can close a circle.
 
--- Free the queues that these leases hold, and wake sleepers if one of them has a due job.
+-- Free the queues that these leases hold, and wake sleepers if one of them has a due job. A paused one goes to its pause.
 create or replace function {schema}.free_queues(_names text[], _ids bigint[], _tokens uuid[], _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -14,13 +14,16 @@ begin
   perform from {schema}.queues q where q.name = any(_names) order by q.name for update;
   -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
   with freed as (
-    update {schema}.queues q set holder_id = null, holder_token = null
+    update {schema}.queues q
+      set holder_id = case when q.paused_at is not null then -1 end,
+          holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
       where q.name = any(_names) and exists (
         select from unnest(_names, _ids, _tokens) as f(name, id, token)
         where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token)
-      returning q.name, q.absorbed
+      returning q.name, q.absorbed, q.paused_at
   )
-  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f;
+  select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f
+    where f.paused_at is null;
   if _absorbed is not null then
     foreach _name in array _absorbed loop
       perform {schema}.refresh_hint(_name, _at);

@@ -9,16 +9,18 @@ local function tell_parent(hash, quoted)
   end
   local key, field = line.parent.hashes .. id, 'children:' .. line.parent.queue .. ':open'
   local open = redis.pcall('HGET', key, field)
-  if type(open) ~= 'string' then
-    return -- it does not wait: gone, or about to count for itself
+  if type(open) ~= 'string' or count(open) == 0 then
+    return -- it does not wait: gone, or about to count for itself; or the sweep will count for it
   end
   if redis.call('HINCRBY', key, field, -1) > 0 then
     return
   end
   redis.call('HDEL', key, field)
   for _, base in ipairs(line.parent.bases) do
-    if redis.call('ZREM', base .. ':parked', id) == 1 then
-      redis.call('LPUSH', base .. ':waiting', id)
+    if redis.call('ZSCORE', base .. ':parked', id) then
+      if type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number' then
+        redis.call('ZREM', base .. ':parked', id) -- else the sweep tries it again
+      end
       return
     end
   end
@@ -36,16 +38,19 @@ local function fail(id, message, parent)
   end
 end
 
--- Its worker died. It is out of processing, and its lock is gone. Gives what it became; nil: its hash is gone.
+-- Its worker died. It is out of processing, and its lock is gone. Gives what it became; nil: its hash is gone, it had
+-- failed already (the original's workers say so first, and take it out of processing after that), or it has to stay.
 local function reset(id, base)
-  local row = fields_of(id, RESETS, 'parent')
-  if not row then
+  local row = fields_of(id, RESETS, 'parent', 'failed', 'failedQueue')
+  if not row or row[3] == 'true' and row[4] == cjson.encode(line.queue) then
     return nil
   end
   local resets = count(row[1])
   if resets < line.allowed_resets then
+    if not give_back(id, base, resets + 1) then
+      return nil
+    end
     redis.call('HSET', line.hashes .. id, RESETS, resets + 1)
-    give_back(id, base, resets + 1)
     return 'queued'
   end
   fail(id, cjson.encode(line.queue .. ' lock time exceeded'), row[2])

@@ -3,15 +3,21 @@ local line = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. line.queue, 'resets:' .. line.queue
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local SUSPECT = 2 -- a job reset this often runs apart
+local HOUR = 3600000 -- milliseconds
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- A value that may be anything, as a number.
+-- A value that may be anything, as a number from 0.
 local function count(text)
-  return tonumber(text or 0) or 0
+  return text and #text <= 9 and string.match(text, '^%d+$') and tonumber(text) or 0
+end
+
+-- The words of what a `pcall` has caught: a table, or of older servers a text.
+local function words_of(trouble)
+  return type(trouble) == 'table' and trouble.err or tostring(trouble)
 end
 
 local function is_ours(lock, token)
@@ -53,25 +59,38 @@ local function base_of(bases, priority)
   return bases[math.max(1, math.min(rank, #bases))]
 end
 
--- Take it out of processing. Gives where it was; nil when it was nowhere.
-local function leave(id, priority)
+-- Take it out of processing: once (quick), or with 0 however often it stands there. Gives where it was; nil when it was
+-- nowhere.
+local function leave(id, priority, times)
   local likely = base_of(line.bases, priority)
-  if redis.call('LREM', likely .. ':processing', 1, id) == 1 then
+  if redis.call('LREM', likely .. ':processing', times, id) > 0 then
     return likely
   end
   for _, base in ipairs(line.bases) do
-    if base ~= likely and redis.call('LREM', base .. ':processing', 1, id) == 1 then
+    if base ~= likely and redis.call('LREM', base .. ':processing', times, id) > 0 then
       return base
     end
   end
 end
 
--- To the front: it was there before the others.
+-- To the front: it was there before the others. False where that list takes nothing (it is something else): then it
+-- stays in processing, where the sweep finds it.
 local function give_back(id, base, resets)
-  if resets >= SUSPECT then
-    redis.call('LPUSH', line.root .. ':suspects', id)
-  else
-    redis.call('LPUSH', base .. ':waiting', id)
+  local list = resets >= SUSPECT and line.root .. ':suspects' or base .. ':waiting'
+  if type(redis.pcall('LPUSH', list, id)) == 'number' then
+    return true
+  end
+  redis.call('RPUSH', base .. ':processing', id)
+  return false
+end
+
+-- A job must not expire before it is ready, nor soon after.
+local function delay_until(ready, base, id, now)
+  local hash, delay = line.hashes .. id, ready - now
+  redis.call('ZADD', base .. ':delayed', string.format('%d', ready), id)
+  local left = redis.call('PTTL', hash)
+  if left >= 0 and left < delay + math.min(line.key_life, HOUR) then
+    redis.call('PEXPIRE', hash, string.format('%d', delay + line.key_life))
   end
 end
 
@@ -81,10 +100,10 @@ local function promote(base, now)
   if #ready == 0 then
     return
   end
-  redis.call('ZREM', base .. ':delayed', unpack(ready))
   local turned = {}
   for place = #ready, 1, -1 do
     turned[#turned + 1] = ready[place]
   end
-  redis.call('LPUSH', base .. ':waiting', unpack(turned))
+  redis.call('LPUSH', base .. ':waiting', unpack(turned)) -- first: where it is refused, they stay
+  redis.call('ZREM', base .. ':delayed', unpack(ready))
 end

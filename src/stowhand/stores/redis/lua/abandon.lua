@@ -7,9 +7,9 @@ for _, base in ipairs(line.bases) do
   for place = #ids, 1, -1 do
     if is_ours(locks[place], ARGV[2]) then
       local row = fields_of(ids[place], RESETS)
-      redis.call('LREM', base .. ':processing', 1, ids[place])
+      local stood = redis.call('LREM', base .. ':processing', 0, ids[place])
       redis.call('DEL', line.locks .. ids[place])
-      if row then
+      if row and stood > 0 then
         give_back(ids[place], base, count(row[1]))
       end
     end

@@ -58,45 +58,98 @@ local function is_held_back(id, base, value)
   if called <= limiter.reservoir then
     return false
   end
-  local before = redis.call('INCR', waiting) - 1
+  local before = math.max(redis.call('INCR', waiting) - 1, 0) -- the original counts below nothing
   local ready = (window + 1 + math.floor(before / limiter.reservoir)) * limiter.interval
   redis.call('PEXPIRE', waiting, ready - now + 2 * limiter.interval)
-  redis.call('ZADD', base .. ':delayed', ready, id)
+  delay_until(ready, base, id, now)
   redis.call(
     'HSET', line.hashes .. id, 'delay', 'true', 'delayReason', limiter.reason, 'delayReadyTimestamp', string.format('%d', ready)
   )
   return true
 end
 
-local mine = {}
+-- Under a lock, and at work? Then it stood in the queue twice, and one lock is for one of them. A lock alone is a
+-- leftover: the original's workers leave it after a failure.
+local function is_at_work(id)
+  if redis.call('EXISTS', line.locks .. id) == 1 then
+    for _, base in ipairs(line.bases) do
+      if redis.call('LPOS', base .. ':processing', id) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- Gives the row if it is taken; 'suspect' where it is to run apart; nil where it is a ghost (its hash was deleted, or
+-- has expired), stood there twice, or has to wait.
+local function take_one(rank, base, id)
+  local row, value = look(id)
+  if not row then
+    return nil
+  elseif not apart and count(value(RESETS)) >= SUSPECT then
+    return 'suspect'
+  elseif limiter and (is_at_work(id) or is_held_back(id, base, value)) then
+    return nil
+  end
+  local lock = line.locks .. id
+  if not redis.call('SET', lock, owner, 'PX', life, 'NX') then
+    if is_at_work(id) then
+      return nil
+    end
+    redis.call('SET', lock, owner, 'PX', life)
+  end
+  if value('delay') then
+    redis.call('HDEL', line.hashes .. id, 'delay', 'delayReason', 'delayReadyTimestamp')
+  end
+  row[#row + 1], row[#row + 2] = id, rank
+  return row
+end
+
+local mine, trouble = {}, nil
+local back = {} -- what could not be taken, for no reason of its own (a key of a wrong type, a missing permission)
+
+local function move(list, ids)
+  local sound, why = pcall(redis.call, 'RPUSH', list, unpack(ids))
+  if not sound then
+    trouble = why
+    for _, id in ipairs(ids) do
+      back[#back + 1] = id
+    end
+  end
+  return sound
+end
 
 local function take(rank, base, ids)
-  local taken, suspects = {}, {}
+  local taken, rows, suspects = {}, {}, {}
   for _, id in ipairs(ids) do
-    local row, value
+    local sound, row = true, nil
     if not mine[id] then
-      row, value = look(id)
+      sound, row = pcall(take_one, rank, base, id)
     end
-    if not row then
-      -- A ghost: its hash was deleted, or has expired. Or it stood there twice, and one lock is for one of them.
-    elseif not apart and count(value(RESETS)) >= SUSPECT then
+    if not sound then
+      back[#back + 1], trouble = id, row
+    elseif row == 'suspect' then
       suspects[#suspects + 1] = id
-    elseif not (limiter and is_held_back(id, base, value)) then
-      if value('delay') then
-        redis.call('HDEL', line.hashes .. id, 'delay', 'delayReason', 'delayReadyTimestamp')
-      end
-      redis.call('SET', line.locks .. id, owner, 'PX', life)
+    elseif row then
+      taken[#taken + 1], rows[#rows + 1] = id, row
       mine[id] = true
-      taken[#taken + 1] = id
-      row[#row + 1], row[#row + 2] = id, rank
-      reply[#reply + 1] = row
     end
-  end
-  if #taken > 0 then
-    redis.call('RPUSH', base .. ':processing', unpack(taken))
   end
   if #suspects > 0 then
-    redis.call('RPUSH', line.root .. ':suspects', unpack(suspects))
+    move(line.root .. ':suspects', suspects)
+  end
+  if #taken == 0 then
+    return
+  end
+  if not move(base .. ':processing', taken) then
+    for _, id in ipairs(taken) do
+      redis.call('DEL', line.locks .. id)
+    end
+    return
+  end
+  for _, row in ipairs(rows) do
+    reply[#reply + 1] = row
   end
 end
 
@@ -108,27 +161,48 @@ local function next_ids(list)
   return ids
 end
 
-if apart then
-  local ids = next_ids(line.root .. ':suspects')
+local function serve_suspects(list)
+  local ids = next_ids(list)
   while ids do
     for _, id in ipairs(ids) do
       local priority = line.ranked and redis.pcall('HGET', line.hashes .. id, 'priority')
       local base = base_of(line.bases, type(priority) == 'string' and priority or 1)
       take(1, base, { id })
     end
-    ids = next_ids(line.root .. ':suspects')
-  end
-else
-  for rank, base in ipairs(line.bases) do
-    promote(base, now)
-    local ids = next_ids(base .. ':waiting')
-    while ids do
-      take(rank, base, ids)
-      ids = next_ids(base .. ':waiting')
-    end
+    ids = next_ids(list)
   end
 end
-if looked >= MOST and #reply - 2 < limit then
+
+local function serve_rank(list, rank, base)
+  promote(base, now)
+  local ids = next_ids(list)
+  while ids do
+    take(rank, base, ids)
+    ids = next_ids(list)
+  end
+end
+
+-- What is wrong with one list, or one job, keeps nobody from the others.
+local function serve(how, list, ...)
+  local sound, why = pcall(how, list, ...)
+  trouble = sound and trouble or why
+  for place = #back, 1, -1 do
+    redis.call('LPUSH', list, back[place])
+  end
+  back = {}
+end
+
+if apart then
+  serve(serve_suspects, line.root .. ':suspects')
+else
+  for rank, base in ipairs(line.bases) do
+    serve(serve_rank, base .. ':waiting', rank, base)
+  end
+end
+if trouble and #reply == 2 then
+  return { err = words_of(trouble) }
+end
+if looked >= MOST and #reply - 2 < limit and not trouble then
   reply[2] = 1
 end
 return reply

@@ -1,12 +1,11 @@
 -- Forget a job, its children and its lookups. What waits is left as a ghost, which workers pass over; what runs finds
--- nothing to write to. KEYS: its hash. ARGV: the job as JSON:
---   id        as it stands in lists
+-- nothing to write to. KEYS: its hash. ARGV: the job as JSON, and its id as it stands in lists (any bytes):
 --   lookups   lists that it can be found in
 --   lines     where it may lie: the queues' addresses
 --   parents   names of the queues that it may have children of
 --   children  the queues of children, each with what its hashes begin with (named) and what is left out of ids (hashes)
 -- Gives 1, or 0 where there was none.
-local job = cjson.decode(ARGV[1])
+local job, id = cjson.decode(ARGV[1]), ARGV[2]
 
 local function text_of(value)
   local sound, plain = pcall(cjson.decode, value or '')
@@ -64,10 +63,10 @@ for _, queue in ipairs(job.parents) do
   end
 end
 for _, line in ipairs(job.lines) do
-  take_out(line, job.id, KEYS[1])
+  take_out(line, id, KEYS[1])
 end
 for _, list in ipairs(job.lookups) do
-  redis.call('LREM', list, 0, job.id)
+  redis.pcall('LREM', list, 0, id) -- whatever else may have its name
 end
 redis.call('DEL', KEYS[1])
 return 1

@@ -16,7 +16,7 @@ if ARGV[2] == 'lease' then
   local id = ARGV[3]
   if is_ours(redis.call('GET', line.locks .. id), ARGV[4]) then
     local row = fields_of(id, 'priority')
-    local base = leave(id, row and row[1])
+    local base = leave(id, row and row[1], 0)
     if base then
       take_back(base, id)
     end
@@ -28,8 +28,9 @@ else
     local locks = locks_of(ids)
     for place = #ids, 1, -1 do
       if locks[place] and string.match(locks[place], '^(.*):[^:]*$') == ARGV[3] then
-        redis.call('LREM', base .. ':processing', 1, ids[place])
-        take_back(base, ids[place])
+        if redis.call('LREM', base .. ':processing', 0, ids[place]) > 0 then
+          take_back(base, ids[place])
+        end
       end
     end
   end

@@ -1,6 +1,6 @@
 -- Put a failed job back into the queue in which it failed, as if it had just come there.
--- KEYS: its hash. ARGV: the job as JSON:
---   id, failed, failed_queue   as they were read; it must not have changed since
+-- KEYS: its hash. ARGV: the job as JSON, and its id as it stands in lists (any bytes):
+--   failed, failed_queue       as they were read; it must not have changed since
 --   queue, waiting             the queue's name, and the list to be put into
 --   life                       milliseconds that it is kept from now on
 --   kept                       keys that live as long: its lookups, its children
@@ -11,7 +11,7 @@ local row = redis.call('HMGET', KEYS[1], 'failed', 'failedQueue')
 if row[1] ~= job.failed or row[2] ~= job.failed_queue then
   return 'changed'
 end
-local parent = job.parent
+local parent, waits = job.parent, false
 if parent then
   if redis.call('EXISTS', parent.hash) == 0 then
     return 'orphan'
@@ -19,15 +19,17 @@ if parent then
     return 'gathered'
   elseif redis.call('EXISTS', parent.lock) == 1 then
     return 'gathering'
-  elseif redis.call('HEXISTS', parent.hash, parent.open) == 1 then
-    redis.call('HINCRBY', parent.hash, parent.open, 1)
   end
+  waits = redis.call('HEXISTS', parent.hash, parent.open) == 1
+end
+redis.call('RPUSH', job.waiting, ARGV[2]) -- first: what may be refused must not leave it half done
+if waits then
+  redis.call('HINCRBY', parent.hash, parent.open, 1)
 end
 redis.call(
   'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled',
   'retries:' .. job.queue, 'resets:' .. job.queue
 )
-redis.call('RPUSH', job.waiting, job.id)
 redis.call('PEXPIRE', KEYS[1], job.life)
 for _, key in ipairs(job.kept) do
   redis.call('PEXPIRE', key, job.life)

@@ -33,13 +33,13 @@ local function put(key, fields)
   end
 end
 
-local pushes, lists = {}, {}
-local function push(list, id)
+local pushes, lists = {}, {} -- places of entries, by the list that their ids go to
+local function push(list, index)
   if not pushes[list] then
     pushes[list] = {}
     lists[#lists + 1] = list
   end
-  table.insert(pushes[list], id)
+  table.insert(pushes[list], index)
 end
 
 local function change_for(flow)
@@ -52,22 +52,23 @@ end
 
 local outcomes = {}
 
-function outcomes.complete(id, entry, hash, base, row)
+function outcomes.complete(index, entry, hash, base, row)
   put(hash, entry[5])
   local target = targets[entry[4]]
   if target then
-    local before = tonumber(row[2] or 1) or 1
+    local before = line.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
     local after = math.max(1, math.min(before + change_for(row[3]), #target))
-    if after ~= before then
+    if line.ranked and after ~= before then
       redis.call('HSET', hash, 'priority', after)
     end
-    push(target[after] .. ':waiting', id)
+    push(target[after] .. ':waiting', index)
   elseif line.parent then
     tell_parent(hash, row[4])
   end
 end
 
-function outcomes.park(id, entry, hash, base)
+function outcomes.park(index, entry, hash, base)
+  local id = ids[index]
   put(hash, entry[4])
   for _, child in ipairs(entry[5]) do
     local child_id, key, list, fields = unpack(child)
@@ -75,7 +76,7 @@ function outcomes.park(id, entry, hash, base)
       put(key, fields)
       redis.call('HSET', key, 'parent', cjson.encode(id))
       redis.call('PEXPIRE', key, line.key_life)
-      push(list, child_id)
+      redis.call('RPUSH', list, child_id)
     end
   end
   local open = open_children(hash)
@@ -86,55 +87,68 @@ function outcomes.park(id, entry, hash, base)
   end
 end
 
-function outcomes.error(id, entry, hash, base)
-  local delay = entry[4]
-  redis.call('HINCRBY', hash, RETRIES, 1)
+function outcomes.error(index, entry, hash, base, row)
+  local id, delay = ids[index], entry[4]
+  redis.call('HSET', hash, RETRIES, count(row[5]) + 1)
   if delay > 0 then
-    redis.call('ZADD', base .. ':delayed', now + delay, id)
+    delay_until(now + delay, base, id, now)
   else
     redis.call('LPUSH', base .. ':waiting', id)
   end
 end
 
-function outcomes.snooze(id, entry, hash, base)
-  local delay, reason = entry[4], entry[5]
+function outcomes.snooze(index, entry, hash, base)
+  local id, delay, reason = ids[index], entry[4], entry[5]
   if delay <= 0 then
-    push(base .. ':waiting', id)
+    push(base .. ':waiting', index)
     return
   end
-  local ready = string.format('%d', now + delay)
-  redis.call('ZADD', base .. ':delayed', ready, id)
-  redis.call('HSET', hash, 'delay', 'true', 'delayReason', reason, 'delayReadyTimestamp', ready)
+  local ready = now + delay
+  delay_until(ready, base, id, now)
+  redis.call(
+    'HSET', hash, 'delay', 'true', 'delayReason', reason, 'delayReadyTimestamp', string.format('%d', ready)
+  )
 end
 
-function outcomes.fail(id, entry, hash, base, row)
-  fail(id, entry[4], row[4])
+function outcomes.fail(index, entry, hash, base, row)
+  fail(ids[index], entry[4], row[4])
 end
 
-function outcomes.cancel(id, entry, hash, base, row)
+function outcomes.cancel(index, entry, hash, base, row)
   redis.call('HSET', hash, 'canceled', 'true')
-  fail(id, entry[4], row[4])
+  fail(ids[index], entry[4], row[4])
 end
 
-local known, freed = {}, {}
+local known, freed, left = {}, {}, {}
+
+-- What cannot be written fails that job, and no other. Where that is refused too, it stays in processing under its lock.
+local function give_up(index, trouble)
+  local id, from = ids[index], left[index]
+  if pcall(fail, id, cjson.encode('its end could not be written: ' .. words_of(trouble)), from.parent) then
+    return
+  end
+  redis.call('RPUSH', from.base .. ':processing', id)
+  known[index] = 'L'
+end
+
 for index, entry in ipairs(entries) do
   local id = entry[1]
   known[index] = 'L'
   if is_ours(locks[index], entry[2]) then
-    local row = fields_of(id, RESETS, 'priority', 'flowName', 'parent', 'createdAtTimestamp', 'correlationId')
-    local base = leave(id, row and row[2])
-    if base or not row then
-      freed[#freed + 1] = line.locks .. id
-    end
+    local row = fields_of(id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId')
+    local base = leave(id, row and row[2], 1)
     if base and row then
       local hash = line.hashes .. id
-      outcomes[entry[3]](id, entry, hash, base, row)
-      if row[1] then
+      known[index], left[index] = 'S', { base = base, parent = row[4] }
+      local sound, trouble = pcall(outcomes[entry[3]], index, entry, hash, base, row)
+      if not sound then
+        give_up(index, trouble)
+      elseif row[1] then
         redis.call('HDEL', hash, RESETS)
       end
-      known[index] = 'S'
     elseif not row then
       known[index] = 'G'
+      freed[#freed + 1] = line.locks .. id
     end
   elseif redis.call('EXISTS', line.hashes .. id) == 0 then
     known[index] = 'G'
@@ -142,7 +156,19 @@ for index, entry in ipairs(entries) do
 end
 for _, list in ipairs(lists) do
   for from = 1, #pushes[list], CHUNK do
-    redis.call('RPUSH', list, unpack(pushes[list], from, math.min(from + CHUNK - 1, #pushes[list])))
+    local going = {}
+    for place = from, math.min(from + CHUNK - 1, #pushes[list]) do
+      going[#going + 1] = ids[pushes[list][place]]
+    end
+    local sound, trouble = pcall(redis.call, 'RPUSH', list, unpack(going))
+    for place = from, sound and 0 or from + #going - 1 do
+      give_up(pushes[list][place], trouble)
+    end
+  end
+end
+for index, mark in ipairs(known) do
+  if mark == 'S' then
+    freed[#freed + 1] = line.locks .. ids[index]
   end
 end
 for from = 1, #freed, CHUNK do

@@ -15,7 +15,7 @@ if ARGV[3] ~= 'now' and not redis.call('SET', line.root .. ':swept', '1', 'PX', 
 end
 
 local function act(base, id)
-  if redis.call('LREM', base .. ':processing', 1, id) == 1 then
+  if redis.call('LREM', base .. ':processing', 0, id) > 0 then -- however often it stood there
     local state = reset(id, base)
     if state then
       reply[#reply + 1], reply[#reply + 2] = id, state
@@ -74,7 +74,7 @@ local function look_at_parents(base)
   local budget = CHILDREN
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', base .. ':parked', '-inf', now, 'LIMIT', 0, 100)) do
     local hash = line.hashes .. id
-    if redis.call('EXISTS', hash) == 0 then
+    if redis.call('TYPE', hash).ok ~= 'hash' then
       redis.call('ZREM', base .. ':parked', id)
     elseif budget > 0 then
       local open, children = open_children(hash)
@@ -82,17 +82,23 @@ local function look_at_parents(base)
       if open > 0 then
         park(id, base, open, now)
       else
+        redis.call('LPUSH', base .. ':waiting', id) -- first: where it is refused, it stays
         redis.call('ZREM', base .. ':parked', id)
         redis.call('HDEL', hash, 'children:' .. line.queue .. ':open')
-        redis.call('LPUSH', base .. ':waiting', id)
       end
     end
   end
 end
 
+-- What is wrong with one key keeps nobody from the others.
+local trouble
 for _, base in ipairs(line.bases) do
-  promote(base, now)
-  look_at_processing(base)
-  look_at_parents(base)
+  for _, look in ipairs({ promote, look_at_processing, look_at_parents }) do
+    local sound, why = pcall(look, base, now)
+    trouble = sound and trouble or why
+  end
+end
+if trouble and #reply == 1 then
+  return { err = words_of(trouble) }
 end
 return reply

@@ -35,7 +35,7 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
     AND (queue IS NULL OR NOT EXISTS (
         SELECT 1 FROM stowhand_jobs AS running WHERE running.queue = job.queue AND running.state = 'processing'
-    ))
+    ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.queue = job.queue))
 ORDER BY priority, run_at, id
 
 -- name: take
@@ -84,15 +84,16 @@ WHERE queue = :queue AND task = :task
 DELETE FROM stowhand_heads WHERE queue = :queue AND task = :task
 
 -- name: first_head
--- When the first head is or may become due: exact, but for those marked with the floor.
+-- When the first head is or may become due: exact, but for those marked with the floor. A resumed queue will be heard of.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
-WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000)
+WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND queue NOT IN (SELECT queue FROM stowhand_paused)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 
 -- name: unknown_heads
 -- The floor says: something changed, look yourself. At rest those are the heads of busy queues.
 SELECT queue, task FROM stowhand_heads
-WHERE recheck_at = -62135596800000000 AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+WHERE recheck_at = -62135596800000000 AND queue NOT IN (SELECT queue FROM stowhand_paused)
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 
 -- name: first_suspect
 SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect

@@ -31,6 +31,21 @@ DELETE FROM stowhand_history WHERE id IN (
     WHERE finished_at < :before ORDER BY finished_at LIMIT :limit
 )
 
+-- name: is_failed_old
+SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' AND finished_at < :before LIMIT 1
+
+-- name: prune_failed
+DELETE FROM stowhand_jobs WHERE id IN (
+    SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
+    WHERE state = 'failed' AND finished_at < :before ORDER BY finished_at LIMIT :limit
+)
+
+-- name: is_workers_old
+SELECT 1 FROM stowhand_workers WHERE seen_at < :before LIMIT 1
+
+-- name: prune_workers
+DELETE FROM stowhand_workers WHERE seen_at < :before
+
 -- name: is_abandoned_old
 SELECT 1 FROM stowhand_abandoned WHERE abandoned_at < :before LIMIT 1
 

@@ -1,0 +1,65 @@
+"""``stowhand health``: ask a worker on this machine how it is; for probes that run a command."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from typing import Any
+
+import click
+
+from stowhand.cli.options import http_option, settings_of
+from stowhand.errors import ConfigurationError
+from stowhand.observe.safe_text import escape, shorten
+from stowhand.service.exit_codes import FAILURE, OK
+from stowhand.service.setting_values import LOOPBACK, split_address
+
+PATIENCE = 2.0
+"""Seconds for all of it."""
+LONGEST = 65_536
+"""Bytes of an answer that are read."""
+WIDTH = 500
+EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}
+
+
+@click.command()
+@http_option
+@click.option("--ready", is_flag=True, help="Ask whether it can work now (/readyz), instead of whether it lives.")
+def command(ready: bool, **typed: Any) -> int:
+    """Ask a running worker whether it is alive, or ready: exit code 0 or 1, and one line that says why.
+
+    The worker is the one that was started with the same --http, or STOWHAND_HTTP.
+    """
+    address = settings_of(typed).http
+    if address is None:
+        raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as the worker was given")
+    well, why = asked(address, "/readyz" if ready else "/healthz")
+    click.echo(why)
+    return OK if well else FAILURE
+
+
+def asked(address: str, path: str) -> tuple[bool, str]:
+    """Is it well, and why; in bounded time, however slowly the answer trickles."""
+    found: list[tuple[bool, str]] = []
+    asking = threading.Thread(target=lambda: found.append(_ask(address, path)), daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return found[0] if found else (False, f"no answer from {address} within {PATIENCE:g} s")
+
+
+def _ask(address: str, path: str) -> tuple[bool, str]:
+    host, port = split_address(address)
+    connection = http.client.HTTPConnection(EVERYWHERE.get(host, host), port, timeout=2 * PATIENCE)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        said = json.loads(answer.read(LONGEST))
+        words = [said["status"], *said["reasons"]]
+        return answer.status == 200, shorten(escape(": ".join([words[0], "; ".join(words[1:])]).rstrip(": ")), WIDTH)
+    except OSError as error:
+        return False, f"nobody answers at {address}: {error.strerror or error}"
+    except (http.client.HTTPException, ValueError, KeyError, TypeError):
+        return False, f"what answers at {address} is no worker"
+    finally:
+        connection.close()

@@ -1,0 +1,161 @@
+"""``stowhand jobs explain``, ``purge``, and ``retry --failed``: questions about one job, and acts on all of a kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from stowhand.cli.job_views import answer_json, answer_line
+from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.session import with_store
+from stowhand.job import State
+from stowhand.observe.safe_text import escape
+from stowhand.operating import Ages, Explanation
+from stowhand.queue_store import Done, JobFilter, QueueStore
+from stowhand.service.durations import parse_duration
+from stowhand.service.exit_codes import FAILURE, OK
+from stowhand.service.settings import StoreSettings
+
+PAGE = 10_000
+"""Jobs that are looked at in one call."""
+
+json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+
+
+def _read_age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    del ctx, param
+    try:
+        return None if value is None else parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def age_option(name: str, words: str) -> Callable[[Any], Any]:
+    """An option that takes a duration."""
+    return click.option(name, callback=_read_age, metavar="DURATION", help=words)
+
+
+@click.command("explain")
+@click.argument("job_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@json_option
+@store_options
+def explain_job(job_id: int, as_json: bool, **typed: Any) -> int:
+    """Say why a job is not running: every reason, the most important first, and what to do about it."""
+    found = with_store(settings_of(typed).store, lambda store: store.explain(job_id))
+    if found is None:
+        click.echo(f"error: there is no job {job_id}", err=True)
+        return FAILURE
+    if as_json:
+        for reason in found.reasons:
+            click.echo(json.dumps({"id": job_id} | msgspec.structs.asdict(reason)))
+    else:
+        click.echo("\n".join(_lines(found)))
+    return OK
+
+
+def _lines(found: Explanation) -> list[str]:
+    lines = [f"{found.job.id} ({escape(found.job.task)}) is {found.job.state.value}:"]
+    for reason in found.reasons:
+        lines.append(f"  {escape(reason.what)}")
+        if reason.todo:
+            lines.append(f"    -> {escape(reason.todo)}")
+    return lines
+
+
+@click.command("purge")
+@age_option("--completed", "Completed jobs that ended longer ago than this (14d).")
+@age_option("--failed", "Failed jobs that ended longer ago than this.")
+@age_option("--canceled", "Canceled jobs that ended longer ago than this.")
+@click.option("--dry-run", is_flag=True, help="Delete nothing: only count.")
+@json_option
+@store_options
+def purge_jobs(
+    completed: float | None, failed: float | None, canceled: float | None, dry_run: bool, as_json: bool, **typed: Any
+) -> None:
+    """Delete finished jobs by their age. Those of a state whose age is not given stay.
+
+    It works page by page, beside workers; interrupted, it is simply run again. Workers prune by themselves what
+    --history and --failed-retention say; and the task jobs:purge_completed, which every worker has, does this by cron.
+    """
+    if completed is None and failed is None and canceled is None:
+        raise click.UsageError("say which jobs: --completed, --failed or --canceled, each with an age (14d)")
+    ages = Ages(completed=completed, failed=failed, canceled=canceled)
+    purged = with_store(settings_of(typed).store, lambda store: store.purge(ages, dry_run=dry_run))
+    counts = {name: getattr(purged, name) for name in ages.__struct_fields__ if getattr(ages, name) is not None}
+    if as_json:
+        click.echo(json.dumps({"dry_run": dry_run} | counts))
+    else:
+        said = ", ".join(f"{number} {name}" for name, number in counts.items())
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which failed jobs are meant."""
+
+    task: str | None = None
+    queue: str | None = None
+    older_than: float | None = None
+    """Seconds since they failed."""
+
+    def say(self) -> str:
+        """For a question."""
+        task = f" of task {escape(self.task)}" if self.task is not None else ""
+        return task + (f" in queue {escape(self.queue)}" if self.queue is not None else "")
+
+
+def retry_failed(store: StoreSettings, wanted: Wanted, *, yes: bool, as_json: bool) -> int:
+    """Count them, ask, and retry them one by one; a line for each that was not."""
+    job_ids = with_store(store, lambda store: _find(store, wanted))
+    if not job_ids:
+        click.echo("No failed jobs.", err=True)
+        return OK
+    if not yes and not _agreed(f"Retry {len(job_ids)} failed job{'' if len(job_ids) == 1 else 's'}{wanted.say()}?"):
+        click.echo("Nothing was retried.", err=True)
+        return FAILURE
+    return with_store(store, lambda store: _retry(store, job_ids, as_json=as_json))
+
+
+async def _find(store: QueueStore, wanted: Wanted) -> list[int]:
+    before: datetime | None = None
+    if wanted.older_than is not None:
+        before = await store.now() - timedelta(seconds=wanted.older_than)
+    found: list[int] = []
+    after = 0
+    while True:
+        asked = JobFilter(states=(State.FAILED,), task=wanted.task, queue=wanted.queue, after=after, limit=PAGE)
+        jobs = await store.list(asked)
+        found += [job.id for job in jobs if before is None or (job.finished_at or before) < before]
+        if len(jobs) < PAGE:
+            return found
+        after = jobs[-1].id
+
+
+def _agreed(question: str) -> bool:
+    """Outside of any session: nobody's connection waits for a person."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo("", err=True)
+        return False
+
+
+async def _retry(store: QueueStore, job_ids: Sequence[int], *, as_json: bool) -> int:
+    done, code = 0, OK
+    for job_id in job_ids:
+        answer = await store.retry(job_id)
+        if answer.done is Done.DONE:
+            done += 1
+        else:
+            code = FAILURE
+        if as_json:
+            click.echo(answer_json(answer))
+        elif answer.done is not Done.DONE:
+            click.echo(answer_line(answer))
+    if not as_json:
+        click.echo(f"Retried: {done}")
+    return code

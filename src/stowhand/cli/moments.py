@@ -1,0 +1,23 @@
+"""Moments and spans of time, for people and for programs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def say(moment: datetime | None) -> str:
+    """``2030-01-31 09:00:00Z``, or ``-``."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def iso(moment: datetime | None) -> str | None:
+    """For JSON, in UTC."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def say_span(seconds: float) -> str:
+    """``0s``, ``45s``, ``3m 20s``, ``2h 5m``, ``3d 4h``: two units at most."""
+    whole = int(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    first = next((at for at, (number, _) in enumerate(parts) if number), 3)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"

@@ -1,0 +1,112 @@
+"""All metrics of a worker as text: of one process, or of several that write theirs into one folder.
+
+Prometheus' own multiprocess mode does the latter; it must be chosen (``multiprocess``) before the client is imported.
+What a process has counted is kept when it has died; what it was doing is not.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from stowhand.clock import sleep_blocking
+from stowhand.observe.prometheus import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    MmapedDict,
+    MultiProcessCollector,
+    generate_latest,
+    mark_process_dead,
+)
+from stowhand.observe.queue_metrics import Figures, QueueMetrics
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+SUMS = ("counter", "histogram", "summary")
+"""Files whose numbers add up, and must never become less."""
+LOOKS = 5
+THE_DEAD = 0
+"""No process has this number: the sums of those that have died are kept under it."""
+
+
+class Exposition:
+    """``folder``: where the processes write; ``None``: this one is the only one. Its methods from any thread."""
+
+    def __init__(self, ask: Callable[[], Figures | None], folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._registry = REGISTRY
+        if folder is not None:
+            self._registry = CollectorRegistry()
+            MultiProcessCollector(self._registry, path=str(folder))
+        QueueMetrics(ask, self._registry)
+
+    def text(self) -> bytes:
+        """As Prometheus reads it."""
+        with self._lock:
+            self._bury_the_dead()
+            for _ in range(LOOKS - 1):
+                with suppress(ValueError, RuntimeError, OSError, struct.error):
+                    return generate_latest(self._registry)
+                sleep_blocking(0.05)  # a process is just making its file
+            return generate_latest(self._registry)
+
+    def bury(self, pid: int) -> None:
+        """This process has died: keep its sums, in one place however many die, and forget what it was doing."""
+        with self._lock:
+            self._bury(pid)
+
+    def _bury_the_dead(self) -> None:
+        if self._folder is None:
+            return
+        for pid in {_pid_of(file) for file in self._folder.glob("*.db")} - {THE_DEAD}:
+            if not _lives(pid):
+                self._bury(pid)
+
+    def _bury(self, pid: int) -> None:
+        if self._folder is None:
+            return
+        mark_process_dead(pid, str(self._folder))
+        for kind in SUMS:
+            file = self._folder / f"{kind}_{pid}.db"
+            if file.exists():
+                if file.stat().st_size:  # it may have died while it made it
+                    _add(file, self._folder / f"{kind}_{THE_DEAD}.db")
+                file.unlink()
+
+
+def _add(file: Path, to: Path) -> None:
+    """Add the numbers of one file to those of another."""
+    with _opened(to) as sums:
+        for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
+            before, _ = sums.read_value(key)
+            sums.write_value(key, before + value, 0.0)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    opened = MmapedDict(str(file))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _pid_of(file: Path) -> int:
+    """``gauge_livesum_77.db`` is of process 77."""
+    number = file.stem.rpartition("_")[2]
+    return int(number) if number.isdigit() else THE_DEAD
+
+
+def _lives(pid: int) -> bool:
+    with suppress(PermissionError):  # somebody else's: its number was given away again
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True

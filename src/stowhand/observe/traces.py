@@ -1,0 +1,107 @@
+"""Spans of OpenTelemetry (extra ``otel``): one for each enqueue, one for each attempt, linked across processes.
+
+    app = App("postgresql:///shop", traces=Traces())      # or: stowhand worker --otel
+    worker = Worker(store, handler, events=Traces().of(Events()))
+
+    enqueue <task>   PRODUCER, within whatever span is current; its context travels among the job's flags (carried.py)
+    run <task>       CONSUMER, a trace of its own that is linked to the enqueueing span, or, with ``parent``, within it
+
+Where no SDK is set up OpenTelemetry's own no-op provider makes the spans, and nothing travels.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown, WorkerStopped
+from stowhand.lifecycle import Ended
+from stowhand.observe.safe_text import scrub, shorten, telling_line
+from stowhand.store import JobId
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from stowhand.observe.attempt_span import AttemptSpan
+
+S = TypeVar("S")
+NEEDED = "traces need opentelemetry-api: pip install 'stowhand[otel]'"
+STATUS_WIDTH = 500
+"""Characters of a span's status."""
+FLUSH = 1000
+"""Milliseconds that a process which ends itself without a word gives its last spans."""
+_FAILED = (Ended.RETRY, Ended.FAILED, Ended.POISON)
+
+
+class Traces:
+    """Makes spans. ``provider``: instead of the global one. ``parent``: an attempt is a child of the enqueueing span.
+
+    Raises ConfigurationError where the extra ``otel`` is not installed.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None, *, parent: bool = False) -> None:
+        try:
+            from opentelemetry import trace
+
+            from stowhand.observe.attempt_span import AttemptSpan
+            from stowhand.observe.traced_store import TracedStore
+        except ImportError as error:
+            raise ConfigurationError(NEEDED) from error
+        self._provider = trace.get_tracer_provider if provider is None else lambda: provider
+        """The global one may be set up later."""
+        self._parent = parent
+        self._tracer = trace.get_tracer("stowhand", version("stowhand"), provider)
+        self._new_span, self._new_store = AttemptSpan, TracedStore
+        self._ended_spans: dict[tuple[str, JobId], AttemptSpan] = {}
+        """Their handlers have ended; what became of them is not recorded yet."""
+
+    def of(self, events: Events) -> Events:
+        """Trace the attempts of the workers that are made with these events from now on. Gives the events."""
+        if events.around != self._around:
+            events.around = self._around
+            events.on(JobEnded, self._job_ended)
+            events.on(JobLost, lambda event: self._finish(event.worker, event.job_id, "lost", event.why))
+            events.on(JobUnknown, lambda event: self._finish(event.worker, event.job_id, "unknown"))
+            events.on(JobsReturned, self._returned)
+            events.on(WorkerStopped, self._stopped)
+        return events
+
+    def store(self, store: S) -> S:
+        """The same store; what is enqueued through it is traced."""
+        return store if isinstance(store, self._new_store) else cast("S", self._new_store(store, self._tracer))
+
+    def flush(self) -> None:
+        """Hand over what has ended, within a second: said by a process that is about to end without a word."""
+        flush = getattr(self._provider(), "force_flush", None)
+        if flush is not None:
+            with suppress(Exception):
+                flush(FLUSH)
+
+    def _around(self, attempt: Any, worker: str) -> AttemptSpan:
+        return self._new_span(self._tracer, self._parent, attempt, worker, self._keep)
+
+    def _keep(self, span: AttemptSpan) -> None:
+        """Its handler has ended: how, is told later, or never."""
+        self._finish(span.worker, span.job_id, "unknown")  # an attempt before it, of which nothing was heard
+        self._ended_spans[span.worker, span.job_id] = span
+
+    def _job_ended(self, event: JobEnded) -> None:
+        error = event.error if event.ended in _FAILED else None
+        self._finish(event.worker, event.job_id, event.ended.value, error)
+
+    def _returned(self, event: JobsReturned) -> None:
+        for job_id in event.job_ids:
+            self._finish(event.worker, job_id, "returned")
+
+    def _stopped(self, event: WorkerStopped) -> None:
+        for worker, job_id in list(self._ended_spans):
+            if worker == event.worker:
+                self._finish(worker, job_id, "unknown")
+
+    def _finish(self, worker: str, job_id: JobId, outcome: str, error: str | None = None) -> None:
+        span = self._ended_spans.pop((worker, job_id), None)
+        if span is not None:
+            safe = None if error is None else scrub(error)
+            span.end(outcome, safe, None if safe is None else shorten(telling_line(safe), STATUS_WIDTH))

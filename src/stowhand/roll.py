@@ -1,0 +1,60 @@
+"""A worker's entry in the roll: for people, who ask who works. Nothing else depends on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+
+from stowhand.operating import SEEN_EVERY, Roll, WorkerCard
+from stowhand.options import WorkerOptions
+from stowhand.store import Heart
+
+
+class Enrollment:
+    """Used by the heart's thread. With a store that keeps no roll it does nothing."""
+
+    def __init__(self, heart: Heart, worker: str, options: WorkerOptions) -> None:
+        self._roll = heart if isinstance(heart, Roll) else None
+        self._worker, self._options = worker, options
+        self.says: Callable[[], tuple[tuple[str, ...] | None, bool]] = lambda: (options.tasks, False)
+        """The tasks that it claims just now, and whether it is stopping."""
+        self.leaving = False
+        """It is to be taken out, and has not been yet."""
+        self._written = float("-inf")
+        self._said: WorkerCard | None = None
+
+    def tick(self, now: float) -> None:
+        """Write what is due: a new entry, one that is getting old or has changed, the goodbye.
+
+        What could not be written is not tried again at once: the next entry, or the store's maintenance, mends it.
+        """
+        if self._roll is None:
+            self.leaving = False
+        elif self.leaving:
+            try:
+                self._roll.worker_gone(self._worker)
+            finally:
+                self._roll, self.leaving = None, False
+        elif now - self._written >= SEEN_EVERY or self._card() != self._said:
+            self._written, self._said = now, self._card()
+            self._roll.worker_seen(self._said)
+
+    def _card(self) -> WorkerCard:
+        tasks, stopping = self.says()
+        return WorkerCard(
+            name=self._worker,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=_version(),
+            tasks=tasks,
+            concurrency=self._options.concurrency,
+            stopping=stopping,
+        )
+
+
+@cache
+def _version() -> str:
+    return metadata.version("stowhand")

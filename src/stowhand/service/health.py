@@ -1,0 +1,87 @@
+"""What is well and what is not: ages of loops against their bounds, processes against what they last said. Pure.
+
+A loop that waits is well, and so is one whose store is away: it tries again. Not well is what has not moved for longer
+than any call or handler may take; starting the process anew is then the only help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stowhand.service.settings import WorkerSettings
+
+PATIENCE = 60.0
+"""Seconds that a call to the store may take, at least: drivers give up before."""
+SHORTEST = 3.0
+"""Seconds that a handler may block the loop, however short the leases."""
+LONGEST_POLL = 10.0
+CRON_PATIENCE = 600.0
+"""Seconds: what was missed in a year may have to be made up for."""
+STARTING = 60.0
+"""Seconds that a process may take to say something."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process says of its worker. Moments are of the machine's monotonic clock."""
+
+    at: float
+    ages: dict[str, float]
+    """Seconds, by loop."""
+    heard: float | None
+    """When the store last answered; ``None``: never yet."""
+    claimed: bool
+    """A claim has been answered: it works."""
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A child of the supervisor. ``since``: seconds since it was started; ``report``: the last, if there is one."""
+
+    name: str
+    since: float
+    report: Report | None
+
+
+def bounds(settings: WorkerSettings) -> dict[str, float]:
+    """By loop: the age in seconds above which it is not alive."""
+    call = max(PATIENCE, 2 * settings.lease)
+    return {
+        "loop": max(SHORTEST, settings.lease),
+        "heartbeat": call,
+        "claiming": call,
+        "settling": call,
+        "waking": max(settings.poll_interval or 0.0, LONGEST_POLL) + call,
+        "cron": CRON_PATIENCE,
+    }
+
+
+def stuck(ages: Mapping[str, float], bound: Mapping[str, float], whose: str = "") -> list[str]:
+    """Half a sentence for each loop that is older than it may be."""
+    return [
+        f"{whose}{name}: nothing for {age:.0f} s, at most {bound[name]:g} s"
+        for name, age in ages.items()
+        if age > bound[name]
+    ]
+
+
+def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], now: float) -> list[str]:
+    """The same for the children, and for those that say nothing."""
+    found = []
+    for one in processes:
+        age = age_of(one, now)
+        if age > STARTING:
+            found.append(f"{one.name}: nothing for {age:.0f} s, at most {STARTING:g} s")
+        elif one.report is not None:
+            found += stuck(one.report.ages, bound, f"{one.name}, ")
+    return found
+
+
+def age_of(process: Process, now: float) -> float:
+    """Seconds since it said something, or since it was started."""
+    return process.since if process.report is None else max(now - process.report.at, 0.0)
+
+
+def rounded(ages: Mapping[str, float]) -> dict[str, float]:
+    """For people."""
+    return {name: round(age, 1) for name, age in ages.items()}

@@ -1,0 +1,50 @@
+"""What a service manager is told over the socket that it names in ``NOTIFY_SOCKET`` (systemd's protocol)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+
+from stowhand.clock import Clock, SystemClock
+
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+class Notifier:
+    """Datagrams that are never waited for; that nobody hears them is no trouble of ours. From any thread or signal."""
+
+    def __init__(self, address: str, watchdog: float | None = None, clock: Clock | None = None) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog = watchdog
+        """Seconds within which it wants to hear that we are well; ``None``: it does not ask."""
+        self._clock = clock or SystemClock()
+
+    def tell(self, **words: object) -> None:
+        """Send ``READY=1`` for ``ready=1``, all words in one datagram."""
+        lines = "\n".join(f"{name.upper()}={str(value).replace(chr(10), ' ')}" for name, value in words.items())
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
+            door.setblocking(False)
+            door.sendto(lines.encode(), self._address)
+
+    def reloading(self) -> None:
+        """A reload begins; ``READY=1`` ends it."""
+        self.tell(reloading=1, monotonic_usec=int(self._clock.monotonic() * 1_000_000))
+
+
+def notifier(environ: MutableMapping[str, str]) -> Notifier | None:
+    """The one that the environment names, if any. The variables are taken away: they are not for our children."""
+    address, watchdog = environ.get("NOTIFY_SOCKET", ""), _watchdog(environ)
+    for name in VARIABLES:
+        environ.pop(name, None)
+    if not address.startswith(("/", "@")) or len(address) < 2:
+        return None
+    return Notifier(address, watchdog)
+
+
+def _watchdog(environ: Mapping[str, str]) -> float | None:
+    microseconds, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    if not microseconds.isdigit() or int(microseconds) == 0 or pid not in ("", str(os.getpid())):
+        return None
+    return int(microseconds) / 1_000_000

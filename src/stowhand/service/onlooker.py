@@ -1,0 +1,58 @@
+"""Who looks at a worker from outside: by default nobody. ``Watchman`` and ``Reporter`` do more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stowhand.cron.scheduler import Scheduler
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.queue_store import QueueStore
+from stowhand.service.settings import WorkerSettings
+from stowhand.worker import Worker
+
+NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]'"
+
+
+class Onlooker:
+    """Told by a process what it has made; nothing of it costs anything here."""
+
+    folder: Path | None = None
+    """Where the processes of a supervisor leave what they report."""
+
+    def listen(self, events: Events) -> None:
+        """These events will be told; the worker is not made yet."""
+
+    def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
+        """The store is open, and these are about to work. On their loop."""
+
+    def stops(self, wish: Callable[[], object]) -> Callable[[], object]:
+        """What a signal to stop calls instead of ``wish``."""
+        return wish
+
+    def reloads(self, reload: Callable[[], object]) -> Callable[[], object]:
+        """What a signal to reload calls instead of ``reload``."""
+        return reload
+
+    @contextmanager
+    def supervising(self, supervisor: Any) -> Iterator[None]:
+        """For as long as the supervisor has children."""
+        del supervisor
+        yield
+
+
+def count(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
+    """Make metrics of these events, where they can be shown. Gives what is to hear by how much the loop was late."""
+    if settings.http is None:
+        return lambda late: None
+    try:
+        from stowhand.observe.worker_metrics import WorkerMetrics
+    except ConfigurationError:
+        return lambda late: None
+    metrics = WorkerMetrics()
+    metrics.of(events)
+    metrics.introduce(settings.store.connection.scheme)
+    return metrics.lag

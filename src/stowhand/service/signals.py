@@ -1,0 +1,61 @@
+"""Signals to a process that is ours: wishes to stop while it works, and nothing that could change how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+WISHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def handle_signals(wish: Callable[[], object], reload: Callable[[], object] = lambda: None) -> None:
+    """TERM and INT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``."""
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * has_terminal()
+    for number in WISHES:
+        loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
+    for number in numbers:
+        signal.signal(number, lambda *_: wish())  # and is heard even while the loop is blocked
+    if signal.SIGHUP not in numbers:
+        loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
+    """Run it; once it has ended with a code, a signal that comes late ends the process at once, with that code.
+
+    The loop's own handlers end with the loop, and whoever signals after that would seem to have killed the process.
+    """
+    code = await work
+    loop = asyncio.get_running_loop()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WISHES)
+    try:
+        for number in WISHES:
+            loop.remove_signal_handler(number)
+            signal.signal(number, lambda *_: os._exit(code))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _earned.append(code)
+    return code
+
+
+def _go_deaf() -> None:
+    """The interpreter takes its handlers down while it ends, and leaves alone what is ignored."""
+    if _earned:
+        for number in WISHES:
+            signal.signal(number, signal.SIG_IGN)
+
+
+_earned: list[int] = []
+"""The code of a process whose work has ended."""
+atexit.register(_go_deaf)  # early, so that it is called late
+
+
+def has_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False

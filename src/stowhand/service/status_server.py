@@ -1,0 +1,164 @@
+"""A small HTTP server in threads of its own, so that it answers while the event loop is blocked. It only shows.
+
+GET and HEAD, one request a connection; a visitor has a few seconds, its header some kilobytes, and there are only so
+many visitors at once: the others are sent away.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError
+from stowhand.observe.job_logger import core_logger
+from stowhand.service.setting_values import split_address
+
+VISITORS = 16
+PATIENCE = 5.0
+"""Seconds that a visitor has for its request, and again for taking the answer."""
+LONGEST_HEAD = 8192
+"""Bytes."""
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What is said about a path."""
+
+    status: int
+    body: bytes
+    kind: str = TEXT
+
+
+Pages = Mapping[str, Callable[[], Answer]]
+
+
+class StatusServer:
+    """Listens from the moment it is made. Raises ConfigurationError where it cannot."""
+
+    def __init__(self, address: str, pages: Pages, clock: Clock | None = None) -> None:
+        host, port = split_address(address)
+        try:
+            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._server = _Server(family, place, pages, clock or SystemClock())
+        except OSError as error:
+            raise ConfigurationError(
+                f"--http {address}: cannot listen there ({error.strerror or error});"
+                " give another port, or 0 for any free one"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="stowhand http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more. Harmless when repeated."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = VISITORS
+
+    def __init__(self, family: int, place: Any, pages: Pages, clock: Clock) -> None:
+        self.address_family = family
+        self.pages, self.clock = pages, clock
+        self._free = threading.Semaphore(VISITORS)
+        super().__init__(place, _Visit)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A visitor that went away, or was too slow: nobody needs to hear of it."""
+
+
+class _Visit(BaseHTTPRequestHandler):
+    server: _Server
+    default_request_version = "HTTP/1.0"
+
+    def version_string(self) -> str:
+        return "stowhand"
+
+    def setup(self) -> None:
+        super().setup()
+        head = _head(self.connection, self.server.clock)
+        self.connection.settimeout(PATIENCE)
+        self.rfile = BytesIO(head or b"")
+        if head is None:
+            self.command, self.requestline, self.request_version = "", "", self.default_request_version
+            self.send_error(431, "too long")
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What is no request of ours. The parser calls any other method unsupported."""
+        del explain
+        code = 405 if code == 501 else code
+        self._send(Answer(code, f"{message or 'no'}\n".encode()), allow="GET, HEAD" if code == 405 else None)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that is overridden
+        """Probes come every few seconds."""
+
+    def _answer(self) -> None:
+        page = self.server.pages.get(self.path.partition("?")[0])
+        if page is None:
+            self._send(Answer(404, f"there are {', '.join(self.server.pages)}\n".encode()))
+            return
+        try:
+            answer = page()
+        except Exception as error:  # noqa: BLE001 - boundary: told here, and the next one may be answered
+            core_logger().error(f"{self.path} could not be answered: {type(error).__name__}: {error}")
+            answer = Answer(500, b"this is a bug; the log says more\n")
+        self._send(answer)
+
+    def _send(self, answer: Answer, allow: str | None = None) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if allow is not None:
+            self.send_header("Allow", allow)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+
+def _head(connection: socket.socket, clock: Clock) -> bytes | None:
+    """The request's head; ``None``: it is too long. Raises TimeoutError unless all of it comes within its time."""
+    until = clock.monotonic() + PATIENCE
+    head = b""
+    while b"\r\n\r\n" not in head and b"\n\n" not in head:
+        if len(head) >= LONGEST_HEAD:
+            return None
+        connection.settimeout(max(until - clock.monotonic(), 0.001))
+        piece = connection.recv(LONGEST_HEAD - len(head))
+        if not piece:
+            return b""
+        head += piece
+    return head

@@ -1,0 +1,118 @@
+"""Asks a store how it is, from a thread that is not its loop's: in bounded time, and seldom however often one asks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+
+from stowhand.clock import Clock
+from stowhand.errors import ConfigurationError
+from stowhand.job import State
+from stowhand.queue_store import QueueStore, SchemaStatus
+
+T = TypeVar("T")
+ANSWERED_WITHIN = 1.2
+"""Seconds. ``stowhand health`` waits two for all of it."""
+FRESH = 1.0
+"""Seconds for which an answer about the store stands."""
+COUNTED_WITHIN = 2.0
+COUNTS_FRESH = 5.0
+
+
+class StoreProbe:
+    """Knows nothing before ``of`` has been called, on the store's loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._status: _Asked[SchemaStatus] | None = None
+        self._figures: _Asked[tuple[Mapping[State, int], float]] | None = None
+
+    def of(self, store: QueueStore, *, lent: bool) -> None:
+        """This is the store. One that is ``lent`` has no schema of ours; whether it answers is asked all the same."""
+
+        async def status() -> SchemaStatus:
+            if lent:
+                await store.next_due(None)
+            return await store.status()
+
+        async def figures() -> tuple[Mapping[State, int], float]:
+            return await store.counts(), await store.oldest_due()
+
+        loop = asyncio.get_running_loop()
+        self._status = _Asked(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
+        self._figures = _Asked(figures, loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH)
+
+    @property
+    def heard(self) -> float | None:
+        """When it last answered here, by the monotonic clock."""
+        return None if self._status is None else self._status.good
+
+    def trouble(self) -> str | None:
+        """Half a sentence about what is wrong with the store; ``None``: nothing is."""
+        if self._status is None:
+            return "the store is not open yet"
+        status = self._status.answer()
+        if status is None:
+            return f"the store does not answer within {ANSWERED_WITHIN:g} s"
+        if status.installed is None:
+            return "the store has no schema: stowhand migrate"
+        if status.breaking:
+            return f"the schema ({status.installed}) is too new for this version ({status.expected})"
+        if status.installed < status.expected:
+            return f"the schema ({status.installed}) is older than this version ({status.expected}): stowhand migrate"
+        return None
+
+    def figures(self) -> tuple[Mapping[State, int], float] | None:
+        """Jobs by state, and the seconds for which the one due longest has waited; ``None``: not to be had now."""
+        return None if self._figures is None else self._figures.answer()
+
+
+class _Asked(Generic[T]):
+    """One question. Who asks while it is being asked waits for the same answer."""
+
+    def __init__(
+        self,
+        question: Callable[[], Awaitable[T]],
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        patience: float,
+        fresh: float,
+    ) -> None:
+        self._question, self._loop, self._clock = question, loop, clock
+        self._patience, self._fresh = patience, fresh
+        self._lock = threading.Lock()
+        self._asked = float("-inf")
+        self._answer: T | None = None
+        self._refused = False
+        self.good: float | None = None
+
+    def answer(self) -> T | None:
+        """``None``: there is none within the patience."""
+        with self._lock:
+            if not self._refused and self._clock.monotonic() - self._asked >= self._fresh:
+                self._answer = self._ask()
+                self._asked = self._clock.monotonic()
+                if self._answer is not None:
+                    self.good = self._asked
+            return self._answer
+
+    def _ask(self) -> T | None:
+        asking = self._within()
+        try:
+            answered = asyncio.run_coroutine_threadsafe(asking, self._loop)
+        except RuntimeError:  # the loop has ended
+            asking.close()
+            return None
+        try:
+            return answered.result(self._patience + 0.1)
+        except ConfigurationError:
+            self._refused = True  # a lent store does not count for us
+        except Exception:  # noqa: BLE001 - boundary: whatever it is, there is no answer; the worker's log says why
+            answered.cancel()
+        return None
+
+    async def _within(self) -> T:
+        async with asyncio.timeout(self._patience):
+            return await self._question()

@@ -1,0 +1,106 @@
+-- What operators do: pause queues, purge what is over. And the roll of workers, which is for them.
+
+-- No job of this queue is claimed from now on; one that runs goes on. True: it was not paused before. The pause holds the
+-- queue as a running job would, so whatever passes over busy queues passes over paused ones, at the same cost.
+create or replace function {schema}.pause_queue(queue_name text, _now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  perform {schema}.check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
+  -- As for a queue's first use (open_queue): a claim must not wait for a row that this transaction has inserted.
+  perform pg_advisory_xact_lock(hashtextextended({channel} || queue_name, 1));
+  loop
+    perform from {schema}.queues q where q.name = queue_name for update;
+    exit when found;
+    insert into {schema}.queues (name) values (queue_name) on conflict do nothing;
+  end loop;
+  update {schema}.queues q
+    set paused_at = _at, holder_id = coalesce(q.holder_id, -1),
+        holder_token = coalesce(q.holder_token, '00000000-0000-0000-0000-000000000000'),
+        hint_priority = null, hint_run_at = null, hint_id = null
+    where q.name = queue_name and q.paused_at is null;
+  return found;
+end $$;
+
+-- Its jobs are claimed again. True: it was paused before.
+create or replace function {schema}.resume_queue(queue_name text, _now timestamptz default null) returns boolean
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  perform {schema}.check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
+  update {schema}.queues q set paused_at = null where q.name = queue_name and q.paused_at is not null;
+  if not found then return false; end if;
+  -- If the pause itself is the holder; else whoever settles the running job frees it.
+  perform {schema}.free_queues(
+    array[queue_name], array[-1::bigint], array['00000000-0000-0000-0000-000000000000'::uuid], _at);
+  perform {schema}.wake();  -- a suspect may be all that waits in it
+  return true;
+end $$;
+
+create or replace function {schema}.worker_seen(
+  _name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency int, _stopping boolean,
+  _now timestamptz default null
+) returns void
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  insert into {schema}.workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _at, _at)
+    on conflict (name) do update set tasks = _tasks, stopping = _stopping, seen_at = _at;
+end $$;
+
+create or replace function {schema}.worker_gone(_name text) returns void
+language plpgsql {definer} as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  delete from {schema}.workers w where w.name = _name;
+end $$;
+
+-- A page of the history, by id, behind `_after`: what ended more than so many seconds ago goes. NULL: that state stays.
+-- `_next`: where the next page begins; NULL: this was the last. Days that are too young are not even looked at.
+create or replace function {schema}.purge_history(
+  _completed double precision, _canceled double precision, _after bigint, _limit int, _now timestamptz default null,
+  out completed bigint, out canceled bigint, out _next bigint
+)
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _completed_before timestamptz := _at - _completed * interval '1 second';
+  _canceled_before timestamptz := _at - _canceled * interval '1 second';
+  _latest timestamptz := greatest(_completed_before, _canceled_before);
+  _ids bigint[];
+begin
+  _ids := array(
+    select h.id from {schema}.history h where h.id > _after and h.finished_at < _latest order by h.id limit _limit);
+  if cardinality(_ids) = _limit then _next := _ids[_limit]; end if;
+  with gone as (
+    delete from {schema}.history h
+      where h.finished_at < _latest and h.id = any(array(
+        select o.id from {schema}.history o
+        where o.id = any(_ids) and o.finished_at < _latest
+          and o.finished_at < case o.state when 'completed' then _completed_before else _canceled_before end
+        for update skip locked))
+      returning h.state
+  )
+  select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled')
+    into completed, canceled from gone g;
+end $$;
+
+-- Failed jobs that ended more than so many seconds ago, at most `_limit`; how many went.
+create or replace function {schema}.purge_failed(_age double precision, _limit int, _now timestamptz default null)
+returns bigint
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+declare
+  _before timestamptz := {schema}.at(_now) - _age * interval '1 second';
+  _gone bigint;
+begin
+  delete from {schema}.live j where j.id = any(array(
+    select l.id from {schema}.live l where l.state = 'failed' and l.finished_at < _before
+    order by l.finished_at limit _limit for update skip locked));
+  get diagnostics _gone = row_count;
+  return _gone;
+end $$;

@@ -1,0 +1,139 @@
+"""What operators ask of a schema: pause queues, purge, who works, why does a job not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from stowhand.checking import read_id
+from stowhand.errors import StoreUnreachable
+from stowhand.explaining import Facts, Holder, explain
+from stowhand.job import Job, State
+from stowhand.operating import (
+    MOST_AHEAD,
+    Ages,
+    Explanation,
+    Purged,
+    QueueChange,
+    QueueRow,
+    TaskRow,
+    WorkerCard,
+    WorkerRow,
+    read_queue,
+    worker_row,
+)
+from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.rows import Row, read_job
+
+PURGE_AT_ONCE = 5000
+"""Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
+
+
+class Operations:
+    """The seam ``Operator``. Every call is a transaction of its own; a purge is one for each page."""
+
+    _home: Home
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        """A running job goes on."""
+        ((changed,),) = await self._asked("pause_queue", read_queue(name), self._home.now())
+        return QueueChange(name, changed)
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        """Workers are woken."""
+        ((changed,),) = await self._asked("resume_queue", read_queue(name), self._home.now())
+        return QueueChange(name, changed)
+
+    async def queues(self) -> Sequence[QueueRow]:
+        """By name."""
+        return [
+            QueueRow(
+                name=name, paused_since=paused, held_by=held, waiting=waiting, due=due, running=running, failed=failed
+            )
+            for name, paused, held, waiting, due, running, failed in await self._asked("queues", self._home.now())
+        ]
+
+    async def task_counts(self) -> Sequence[TaskRow]:
+        """By task."""
+        names = TaskRow.__struct_fields__
+        found = await self._asked("task_counts", self._home.now())
+        return [TaskRow(**dict(zip(names, row, strict=True))) for row in found]
+
+    async def finished(self, within: float) -> dict[State, int]:
+        """Of the history, and of the failed."""
+        now = self._home.now()
+        counts = dict.fromkeys((State.COMPLETED, State.FAILED, State.CANCELED), 0)
+        return counts | {
+            State(state): number for state, number in await self._asked("finished", now, within, now, within)
+        }
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        """Page by page."""
+        now = self._home.now()
+        if dry_run:
+            asked = (now, ages.completed, ages.canceled, now, ages.failed)
+            ((completed, failed, canceled),) = await self._asked("purgeable", *asked)
+            return Purged(completed=completed, failed=failed, canceled=canceled)
+        completed = canceled = failed = 0
+        after = 0 if ages.completed is not None or ages.canceled is not None else None
+        while after is not None:
+            given = (ages.completed, ages.canceled, after, PURGE_AT_ONCE, now)
+            ((some, others, after),) = await self._asked("purge_history", *given)
+            completed, canceled = completed + some, canceled + others
+        gone = PURGE_AT_ONCE if ages.failed is not None else 0
+        while gone == PURGE_AT_ONCE:
+            ((gone,),) = await self._asked("purge_failed", ages.failed, PURGE_AT_ONCE, now)
+            failed += gone
+        return Purged(completed=completed, failed=failed, canceled=canceled)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """By name."""
+        return [_worker(row) for row in await self._asked("workers", self._home.now())]
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """From a few looks, a moment apart: it is for people."""
+        found = await self._asked("get", read_id(job_id))
+        if not found:
+            return None
+        job: Job = read_job(found[0])
+        some = MOST_AHEAD + 1
+        around = await self._asked("circumstances", some, some, self._home.now(), job.id)
+        if not around:  # it is over
+            return explain(Facts(job=job, now=job.run_at))
+        ((at, lease_until, paused, holder, worker, since, ahead),) = around
+        held = None if holder is None else Holder(holder, worker, since)
+        return explain(
+            Facts(
+                job=job,
+                now=at,
+                lease_until=lease_until,
+                paused_since=paused,
+                holder=held,
+                ahead=ahead,
+                workers=await self.workers(),
+            )
+        )
+
+    async def _asked(self, name: str, *values: object) -> list[Row]:
+        with self._home.translated():
+            try:
+                return await self._home.pool.rows("inspect", self._home.statements[name], values)
+            except psycopg.errors.LockNotAvailable:
+                raise StoreUnreachable(
+                    f"{self._home.address}: somebody's open transaction holds the queue; try again when it has ended"
+                ) from None
+
+
+def _worker(row: Row) -> WorkerRow:
+    name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at, now = row
+    card = WorkerCard(
+        name=name,
+        host=host,
+        pid=pid,
+        version=version,
+        tasks=None if tasks is None else tuple(tasks),
+        concurrency=concurrency,
+        stopping=stopping,
+    )
+    return worker_row(card, started_at, seen_at, now)

@@ -1,0 +1,147 @@
+"""What operators ask of a file: pause queues, purge, who works, why does a job not run. Inside a transaction each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.explaining import Facts, Holder, explain
+from stowhand.job import State
+from stowhand.operating import (
+    MOST_AHEAD,
+    Explanation,
+    QueueChange,
+    QueueRow,
+    TaskRow,
+    WorkerCard,
+    WorkerRow,
+    worker_row,
+)
+from stowhand.stores.sqlite import inspector
+from stowhand.stores.sqlite.moment import Moment, micros, to_datetime, to_micros
+from stowhand.stores.sqlite.rows import as_json
+from stowhand.stores.sqlite.statements import load
+
+SQL = load("operations")
+PURGE_AT_ONCE = 2000
+"""Rows deleted in one transaction: well under 50 ms, so that other writers get their turn."""
+BELOW_ALL = -(2**63)
+"""A moment before any."""
+
+_names = msgspec.json.Decoder(tuple[str, ...])
+
+
+def pause(connection: sqlite3.Connection, now: Moment, queue: str) -> QueueChange:
+    """Its heads are busy from now on; a running job goes on."""
+    return QueueChange(queue, connection.execute(SQL["pause"], {"queue": queue, "now": now.wall}).rowcount > 0)
+
+
+def resume(connection: sqlite3.Connection, queue: str) -> QueueChange:
+    """Its heads are as free as its running job leaves them."""
+    return QueueChange(queue, connection.execute(SQL["resume"], {"queue": queue}).rowcount > 0)
+
+
+def queues(connection: sqlite3.Connection, now: Moment) -> list[QueueRow]:
+    """By name."""
+    return [
+        QueueRow(
+            name=name,
+            paused_since=None if since is None else to_datetime(since),
+            held_by=held_by,
+            waiting=waiting,
+            due=due,
+            running=running,
+            failed=failed,
+        )
+        for name, since, held_by, waiting, due, running, failed in connection.execute(SQL["queues"], {"now": now.wall})
+    ]
+
+
+def task_counts(connection: sqlite3.Connection, now: Moment) -> list[TaskRow]:
+    """By task."""
+    rows = connection.execute(SQL["task_counts"], {"now": now.wall})
+    return [TaskRow(**dict(zip(TaskRow.__struct_fields__, row, strict=True))) for row in rows]
+
+
+def finished(connection: sqlite3.Connection, now: Moment, within: float) -> dict[State, int]:
+    """Of the history, and of the failed."""
+    counts = dict.fromkeys((State.COMPLETED, State.FAILED, State.CANCELED), 0)
+    rows = connection.execute(SQL["finished"], {"since": now.wall - micros(within)})
+    return counts | {State(state): number for state, number in rows}
+
+
+def workers(connection: sqlite3.Connection, now: Moment) -> list[WorkerRow]:
+    """By name."""
+    return [_worker(row, now) for row in connection.execute(SQL["workers"])]
+
+
+def worker_seen(connection: sqlite3.Connection, now: Moment, card: WorkerCard) -> None:
+    """An entry in the roll."""
+    tasks = None if card.tasks is None else as_json(card.tasks)
+    connection.execute(SQL["worker_seen"], msgspec.structs.asdict(card) | {"tasks": tasks, "now": now.wall})
+
+
+def worker_gone(connection: sqlite3.Connection, name: str) -> None:
+    """Out of the roll."""
+    connection.execute(SQL["worker_gone"], {"name": name})
+
+
+def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Explanation | None:
+    """All facts of one moment."""
+    job = inspector.get(connection, job_id)
+    if job is None:
+        return None
+    found = connection.execute(SQL["circumstances"], {"id": job.id}).fetchone()
+    moment = to_datetime(now.wall)
+    if found is None:  # it is over
+        return explain(Facts(job=job, now=moment))
+    boot, until, paused, holder, worker, since = found
+    place = {"queue": job.queue, "priority": job.priority, "run_at": to_micros(job.run_at), "id": job.id}
+    (ahead,) = connection.execute(SQL["ahead"], place | {"now": now.wall, "most": MOST_AHEAD + 1}).fetchone()
+    if until is not None:  # one of another boot ended with that: when, nobody knows
+        until = now.wall + (until - now.ticks) if boot == now.boot else 0
+    return explain(
+        Facts(
+            job=job,
+            now=moment,
+            lease_until=None if until is None else to_datetime(until),
+            paused_since=None if paused is None else to_datetime(paused),
+            holder=None if holder is None else Holder(holder, worker, to_datetime(since)),
+            ahead=ahead,
+            workers=workers(connection, now),
+        )
+    )
+
+
+def purge(
+    connection: sqlite3.Connection, now: Moment, state: State, age: float, since: int = BELOW_ALL
+) -> tuple[int, int | None]:
+    """A page of one state: how many went, and where the next page begins; ``None``: that was the last."""
+    given = {"state": state.value, "since": since, "before": now.wall - micros(age), "limit": PURGE_AT_ONCE}
+    name = "purge_failed" if state is State.FAILED else "purge_history"
+    gone = [at for (at,) in connection.execute(SQL[name], given).fetchall()]
+    return len(gone), max(gone) if len(gone) == PURGE_AT_ONCE else None
+
+
+def purgeable(connection: sqlite3.Connection, now: Moment, state: State, age: float) -> int:
+    """How many would go."""
+    name = "purgeable_failed" if state is State.FAILED else "purgeable_history"
+    (number,) = connection.execute(SQL[name], {"state": state.value, "before": now.wall - micros(age)}).fetchone()
+    return int(number)
+
+
+def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
+    name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at = row
+    card = WorkerCard(
+        name=name,
+        host=host,
+        pid=pid,
+        version=version,
+        tasks=None if tasks is None else _names.decode(tasks),
+        concurrency=concurrency,
+        stopping=bool(stopping),
+    )
+    return worker_row(card, to_datetime(started_at), to_datetime(seen_at), to_datetime(now.wall))

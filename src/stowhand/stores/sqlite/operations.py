@@ -1,0 +1,68 @@
+"""The seam ``Operator`` on a file: each question on the thread that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from stowhand.job import State
+from stowhand.operating import Ages, Explanation, Purged, QueueChange, QueueRow, TaskRow, WorkerRow, read_queue
+from stowhand.stores.sqlite import operating
+from stowhand.stores.sqlite.tables import Tables
+
+
+class Operations(Tables):
+    """What operators ask. A purge is a transaction for each page."""
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        """A running job goes on."""
+        name = read_queue(name)
+        return await self._write(lambda connection, now: operating.pause(connection, now, name))
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        """Whoever sleeps hears of it."""
+        name = read_queue(name)
+        change = await self._write(lambda connection, _: operating.resume(connection, name))
+        self._wake.ring()
+        return change
+
+    async def queues(self) -> Sequence[QueueRow]:
+        """By name."""
+        return await self._read(operating.queues)
+
+    async def task_counts(self) -> Sequence[TaskRow]:
+        """By task."""
+        return await self._read(operating.task_counts)
+
+    async def finished(self, within: float) -> dict[State, int]:
+        """Of the history, and of the failed."""
+        return await self._read(lambda connection, now: operating.finished(connection, now, within))
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """By name."""
+        return await self._read(operating.workers)
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """Why it is not running."""
+        return await self._read(lambda connection, now: operating.explain_job(connection, now, job_id))
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        """Page by page."""
+        counts = {}
+        for state in (State.COMPLETED, State.FAILED, State.CANCELED):
+            age = getattr(ages, state.value)
+            if age is not None:
+                counts[state.value] = await (self._count(state, age) if dry_run else self._purge(state, age))
+        return Purged(**counts)
+
+    async def _count(self, state: State, age: float) -> int:
+        return await self._read(partial(operating.purgeable, state=state, age=age))
+
+    async def _purge(self, state: State, age: float) -> int:
+        total, since = 0, operating.BELOW_ALL
+        while True:
+            gone, following = await self._write(partial(operating.purge, state=state, age=age, since=since))
+            total += gone
+            if following is None:
+                return total
+            since = following

@@ -1,0 +1,79 @@
+-- What operators ask.
+
+-- name: pause
+INSERT INTO stowhand_paused (queue, since) VALUES (:queue, :now) ON CONFLICT (queue) DO NOTHING
+
+-- name: resume
+DELETE FROM stowhand_paused WHERE queue = :queue
+
+-- name: queues
+SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), sum(failed) FROM (
+    SELECT queue, NULL AS since, iif(state = 'processing', id, NULL) AS held_by,
+        state IN ('queued', 'errored') AS waiting, state IN ('queued', 'errored') AND run_at <= :now AS due,
+        state = 'processing' AS running, state = 'failed' AS failed
+    FROM stowhand_jobs WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT queue, since, NULL, 0, 0, 0, 0 FROM stowhand_paused
+) GROUP BY queue ORDER BY queue
+
+-- name: task_counts
+SELECT task, sum(waiting), sum(due), sum(running), sum(failed), sum(completed), sum(canceled) FROM (
+    SELECT task, state IN ('queued', 'errored') AS waiting, state IN ('queued', 'errored') AND run_at <= :now AS due,
+        state = 'processing' AS running, state = 'failed' AS failed, 0 AS completed, 0 AS canceled
+    FROM stowhand_jobs
+    UNION ALL
+    SELECT task, 0, 0, 0, 0, state = 'completed', state = 'canceled' FROM stowhand_history
+) GROUP BY task ORDER BY task
+
+-- name: finished
+SELECT state, count(*) FROM stowhand_history INDEXED BY stowhand_history_finished
+WHERE finished_at > :since GROUP BY state
+UNION ALL
+SELECT 'failed', count(*) FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
+WHERE state = 'failed' AND finished_at > :since
+
+-- name: workers
+SELECT name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at FROM stowhand_workers ORDER BY name
+
+-- name: worker_seen
+INSERT INTO stowhand_workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at)
+VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :now, :now)
+ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.stopping, seen_at = excluded.seen_at
+
+-- name: worker_gone
+DELETE FROM stowhand_workers WHERE name = :name
+
+-- name: circumstances
+SELECT job.lease_boot, job.lease_until, paused.since, holder.id, holder.worker, holder.started_at
+FROM stowhand_jobs AS job
+LEFT JOIN stowhand_paused AS paused ON paused.queue = job.queue
+LEFT JOIN stowhand_jobs AS holder ON holder.queue = job.queue AND holder.state = 'processing' AND holder.id <> job.id
+WHERE job.id = :id
+
+-- name: ahead
+SELECT count(*) FROM (
+    SELECT 1 FROM stowhand_jobs
+    WHERE state IN ('queued', 'errored') AND queue IS :queue AND resets < 2 AND run_at <= :now
+        AND (priority, run_at, id) < (:priority, :run_at, :id)
+    LIMIT :most
+)
+
+-- A page of what ended in this state before that moment, from where the last page ended.
+-- name: purge_history
+DELETE FROM stowhand_history WHERE id IN (
+    SELECT id FROM stowhand_history INDEXED BY stowhand_history_finished
+    WHERE finished_at >= :since AND finished_at < :before AND state = :state ORDER BY finished_at LIMIT :limit
+) RETURNING finished_at
+
+-- name: purge_failed
+DELETE FROM stowhand_jobs WHERE id IN (
+    SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
+    WHERE state = 'failed' AND finished_at >= :since AND finished_at < :before ORDER BY finished_at LIMIT :limit
+) RETURNING finished_at
+
+-- name: purgeable_history
+SELECT count(*) FROM stowhand_history INDEXED BY stowhand_history_finished
+WHERE finished_at < :before AND state = :state
+
+-- name: purgeable_failed
+SELECT count(*) FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' AND finished_at < :before

@@ -1,0 +1,166 @@
+"""The memory store's answers to operators: pause queues, purge, who works, why does a job not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+
+from stowhand.checking import read_id
+from stowhand.explaining import Facts, Holder, explain
+from stowhand.job import State
+from stowhand.lifecycle import QUARANTINE_AFTER
+from stowhand.operating import (
+    FORGOTTEN_AFTER,
+    MOST_AHEAD,
+    Ages,
+    Explanation,
+    Purged,
+    QueueChange,
+    QueueRow,
+    TaskRow,
+    WorkerRow,
+    read_queue,
+    worker_row,
+)
+from stowhand.testing.rows import Row, Rows
+
+
+class MemoryOperations:
+    """The seam ``Operator``."""
+
+    def transaction(self) -> AbstractContextManager[tuple[Rows, datetime]]:
+        """The rows and the time, for one caller at a time."""
+        raise NotImplementedError
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        name = read_queue(name)
+        with self.transaction() as (rows, now):
+            is_new = name not in rows.paused
+            rows.paused.setdefault(name, now)
+            return QueueChange(name, is_new)
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        name = read_queue(name)
+        with self.transaction() as (rows, _):
+            rows.news = True
+            return QueueChange(name, rows.paused.pop(name, None) is not None)
+
+    async def queues(self) -> Sequence[QueueRow]:
+        with self.transaction() as (rows, now):
+            names = {row.queue for row in rows.live.values() if row.queue is not None}
+            return [queue_row(rows, name, now) for name in sorted(names | rows.paused.keys())]
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        with self.transaction() as (rows, now):
+            old = {state: old_rows(rows, state, getattr(ages, state.value), now) for state in OVER}
+            if not dry_run:
+                for row in (row for some in old.values() for row in some):
+                    rows.live.pop(row.id, None)
+                    rows.history.pop(row.id, None)
+            return Purged(**{state.value: len(some) for state, some in old.items()})
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        with self.transaction() as (rows, now):
+            return roll(rows, now)
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        with self.transaction() as (rows, now):
+            row = rows.find(read_id(job_id))
+            return None if row is None else explain(facts(rows, row, now))
+
+    async def task_counts(self) -> Sequence[TaskRow]:
+        with self.transaction() as (rows, now):
+            every = [*rows.live.values(), *rows.history.values()]
+            tasks = sorted({row.task for row in every})
+            return [task_row(task, [row for row in every if row.task == task], now) for task in tasks]
+
+    async def finished(self, within: float) -> dict[State, int]:
+        with self.transaction() as (rows, now):
+            since = now - timedelta(seconds=within)
+            every = [*rows.live.values(), *rows.history.values()]
+            ended = [row.state for row in every if row.finished_at is not None and row.finished_at > since]
+            return {state: ended.count(state) for state in OVER}
+
+
+OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
+
+
+def prune(rows: Rows, now: datetime, failed_retention: float | None) -> None:
+    """What maintenance does of it: failed jobs past their time, and workers that said no goodbye."""
+    for row in old_rows(rows, State.FAILED, failed_retention, now):
+        del rows.live[row.id]
+    oldest = now - timedelta(seconds=FORGOTTEN_AFTER)
+    rows.roll = {name: entry for name, entry in rows.roll.items() if entry[2] >= oldest}
+
+
+def old_rows(rows: Rows, state: State, age: float | None, now: datetime) -> list[Row]:
+    """What ended in this state longer ago than that."""
+    if age is None:
+        return []
+    before = now - timedelta(seconds=age)
+    every = [*rows.live.values(), *rows.history.values()]
+    return [row for row in every if row.state is state and row.finished_at is not None and row.finished_at < before]
+
+
+def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
+    """One queue."""
+    own = [row for row in rows.live.values() if row.queue == name]
+    waiting = [row for row in own if row.waits()]
+    running = [row.id for row in own if row.state is State.PROCESSING]
+    return QueueRow(
+        name=name,
+        paused_since=rows.paused.get(name),
+        held_by=running[0] if running else None,
+        waiting=len(waiting),
+        due=sum(row.run_at <= now for row in waiting),
+        running=len(running),
+        failed=sum(row.state is State.FAILED for row in own),
+    )
+
+
+def task_row(task: str, own: Sequence[Row], now: datetime) -> TaskRow:
+    """One task."""
+    states = [row.state for row in own]
+    return TaskRow(
+        task=task,
+        waiting=sum(row.waits() for row in own),
+        due=sum(row.waits() and row.run_at <= now for row in own),
+        running=states.count(State.PROCESSING),
+        failed=states.count(State.FAILED),
+        completed=states.count(State.COMPLETED),
+        canceled=states.count(State.CANCELED),
+    )
+
+
+def roll(rows: Rows, now: datetime) -> list[WorkerRow]:
+    """By name."""
+    return [worker_row(card, started, seen, now) for _, (card, started, seen) in sorted(rows.roll.items())]
+
+
+def facts(rows: Rows, row: Row, now: datetime) -> Facts:
+    """What is known about a job and its surroundings."""
+    place = (row.priority, row.run_at, row.id)
+    ahead = [
+        one
+        for one in rows.live.values()
+        if one.waits() and one.queue == row.queue and one.resets < QUARANTINE_AFTER and one.run_at <= now
+        if (one.priority, one.run_at, one.id) < place
+    ]
+    holder = next(
+        (
+            one
+            for one in rows.live.values()
+            if row.queue is not None and one.queue == row.queue and one.state is State.PROCESSING and one is not row
+        ),
+        None,
+    )
+    return Facts(
+        job=row.job(),
+        now=now,
+        lease_until=row.lease_until,
+        paused_since=None if row.queue is None else rows.paused.get(row.queue),
+        holder=None if holder is None else Holder(holder.id, holder.worker, holder.started_at),
+        ahead=min(len(ahead), MOST_AHEAD + 1),
+        workers=roll(rows, now),
+    )

@@ -1,0 +1,72 @@
+"""How the loops of a worker do: since when each is at what it does. Written by the loops, read from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from stowhand.clock import Clock
+
+
+class Call:
+    """A call that one loop makes again and again: ``with call: answer = await store.claim(…)``."""
+
+    __slots__ = ("_clock", "good", "seconds", "since")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.since: float | None = None
+        """When the one under way began, by the monotonic clock; ``None``: none is."""
+        self.seconds = 0.0
+        """How long the last one took."""
+        self.good: float | None = None
+        """When the last one was answered; ``None``: never yet."""
+
+    def __enter__(self) -> None:
+        self.since = self._clock.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now = self._clock.monotonic()
+        self.seconds = now - (self.since or now)
+        self.since = None
+        if kind is None:
+            self.good = now
+
+    def age(self, now: float) -> float:
+        """Seconds since the one under way began; 0 when none is."""
+        since = self.since
+        return 0.0 if since is None else max(now - since, 0.0)
+
+
+class Vitals:
+    """Of one worker. ``moments``: by loop, when it last moved; ``calls``: by loop, what it calls the store for."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        moments: Mapping[str, Callable[[], float]],
+        calls: Mapping[str, Call],
+        lag: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._clock, self._moments, self._calls = clock, moments, calls
+        self.lag = lag
+        """Seconds by which the loop was late, the most since this was last asked; not above 0: it was not."""
+
+    def ages(self) -> dict[str, float]:
+        """By loop: seconds since it moved, or those that its call to the store has taken so far. At rest it is 0."""
+        now = self._clock.monotonic()
+        moved = {name: max(now - moment(), 0.0) for name, moment in self._moments.items()}
+        return moved | {name: call.age(now) for name, call in self._calls.items()}
+
+    @property
+    def heard(self) -> float | None:
+        """When the store last answered a claim or a settlement, by the monotonic clock; ``None``: never yet."""
+        answered = (self._calls["claiming"].good, self._calls["settling"].good)
+        return max((moment for moment in answered if moment is not None), default=None)
+
+    @property
+    def claimed(self) -> bool:
+        """A claim has been answered: it works."""
+        return self._calls["claiming"].good is not None

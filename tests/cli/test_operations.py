@@ -1,0 +1,105 @@
+"""``stowhand jobs explain``, ``jobs purge``, ``jobs retry --failed`` and ``stats``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stowhand.cli.moments import say_span
+from tests.cli.conftest import Stowhand
+
+BROKEN = ("add", "hello", "{}", "--max-attempts", 1)
+
+
+@pytest.fixture
+def queue(call: Stowhand) -> Stowhand:
+    assert call("migrate").code == 0
+    return call
+
+
+def test_explain_says_every_reason_and_what_to_do(queue: Stowhand) -> None:
+    queue("add", "unknown/task", "--queue", "mail", "--run-at", "+1h")
+    queue("queues", "pause", "mail")
+    said = queue("jobs", "explain", 1)
+    assert said.code == 0
+    first, *lines = said.out.splitlines()
+    assert first == "1 (unknown/task) is queued:"
+    assert lines[0].startswith("  it is not due before ")
+    assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to have it run at once"
+    assert "    -> stowhand queues resume mail" in lines
+    assert "    -> start one: stowhand worker" in lines
+    codes = [row["code"] for row in queue("jobs", "explain", 1, "--json").rows()]
+    assert codes == ["not_due", "queue_paused", "no_worker"]
+    missing = queue("jobs", "explain", 2)
+    assert (missing.code, missing.err) == (1, "error: there is no job 2\n")
+
+
+def test_purge_counts_first_if_asked_and_then_deletes(queue: Stowhand) -> None:
+    queue("add", "hello", '{"name": "a"}')
+    queue(*BROKEN)
+    queue("worker", "--once")
+    assert queue("jobs", "purge", "--completed", "1h", "--failed", "1h").out == "Deleted: 0 completed, 0 failed\n"
+    dry = queue("jobs", "purge", "--completed", "0s", "--failed", "0s", "--canceled", "14d", "--dry-run")
+    assert dry.out == "Would delete: 1 completed, 1 failed, 0 canceled\n"
+    (counts,) = queue("jobs", "purge", "--failed", "0s", "--json").rows()
+    assert counts == {"dry_run": False, "failed": 1}
+    assert [row["state"] for row in queue("jobs", "list", "--state", "completed", "--json").rows()] == ["completed"]
+    assert queue("jobs", "purge", "--completed", "0s").out == "Deleted: 1 completed\n"
+
+
+def test_purge_without_an_age_or_with_nonsense_is_refused(queue: Stowhand) -> None:
+    for arguments in ((), ("--completed", "soon"), ("--failed", "-1d")):
+        refused = queue("jobs", "purge", *arguments)
+        assert refused.code == 2, refused
+
+
+def test_failed_ones_are_counted_and_retried_all_at_once(queue: Stowhand, stowhand: Stowhand) -> None:
+    for _ in range(3):
+        queue(*BROKEN)
+    queue(*BROKEN, "--queue", "q")
+    queue("worker", "--once")
+    denied = stowhand("jobs", "retry", "--failed", stdin="n\n")
+    assert denied.code == 1
+    assert "Retry 4 failed jobs? [y/N]" in denied.err
+    assert "Nothing was retried." in denied.err
+    assert queue("jobs", "retry", "--failed", "--older-than", "1h", "-y").err == "No failed jobs.\n"
+    one = stowhand("jobs", "retry", "--failed", "--queue", "q", "--task", "hello", stdin="y\n")
+    assert (one.code, one.out) == (0, "Retried: 1\n")
+    assert "Retry 1 failed job of task hello in queue q?" in one.err
+    rest = queue("jobs", "retry", "--failed", "--yes", "--json").rows()
+    assert [(row["id"], row["done"]) for row in rest] == [(1, "done"), (2, "done"), (3, "done")]
+    assert len(queue("jobs", "list", "--state", "queued", "--json").rows()) == 4
+
+
+def test_ids_or_failed_and_never_both(queue: Stowhand) -> None:
+    for arguments in ((), (1, "--failed"), (1, "--task", "t"), (1, "-y"), (1, "--older-than", "1h")):
+        assert queue("jobs", "retry", *arguments).code == 2, arguments
+
+
+def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
+    queue("add", "hello", '{"name": "a"}')
+    queue(*BROKEN)
+    queue("worker", "--once")
+    queue("add", "other")
+    queue("queues", "pause", "mail")
+    said = queue("stats").out
+    assert "1 queued" in said
+    assert "1 completed" in said
+    assert "No workers." in said, "it has said goodbye"
+    assert "mail" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("hello"))
+    assert line.split()[1:] == ["0", "0", "0", "1", "1", "0"]
+    found = json.loads(queue("stats", "--json").out)
+    assert found["states"]["failed"] == 1
+    assert found["finished"]["15m"] == {"completed": 1, "failed": 1, "canceled": 0}
+    assert found["paused"] == ["mail"]
+    assert [row["task"] for row in found["tasks"]] == ["hello", "other"]
+    assert found["workers"] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3725, "1h 2m"), (90_061, "1d 1h"), (86_400, "1d")]
+)
+def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
+    assert say_span(seconds) == said

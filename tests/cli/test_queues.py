@@ -1,0 +1,50 @@
+"""``stowhand queues``: several names at once, what they hold, answers for people and programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Stowhand
+
+
+@pytest.fixture
+def queue(call: Stowhand) -> Stowhand:
+    assert call("migrate").code == 0
+    return call
+
+
+def test_queues_are_paused_listed_and_resumed(queue: Stowhand) -> None:
+    queue("add", "hello", '{"name": "a"}', "--queue", "mail")
+    queue("add", "hello", "--queue", "mail", "--run-at", "+1h")
+    paused = queue("queues", "pause", "mail", "not yeté[2J")
+    assert (paused.code, paused.out.splitlines()) == (0, ["mail: paused", "not yeté[2J: paused"])
+    assert queue("queues", "pause", "mail").out == "mail: unchanged (it is paused already)\n"
+    heads, mail, other = queue("queues", "list").out.splitlines()
+    assert heads.split() == ["QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE"]
+    assert mail.split()[:5] == ["mail", "paused", "2", "1", "0"]
+    assert other.startswith("not yet")
+    assert queue("worker", "--once").code == 0
+    assert len(queue("jobs", "list", "--state", "queued", "--json").rows()) == 2
+    assert queue("queues", "resume", "mail").out == "mail: resumed\n"
+    assert queue("queues", "resume", "mail").out == "mail: unchanged (it is not paused)\n"
+    queue("worker", "--once")
+    assert len(queue("jobs", "list", "--state", "completed", "--json").rows()) == 1
+
+
+def test_programs_read_objects(queue: Stowhand) -> None:
+    (answer,) = queue("queues", "pause", "q", "q", "--json").rows()
+    assert answer == {"queue": "q", "done": "paused", "why": ""}
+    (row,) = queue("queues", "list", "--json").rows()
+    assert row["paused_since"].endswith("Z")
+    since = row.pop("paused_since")
+    assert row == {"name": "q", "held_by": None, "waiting": 0, "due": 0, "running": 0, "failed": 0}
+    assert since
+
+
+def test_no_queues_and_bad_names(queue: Stowhand) -> None:
+    empty = queue("queues", "list")
+    assert (empty.code, empty.out, empty.err.strip()) == (0, "", "No queues.")
+    assert queue("queues", "pause").code == 2
+    refused = queue("queues", "pause", "x" * 129)
+    assert refused.code != 0
+    assert "the limit is 128" in refused.err

@@ -1,0 +1,66 @@
+"""``stowhand top``: one look, many looks, a terminal, an outage."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from stowhand.job import NewJob
+from stowhand.queue_store import QueueStore
+from tests.service.processes import with_store
+
+PROGRAM = (sys.executable, "-m", "stowhand.cli")
+
+
+def fill(url: str) -> None:
+    async def enqueue(store: QueueStore) -> None:
+        await store.enqueue_many([NewJob(task="send")] * 3 + [NewJob(task="stuck", queue="mail")])
+        await store.pause_queue("mail")
+
+    with_store(url, enqueue)
+
+
+def test_one_look_shows_states_tasks_paused_queues_and_who_works(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    fill(url)
+    done = subprocess.run([*PROGRAM, "top", "-c", url, "--once"], capture_output=True, text=True, check=True)
+    assert "4 queued, 0 processing" in done.stdout
+    assert "paused: mail" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["send", "3", "3", "0", "0", "0"] in rows
+    assert "No workers are alive." in done.stdout
+    told = subprocess.run([*PROGRAM, "top", "-c", url, "--once", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout)["states"]["queued"] == 4
+
+
+def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    fill(url)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*PROGRAM, "top", "-c", url, "--interval", "0.1"], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    deadline = time.monotonic() + 20
+    while said.count(b"\x1b[H") < 3:
+        assert time.monotonic() < deadline, said
+        said += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+    assert b"4 queued" in said
+    assert b"Traceback" not in said
+
+
+def test_an_interval_of_nothing_is_refused() -> None:
+    done = subprocess.run([*PROGRAM, "top", "--interval", "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--interval" in done.stderr

@@ -1,0 +1,229 @@
+"""The files of deploy/ are right: each is read by the tool it is for, as far as there is one, and names what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from stowhand.observe.queue_metrics import QueueMetrics
+from stowhand.observe.worker_metrics import WorkerMetrics
+from stowhand.service.health import bounds
+from stowhand.service.process import LAST_WRITE
+from stowhand.service.setting_table import SETTINGS
+from stowhand.service.settings import WorkerSettings, read_settings
+from stowhand.worker import LAST_PAUSE
+from tests.docs.pages import DOCS, ROOT
+from tests.docs.test_reference import read, rows
+
+DEPLOY = ROOT / "deploy"
+AFTERWARDS = 2 * LAST_PAUSE + LAST_WRITE
+"""Seconds that a worker may take to end beyond its grace."""
+VARIABLES = {setting.env: setting for setting in SETTINGS.values()}
+INSTRUCTION = re.compile(r"^(FROM|COPY|RUN|ENV|USER|WORKDIR|VOLUME|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD) (.+)$")
+KUBERNETES = ("1.28", "1.37")
+"""The oldest and the newest of which a manifest is tried."""
+
+
+def settings(**said: str) -> WorkerSettings:
+    return read_settings({}, environ=said)
+
+
+# -- systemd ---------------------------------------------------------------------------------------
+
+
+def unit() -> dict[str, list[str]]:
+    """Directives of the unit, in their order."""
+    found: dict[str, list[str]] = {}
+    for line in (DEPLOY / "stowhand-worker.service").read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "stowhand-worker.service").read_text()
+    program = unit()["ExecStart"][0].split()[0]
+    written = tmp_path / "stowhand-worker.service"
+    written.write_text(text.replace(program, sys.executable))  # where it is installed is the reader's to say
+    command = ["systemd-analyze", "verify", "--recursive-errors=no", str(written)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_starts_a_worker_with_options_that_exist() -> None:
+    _, command, *options = unit()["ExecStart"][0].split()
+    assert command == "worker"
+    for option in options[::2]:
+        assert option in {setting.option for setting in SETTINGS.values()}
+
+
+def test_the_units_times_fit_the_workers() -> None:
+    directives = unit()
+    usual = settings()
+    assert directives["Type"] == ["notify"]
+    assert seconds(directives["TimeoutStopSec"][0]) > usual.grace + AFTERWARDS
+    assert seconds(directives["WatchdogSec"][0]) >= 5
+    assert bounds(usual)["loop"] == 30, "the comment in the unit says so"
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+# -- Docker ----------------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the Dockerfile, lines joined."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", "")
+    found = [INSTRUCTION.match(line) for line in text.splitlines() if line.strip()]
+    assert all(found), text
+    return [(one[1], one[2]) for one in found if one is not None]
+
+
+def test_the_linter_has_nothing_to_say_about_the_dockerfile() -> None:
+    linter = Path(sys.executable).with_name("hadolint")
+    if not linter.exists():
+        pytest.skip("hadolint has no wheel for this platform")
+    done = subprocess.run([linter, "--no-color", DEPLOY / "Dockerfile"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_runs_a_worker_without_rights_and_by_variables_that_exist() -> None:
+    said = dict(instructions())
+    assert json.loads(said["ENTRYPOINT"]) == ["stowhand"]
+    assert json.loads(said["CMD"]) == ["worker"]
+    assert said["USER"].split(":")[0].isdigit(), "so that Kubernetes can tell that it is not root"
+    assert "/tasks" in json.loads(said["VOLUME"])
+    assert said["HEALTHCHECK"].partition(" CMD ")[2] == '["stowhand", "health"]'
+    given = dict(pair.split("=", 1) for pair in said["ENV"].split())
+    ours = {name: value for name, value in given.items() if name.startswith("STOWHAND_")}
+    assert ours.keys() <= VARIABLES.keys()
+    made = settings(**ours)
+    assert (made.tasks, made.http) == ("/tasks", f"127.0.0.1:{said['EXPOSE']}")
+
+
+def test_what_the_image_is_built_from_is_not_left_out() -> None:
+    kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
+    assert kept == {"src", "pyproject.toml", "README.md", "LICENSE"}
+    assert all((ROOT / name).exists() for name in kept)
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------
+
+
+def manifests() -> dict[str, Any]:
+    """By kind."""
+    return {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+
+
+def container(kind: str) -> Any:
+    (one,) = manifests()[kind]["spec"]["template"]["spec"]["containers"]
+    return one
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_understands_the_manifests(version: str) -> None:
+    assert manifests().keys() == {"Job", "Deployment"}
+    for manifest in manifests().values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_manifest_with_a_mistake_would_be_noticed() -> None:
+    wrong = manifests()["Deployment"]
+    wrong["spec"]["template"]["spec"]["terminationGraceSeconds"] = 45
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES[-1], strict=True)
+
+
+def test_the_deployment_gives_a_worker_what_it_needs() -> None:
+    worker, pod = container("Deployment"), manifests()["Deployment"]["spec"]["template"]["spec"]
+    given = {one["name"]: one.get("value", "postgresql:///x") for one in worker["env"]}
+    folder = given.pop("TMPDIR")
+    assert given.keys() <= VARIABLES.keys()
+    made = settings(**given)
+    assert pod["terminationGracePeriodSeconds"] > made.grace + AFTERWARDS
+    (port,) = worker["ports"]
+    assert made.http == f"0.0.0.0:{port['containerPort']}"
+    probes = {name: worker[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/readyz",
+        "livenessProbe": "/healthz",
+        "readinessProbe": "/readyz",
+    }
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
+    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    image = dict(instructions())
+    assert mounts["tasks"] == "/tasks"
+    assert folder in mounts.values(), "nothing else can be written to"
+    assert str(pod["securityContext"]["runAsUser"]) == image["USER"].split(":")[0]
+    assert worker["args"] == ["worker"]
+
+
+def test_the_job_migrates() -> None:
+    job = container("Job")
+    assert job["args"] == ["migrate"]
+    assert job["image"] == container("Deployment")["image"]
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+def samples() -> dict[str, str]:
+    """Every name that is shown, with the metric's own: a histogram has three."""
+    registry = CollectorRegistry()
+    WorkerMetrics(registry)
+    found: dict[str, str] = {}
+    for metric in (*registry.collect(), *QueueMetrics(lambda: None, registry).describe()):
+        endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
+        shown = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        found |= {metric.name + ending: shown for ending in endings}
+    return found
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\bstowhand_(?:worker|queue)_\w+", text))
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert asked
+    existing = samples()
+    assert {existing.get(name, f"{name} does not exist") for query in asked for name in names(query)} == set(
+        existing.values()
+    )
+    assert all(query.count("(") == query.count(")") for query in asked)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_page_of_metrics_is_what_is_shown() -> None:
+    page = read("metrics.md")
+    shown = {name for name in rows(page) if name.startswith("stowhand_")}
+    assert shown == set(samples().values())
+    registry = CollectorRegistry()
+    WorkerMetrics(registry)
+    for name, metric in registry._names_to_collectors.items():
+        if name in shown:
+            labels = tuple(re.findall(r"`(\w+)`", rows(page)[name][2]))
+            assert labels == tuple(getattr(metric, "_labelnames", ())), name
+
+
+@pytest.mark.parametrize("page", ["watch-a-worker-with-prometheus.md", "deploy.md"])
+def test_pages_name_metrics_that_exist(page: str) -> None:
+    known = samples()
+    written = names((DOCS / "how-to" / page).read_text())
+    assert {name for name in written if name not in known} <= {"stowhand_worker_info"} | set(known.values())

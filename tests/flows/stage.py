@@ -1,0 +1,67 @@
+"""What whole flows are tried with: three queues in a row, and when every job is through them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from stowhand.errors import StoreUnreachable
+from stowhand.events import Events
+from stowhand.flows import Flow, FlowJob, Queue
+from stowhand.flows.stepping import WorkerFunction
+
+NAMES = ("first", "second", "third")
+WAIT = 0.2
+"""Seconds that an idle worker blocks in these tests."""
+Passed = Counter[tuple[str, str]]
+"""How often each job was executed in each queue."""
+
+
+def counting(passed: Passed) -> WorkerFunction:
+    async def step(job: FlowJob) -> dict[str, Any]:
+        passed[job.id, job.queue] += 1
+        await asyncio.sleep(0)
+        return {f"by-{job.queue}": job["n"]}
+
+    return step
+
+
+def chain(url: str, function: WorkerFunction, *, counts: Sequence[int] = (2, 2, 2)) -> Flow:
+    """Three queues without a retry: a job that was lost on the way, and taken for that, has failed."""
+    following = (*NAMES[1:], None)
+    queues = [Queue(name, next_queue=then) for name, then in zip(NAMES, following, strict=True)]
+    flow = Flow("demo", url, queues=queues, events=Events())
+    for name, count in zip(NAMES, counts, strict=True):
+        flow.create_workers(name, function, count=count, lock_time=10, wait_timeout=WAIT)
+    return flow
+
+
+async def until(reached: Callable[[], Awaitable[bool]]) -> None:
+    while not await reached():  # noqa: ASYNC110 - asked of the server
+        await asyncio.sleep(0.02)
+
+
+async def through(flow: Flow, ids: Sequence[str], passed: Passed | None = None, last: str = "third") -> None:
+    """Wait until each has left the last queue; ``passed``: having been executed once in every queue."""
+
+    async def reached() -> bool:
+        jobs = await flow.get_jobs(ids)
+        assert not [job for job in jobs if job is None or "failed" in job], jobs
+        return all(job is not None and job.get("completed-queue") == last for job in jobs)
+
+    await until(reached)
+    if passed is not None:
+        assert passed == dict.fromkeys(((job, name) for job in ids for name in NAMES), 1)
+    counts = await flow.monitor.counts()
+    assert not [each for each in counts if each.waiting or each.processing or each.delayed or each.parked]
+
+
+async def patient(call: Callable[[], Awaitable[Any]]) -> Any:
+    """What a program does that meets an outage."""
+    while True:
+        try:
+            return await call()
+        except StoreUnreachable:
+            await asyncio.sleep(0.02)

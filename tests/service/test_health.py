@@ -1,0 +1,182 @@
+"""Health: alive as long as the loops move, ready as long as work is done; asked of real workers."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stowhand.cli.health import asked
+from stowhand.job import NewJob
+from stowhand.queue_store import QueueStore
+from stowhand.service.health import STARTING, Process, Report, bounds, stuck, stuck_processes
+from stowhand.service.settings import read_settings
+from tests.service.manager import Manager
+from tests.service.pages import Pages
+from tests.service.processes import Workers, with_store
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Workers]:
+    started = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
+    try:
+        yield started
+    finally:
+        started.destroy()
+
+
+def add(url: str, task: str, payload: str) -> None:
+    async def enqueue(store: QueueStore) -> None:
+        await store.enqueue(NewJob(task=task, payload=payload))
+
+    with_store(url, enqueue)
+
+
+def health(*options: str, **environment: str) -> tuple[int, str]:
+    """``stowhand health``: its exit code, and its one line."""
+    command = [sys.executable, "-m", "stowhand.cli", "health", *options]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=20)
+    said = done.stdout + done.stderr
+    assert said.count("\n") == 1, said
+    return done.returncode, said.strip()
+
+
+def test_a_worker_that_drains_is_alive_and_not_ready(here: Workers) -> None:
+    add(here.url, "innocent", '{"number": 1, "pause": 4}')
+    process = here.start("--http", "0", "--log-level", "debug")
+    pages = Pages(here)
+    pages.wait_until_ready()
+    status, said = pages.json("/healthz")
+    assert (status, said["status"]) == (200, "ok")
+    assert said["loops"].keys() == {"loop", "heartbeat", "claiming", "settling", "waking", "cron"}
+    assert pages.json("/readyz")[1]["store_heard_seconds_ago"] < 5
+    here.wait_for("Started task")
+    port = str(pages.port)
+    assert health("--http", port) == (0, "ok")
+    assert health("--ready", STOWHAND_HTTP=f"0.0.0.0:{port}") == (0, "ready")
+    process.send_signal(signal.SIGTERM)
+    pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
+    assert pages.json("/readyz")[1]["reasons"] == ["it is stopping"]
+    assert pages.ask("/healthz")[0] == 200
+    assert health("--ready", "--http", port) == (1, "not ready: it is stopping")
+    assert process.wait(20) == 0
+    code, why = health("--http", port)
+    assert code == 1
+    assert "nobody answers" in why
+
+
+def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_bound(
+    here: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = Manager(f"@stowhand-test-watchdog-{os.getpid()}")
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "500000")
+    here.start("--http", "0", "--lease", "1")
+    pages = Pages(here)
+    manager.wait_for("READY=1")
+    pages.wait_until_ready()
+    manager.hear(0.0)
+    assert manager.hear(1.0).count("WATCHDOG=1") in range(2, 6), "every half of what was asked"
+    add(here.url, "blocker", '{"seconds": 5}')
+    pages.wait(lambda pages: pages.json("/healthz")[1]["loops"]["loop"] > 1)
+    assert pages.ask("/healthz")[0] == 200, "for a short while is not death"
+    assert pages.ask("/readyz")[0] == 503, "but no work is taken"
+    pages.wait(lambda pages: pages.ask("/healthz")[0] == 503)
+    assert pages.json("/healthz")[1]["reasons"][0].startswith("loop: nothing for 3 s, at most 3 s")
+    manager.wait_for("STATUS=loop: nothing for 3 s")
+    assert "WATCHDOG=1" not in manager.hear(0.8), "so it will be killed"
+    pages.wait(lambda pages: pages.ask("/healthz")[0] == 200)
+    manager.wait_for("WATCHDOG=1")
+    lag = {name: value for name, value in pages.metrics().items() if name.startswith("stowhand_worker_loop_lag")}
+    assert lag['stowhand_worker_loop_lag_seconds_bucket{le="2.5"}'] < lag["stowhand_worker_loop_lag_seconds_count"]
+
+
+def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(here: Workers) -> None:
+    add(here.url, "innocent", '{"number": 1}')
+    here.start("--http", "0", "--processes", "2")
+    pages = Pages(here)
+    assert pages.ask("/healthz")[0] == 200, "to start is no death"
+    pages.wait_until_ready()
+    said = pages.json("/healthz")[1]
+    assert said["loops"].keys() == {"loop", "cron"}
+    assert said["processes"].keys() == {"process 1", "process 2"}
+    for process in said["processes"].values():
+        assert process["loops"].keys() == {"loop", "heartbeat", "claiming", "settling", "waking"}
+        assert process["said_seconds_ago"] < 10
+    add(here.url, "killer", "{}")
+    pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
+    assert "is starting" in pages.json("/readyz")[1]["reasons"][0]
+    assert pages.ask("/healthz")[0] == 200
+    pages.wait_until_ready()
+
+
+def test_before_the_first_claim_nothing_is_ready(here: Workers) -> None:
+    here.start("--http", "0", program=("tests.service.slow_start",))
+    pages = Pages(here)
+    status, said = pages.json("/readyz")
+    assert status == 503
+    assert said["reasons"][0].startswith("it is starting")
+    assert pages.ask("/healthz")[0] == 200
+    pages.wait_until_ready()
+
+
+def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(here: Workers) -> None:
+    add(here.url, "innocent", '{"number": 1}')
+    here.start("--http", "0.0.0.0:0", "--once")
+    assert here.processes[0].wait(20) == 0
+    assert "shown to whoever reaches 0.0.0.0:0; there is no password" in here.said()
+    taken = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    port = taken.server_address[1]
+    assert here.start("--http", str(port)).wait(20) == 2
+    assert "give another port" in here.said(1)
+    assert "Worker connected" not in here.said(1)
+    threading.Thread(target=taken.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{port}"
+    assert asked(address, "/healthz") == (False, f"what answers at {address} is no worker")
+    taken.shutdown()
+    began = time.monotonic()
+    assert asked(address, "/healthz") == (False, f"no answer from {address} within 2 s")  # nobody accepts
+    assert time.monotonic() - began < 2.5
+    taken.server_close()
+
+
+def test_health_needs_an_address() -> None:
+    code, why = health(STOWHAND_HTTP="")
+    assert code == 2
+    assert "--http" in why
+
+
+def test_bounds_follow_the_settings() -> None:
+    usual = bounds(read_settings({}, environ={}))
+    assert (usual["loop"], usual["claiming"], usual["waking"]) == (30, 60, 70)
+    patient = bounds(read_settings({"lease": "100s", "poll_interval": "5m"}, environ={}))
+    assert (patient["loop"], patient["heartbeat"], patient["waking"]) == (100, 200, 500)
+
+
+def test_what_is_stuck_is_named() -> None:
+    bound = {"loop": 5.0, "claiming": 60.0}
+    assert stuck({"loop": 5.0, "claiming": 60.0}, bound) == []
+    assert stuck({"loop": 6.0, "claiming": 75.4}, bound) == [
+        "loop: nothing for 6 s, at most 5 s",
+        "claiming: nothing for 75 s, at most 60 s",
+    ]
+
+
+def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:
+    well = Report(at=100.0, ages={"loop": 0.1}, heard=None, claimed=True)
+    ill = Report(at=100.0, ages={"loop": 9.0}, heard=None, claimed=True)
+    children = [Process("process 1", 500.0, well), Process("process 2", 3.0, None)]
+    assert stuck_processes(children, {"loop": 5.0}, 100.0 + STARTING) == []
+    assert stuck_processes(children, {"loop": 5.0}, 101.0 + STARTING) == ["process 1: nothing for 61 s, at most 60 s"]
+    assert stuck_processes([Process("process 1", 61.0, None)], {"loop": 5.0}, 0.0) != []
+    assert stuck_processes([Process("process 1", 9.0, ill)], {"loop": 5.0}, 101.0) == [
+        "process 1, loop: nothing for 9 s, at most 5 s"
+    ]

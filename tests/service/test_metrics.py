@@ -1,0 +1,236 @@
+"""Metrics of workers: real processes on both stores, of which some die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from stowhand.events import Events, JobLost, JobsReset, JobStarted, TasksReloaded, WorkerStarted
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
+from stowhand.observe.queue_metrics import QueueMetrics
+from stowhand.observe.worker_metrics import JOB_SECONDS, MOST_KINDS, WorkerMetrics
+from stowhand.options import WorkerOptions
+from stowhand.queue_store import QueueStore
+from stowhand.store import ResetJob
+from stowhand.testing import MemoryStore
+from stowhand.worker import Worker
+from tests.service.pages import Pages, samples
+from tests.service.processes import Workers, with_store
+from tests.support.proxy import Proxy
+
+DONE = "stowhand_worker_jobs_processed_total"
+RUNNING = "stowhand_worker_in_flight"
+
+
+@pytest.fixture
+def sqlite_workers(tmp_path: Path) -> Any:
+    started = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
+    yield started
+    started.destroy()
+
+
+@pytest.fixture
+def metrics() -> tuple[CollectorRegistry, WorkerMetrics]:
+    registry = CollectorRegistry()
+    return registry, WorkerMetrics(registry)
+
+
+def add(url: str, *payloads: str, task: str = "innocent") -> None:
+    async def enqueue(store: QueueStore) -> None:
+        for payload in payloads:
+            await store.enqueue(NewJob(task=task, payload=payload))
+
+    with_store(url, enqueue)
+
+
+def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers) -> None:
+    add(url, "{}", task="nobody_has_it")
+    add(url, *['{"number": 1}'] * 3, '{"number": 2, "pause": 60}')
+    workers.start("--http", "0", "-j", "2")
+    pages = Pages(workers)
+    pages.wait(lambda pages: pages.metrics().get(f'{DONE}{{kind="innocent",outcome="ok"}}') == 3)
+    shown = pages.metrics()
+    assert shown[f'{RUNNING}{{kind="innocent"}}'] == 1
+    assert shown['stowhand_worker_job_duration_seconds_count{kind="innocent"}'] == 3
+    assert shown["stowhand_worker_claim_jobs_sum"] == 4
+    assert shown["stowhand_worker_settle_jobs_sum"] == 3
+    assert shown["stowhand_worker_claim_duration_seconds_count"] >= 1
+    assert shown["stowhand_worker_settle_duration_seconds_count"] >= 1
+    info = next(name for name in shown if name.startswith("stowhand_worker_info"))
+    assert f'store="{url.partition(":")[0]}"' in info
+    assert shown['stowhand_queue_jobs{state="queued"}'] >= 1
+    assert sum(value for name, value in shown.items() if name.startswith("stowhand_queue_jobs")) == 5
+    assert 0 < shown["stowhand_queue_oldest_due_seconds"] < 30
+
+
+def test_several_processes_are_counted_together_and_the_dead_do_not_linger(
+    sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tempfile.tempdir = None
+    url, victim = sqlite_workers.url, tmp_path / "victim"
+    add(url, *[f'{{"number": {number}, "pause": 0.2}}' for number in range(8)])
+    process = sqlite_workers.start("--http", "0", "--processes", "2", "-j", "2")
+    pages = Pages(sqlite_workers)
+    done = f'{DONE}{{kind="innocent",outcome="ok"}}'
+    pages.wait(lambda pages: pages.metrics().get(done) == 8)
+    add(url, f'{{"file": "{victim}", "seconds": 30}}', task="linger")
+    running = f'{RUNNING}{{kind="linger"}}'
+    pages.wait(lambda pages: pages.metrics().get(running) == 1 and victim.exists())
+    folders = list(tmp_path.glob("stowhand-*"))
+    assert len(folders) == 1
+    assert folders[0].stat().st_mode & 0o077 == 0, "private"
+    dead = int(victim.read_text())
+    os.kill(dead, signal.SIGKILL)
+    pages.wait(lambda pages: pages.metrics().get('stowhand_worker_resets_total{state="queued"}') == 1)
+    pages.wait(lambda pages: pages.metrics().get(running) == 1)  # its second run, and the first is forgotten
+    shown = pages.metrics()
+    assert shown[done] == 8, "what the dead have counted is kept"
+    assert shown["stowhand_worker_settle_jobs_sum"] == 8
+    assert not list(folders[0].glob(f"*_{dead}.db"))
+    pages.wait(lambda pages: len(pages.json("/healthz")[1]["processes"]) == 2)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.7)  # signals within half a second count once
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert not folders[0].exists()
+
+
+def test_children_whose_parent_was_killed_take_the_folder_away(
+    sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    add(sqlite_workers.url)
+    process = sqlite_workers.start("--http", "0", "--processes", "2")
+    pages = Pages(sqlite_workers)
+    pages.wait_until_ready()
+    (folder,) = tmp_path.glob("stowhand-*")
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_without_the_extra_health_works_and_metrics_say_what_to_install(sqlite_workers: Workers) -> None:
+    add(sqlite_workers.url)
+    sqlite_workers.start("--http", "0", program=("tests.service.without_metrics",))
+    pages = Pages(sqlite_workers)
+    pages.wait_until_ready()
+    assert pages.ask("/metrics") == (501, b"metrics need prometheus-client: pip install 'stowhand[metrics]'\n")
+    assert pages.ask("/healthz")[0] == 200
+
+
+def test_figures_are_absent_while_the_store_is_away(postgres_url: str, tmp_path: Path) -> None:
+    add(postgres_url)
+    with Proxy(postgres_url) as proxy:
+        started = Workers(proxy.url, tmp_path)
+        try:
+            started.start("--http", "0")
+            pages = Pages(started)
+            pages.wait_until_ready()
+            assert any(name.startswith("stowhand_queue") for name in pages.metrics())
+            proxy.__exit__()
+            pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
+            pages.wait(lambda pages: not any(name.startswith("stowhand_queue") for name in pages.metrics()))
+            assert pages.metrics()["stowhand_worker_claim_duration_seconds_count"] >= 1
+            status, said = pages.json("/readyz")
+            assert status == 503
+            assert "the store does not answer" in said["reasons"][0]
+            assert said["store_heard_seconds_ago"] > 0
+            assert pages.ask("/healthz")[0] == 200, "starting it anew would not help"
+        finally:
+            started.destroy()
+
+
+def test_every_outcome_is_counted(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+    registry, counted = metrics
+    outcomes: dict[str, Outcome | None] = {
+        "ok": None,
+        "retry": Retry("again", 1000.0),
+        "failed": Fail("no"),
+        "poison": Fail("no", poison=True),
+        "snoozed": Snooze(1000.0),
+        "canceled": Cancel(),
+    }
+
+    async def handle(attempt: Attempt[Job], job: Job) -> object:
+        return outcomes[job.task]
+
+    async def work() -> None:
+        store = MemoryStore()
+        for task in outcomes:
+            await store.enqueue(NewJob(task=task))
+        options = WorkerOptions(once=True, tasks=tuple(outcomes))
+        await Worker(store, handle, options, events=counted.of(Events())).run()
+
+    asyncio.run(work())
+    shown = samples(generate_latest(registry))
+    for task in outcomes:
+        assert shown[f'{DONE}{{kind="{task}",outcome="{task}"}}'] == 1
+        assert shown[f'{RUNNING}{{kind="{task}"}}'] == 0
+
+
+def test_what_no_worker_settles_is_counted_too(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+    registry, counted = metrics
+    events = counted.of(Events())
+    events.emit(JobLost("w", 1, "t", "late"))
+    events.emit(JobsReset((ResetJob(1, "t", State.QUEUED), ResetJob(2, "t", State.FAILED))))
+    counted.lag(0.3)
+    counted.lag(-0.1)
+    shown = samples(generate_latest(registry))
+    assert shown[f'{DONE}{{kind="t",outcome="lost"}}'] == shown["stowhand_worker_lost_leases_total"] == 1
+    assert shown['stowhand_worker_resets_total{state="failed"}'] == 1
+    assert shown['stowhand_worker_loop_lag_seconds_bucket{le="0.25"}'] == 1
+    assert shown["stowhand_worker_loop_lag_seconds_sum"] == pytest.approx(0.3)
+
+
+def test_kinds_are_bounded(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+    registry, counted = metrics
+    events = counted.of(Events())
+    for number in range(MOST_KINDS + 50):
+        events.emit(JobStarted("w", 1, f"t{number}", 1))
+    shown = samples(generate_latest(registry))
+    assert shown[f'{RUNNING}{{kind="other"}}'] == 50
+    events.emit(WorkerStarted("w", ("known",)))
+    events.emit(TasksReloaded("w", ("new",), None))
+    for task in ("known", "new", "strange"):
+        events.emit(JobStarted("w", 1, task, 1))
+    shown = samples(generate_latest(registry))
+    assert [shown.get(f'{RUNNING}{{kind="{task}"}}') for task in ("known", "new", "strange", "other")] == [
+        1,
+        1,
+        None,
+        51,
+    ]
+
+
+def test_the_buckets_of_durations_are_exponential() -> None:
+    assert len(JOB_SECONDS) == 12
+    assert JOB_SECONDS[:3] == (0.005, 0.0125, 0.03125)
+
+
+def test_a_queue_that_cannot_be_asked_is_absent() -> None:
+    registry = CollectorRegistry()
+    QueueMetrics(lambda: None, registry)
+    assert generate_latest(registry) == b""
+
+
+def test_every_name_follows_the_convention(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+    registry, _ = metrics
+    for metric in registry.collect():
+        assert re.fullmatch(r"stowhand_worker_[a-z_]+", metric.name)
+        if metric.type == "histogram":
+            assert metric.name.endswith(("_seconds", "_jobs", "_leases"))

@@ -1,0 +1,214 @@
+"""Pauses under many hands: against claims, settlements and each other; and that they cost others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from typing import Any
+
+import psycopg
+import pytest
+
+from stowhand.errors import StoreUnreachable
+from stowhand.job import NewJob
+from stowhand.lifecycle import COMPLETED
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.test_queues import UNFINDABLE
+from tests.stores.postgres.verbs import claim, take, wait_for_a_waiter
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+# A queue is held by a job that is processing under that token; a paused one else by the pause itself.
+WRONG = f"""
+    select q.name from stowhand.queues q
+    left join stowhand.live j on j.id = q.holder_id and j.token = q.holder_token and j.queue = q.name
+    where q.holder_id is not null and j.id is null
+      and (q.paused_at is null or (q.holder_id, q.holder_token) <> (-1, '{NOBODY}'))
+"""
+CLAIM = "select id from stowhand.claim('w', %s, 10, 30, null, null, false) where id > 0"
+
+
+def blocked(url: str, statement: str, values: tuple[object, ...] = ()) -> tuple[threading.Thread, list[Any]]:
+    """A statement in another session that waits for somebody's lock; and, once it has ended, its rows."""
+    found: list[Any] = []
+
+    def execute() -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            found.extend(connection.execute(statement.encode(), values).fetchall())
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    with psycopg.connect(url, autocommit=True) as connection:
+        wait_for_a_waiter(connection)
+    return thread, found
+
+
+def test_a_pause_that_meets_a_claim_waits_for_it_and_its_job_goes_on(
+    store: PostgresStore, sql: Sql, postgres_url: str, run: Any
+) -> None:
+    ids = run(with_two(store))
+    with psycopg.connect(postgres_url) as claiming:
+        assert claiming.execute(CLAIM, (uuid.uuid4(),)).fetchall() == [(ids[0],)]
+        thread, paused = blocked(postgres_url, "select stowhand.pause_queue('q')")
+        claiming.commit()
+        thread.join(10)
+    assert paused == [(True,)]
+    assert sql("select holder_id, paused_at is not null from stowhand.queues") == [(ids[0], True)]
+    assert sql(WRONG) == []
+
+
+def test_a_claim_that_meets_a_pause_takes_nothing_and_waits_for_nobody(
+    store: PostgresStore, postgres_url: str, run: Any
+) -> None:
+    run(with_two(store))
+    for existing in (False, True):  # the queue's row: first made by the pause, then there
+        with psycopg.connect(postgres_url) as pausing:
+            assert pausing.execute("select stowhand.pause_queue('q')").fetchall() == [(True,)]
+            with psycopg.connect(postgres_url) as claiming:
+                claiming.execute("set lock_timeout = '1s'")
+                assert claiming.execute(CLAIM, (uuid.uuid4(),)).fetchall() == [], existing
+            pausing.commit()
+        with psycopg.connect(postgres_url) as resuming:
+            resuming.execute("select stowhand.resume_queue('q')")
+
+
+def test_a_settlement_that_meets_a_pause_gives_the_queue_to_it(
+    store: PostgresStore, sql: Sql, postgres_url: str, run: Any
+) -> None:
+    async def begin() -> Any:
+        await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        lease = await take(store)
+        await store.close()
+        return lease
+
+    lease = run(begin())
+    settle = "select * from stowhand.settle_completed(array[%s::bigint], array[%s::uuid], true)"
+    with psycopg.connect(postgres_url) as pausing:
+        pausing.execute("select stowhand.pause_queue('q')")
+        thread, settled = blocked(postgres_url, settle, (lease.job_id, lease.token))
+        pausing.commit()
+        thread.join(10)
+    assert settled == [(lease.job_id,)]
+    assert sql("select holder_id, holder_token::text from stowhand.queues") == [(-1, NOBODY)]
+    assert run(claimed(store)) == []
+
+
+def test_a_resume_that_meets_a_settlement_leaves_the_queue_free(
+    store: PostgresStore, sql: Sql, postgres_url: str, run: Any
+) -> None:
+    async def begin() -> tuple[Any, list[int]]:
+        ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        lease = await take(store)
+        await store.pause_queue("q")
+        await store.close()
+        return lease, ids
+
+    lease, ids = run(begin())
+    settle = "select * from stowhand.settle_completed(array[%s::bigint], array[%s::uuid], true)"
+    with psycopg.connect(postgres_url) as settling:
+        settling.execute(settle, (lease.job_id, lease.token))
+        thread, resumed = blocked(postgres_url, "select stowhand.resume_queue('q')")
+        settling.commit()
+        thread.join(10)
+    assert resumed == [(True,)]
+    assert sql("select holder_id, paused_at from stowhand.queues") == [(None, None)]
+    assert run(claimed(store)) == [ids[1]]
+
+
+def test_of_two_pauses_one_pauses(store: PostgresStore, sql: Sql, postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as first:
+        assert first.execute("select stowhand.pause_queue('q')").fetchall() == [(True,)]
+        thread, second = blocked(postgres_url, "select stowhand.pause_queue('q')")
+        first.commit()
+        thread.join(10)
+    assert second == [(False,)]
+    assert sql("select holder_id from stowhand.queues") == [(-1,)]
+
+
+def test_resuming_waits_for_somebodys_transaction_but_not_for_ever(own_url: str, run: Any) -> None:
+    async def refused() -> None:
+        store = PostgresStore(own_url)
+        await store.pause_queue("q")
+        with psycopg.connect(own_url) as holding:
+            holding.execute("select from stowhand.queues where name = 'q' for update")
+            with psycopg.connect(own_url) as changing:
+                changing.execute("alter function stowhand.resume_queue set lock_timeout = '100ms'")
+            with pytest.raises(StoreUnreachable, match="holds the queue; try again"):
+                await store.resume_queue("q")
+        await store.close()
+
+    run(refused())
+
+
+def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial(postgres_url: str, run: Any) -> None:
+    names = [f"q{number}" for number in range(130)]
+
+    async def race() -> None:
+        stores = [PostgresStore(postgres_url) for _ in range(4)]
+        await stores[0].enqueue_many(NewJob(task="t", queue=names[number % 130]) for number in range(780))
+        done: dict[str, list[int]] = {name: [] for name in names}
+        running: set[str] = set()
+
+        async def serve(store: PostgresStore) -> None:
+            while sum(map(len, done.values())) < 780:
+                claims = await claim(store, 20)
+                for one in claims:
+                    assert one.queue not in running, f"two jobs of {one.queue} at once"
+                    running.add(str(one.queue))
+                    done[str(one.queue)].append(one.lease.job_id)
+                running.difference_update(str(one.queue) for one in claims)
+                await store.settle([(one.lease, COMPLETED) for one in claims])
+
+        async def meddle() -> None:
+            for round_ in range(3):
+                for name in names[round_::4]:
+                    await stores[3].pause_queue(name)
+                for name in names[round_::4]:
+                    await stores[3].resume_queue(name)
+
+        await asyncio.gather(*(serve(store) for store in stores[:3]), meddle())
+        assert all(len(ids) == 6 and ids == sorted(ids) for ids in done.values())
+        for store in stores:
+            await store.close()
+
+    run(race())
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute(WRONG.encode()).fetchall() == []
+        assert connection.execute(UNFINDABLE.encode()).fetchall() == []
+
+
+def test_what_a_pause_has_absorbed_is_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
+    """Behind many paused queues scouts are absorbed, as behind busy ones; a resume leaves a hint."""
+
+    async def story() -> None:
+        ids = await store.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
+        for number in range(150):
+            await store.pause_queue(f"q{number}")
+        (other,) = await store.enqueue_many([NewJob(task="t", queue="other")])
+        found: list[int] = []
+        while not found:
+            found = [each.lease.job_id for each in await claim(store, 5)]
+        assert found == [other]
+        ((scouts,),) = sql("select count(*) from stowhand.live where scout")
+        assert scouts < 100
+        assert sql("select count(*) from stowhand.queues where hint_id is not null") == [(0,)]
+        await store.resume_queue("q7")
+        assert sql(UNFINDABLE) == []
+        assert sql(WRONG) == []
+        assert (await take(store)).job_id == ids[7]
+        await store.close()
+
+    run(story())
+
+
+async def with_two(store: PostgresStore) -> list[int]:
+    ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+    await store.close()
+    return ids
+
+
+async def claimed(store: PostgresStore) -> list[int]:
+    found = [each.lease.job_id for each in await claim(store, 10)]
+    await store.close()
+    return found

@@ -1,0 +1,73 @@
+"""Purging beside others: locked rows are passed over, days that are too young are not read, indexes are used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+
+from stowhand.job import NewJob
+from stowhand.lifecycle import COMPLETED
+from stowhand.operating import Ages, Purged
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import claim
+
+OLD = "update stowhand.{table} set finished_at = now() - interval '10 days'"
+
+
+async def finish(store: PostgresStore, count: int) -> None:
+    await store.enqueue_many(NewJob(task="t") for _ in range(count))
+    await store.settle([(one.lease, COMPLETED) for one in await claim(store, count)])
+
+
+def test_what_somebody_has_locked_stays_and_goes_with_the_next_purge(
+    store: PostgresStore, postgres_url: str, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        await finish(store, 5)
+        sql(OLD.format(table="history"))
+        with psycopg.connect(postgres_url) as locking:
+            locking.execute("select from stowhand.history where id = 3 for update")
+            async with asyncio.timeout(4):
+                assert await store.purge(Ages(completed=60)) == Purged(completed=4)
+        assert await store.purge(Ages(completed=60)) == Purged(completed=1)
+        await store.close()
+
+    run(story())
+
+
+def test_a_page_reads_neither_young_days_nor_the_rest_of_the_old_ones(store: PostgresStore, sql: Sql, run: Any) -> None:
+    sql(
+        """insert into stowhand.history (id, task, payload, priority, run_at, state, attempts, max_attempts, resets,
+             revision, epoch, finished_at, created_at, updated_at, cancel_requested)
+           select g, 't', '{}', 0, now(), 'completed', 1, 25, 0, 0, 1,
+             case when g % 2 = 0 then now() - interval '100 days' else now() end, now(), now(), false
+           from generate_series(1, 20000) g"""
+    )
+    ((plan,),) = sql(
+        "explain (analyze, buffers, format json) select * from stowhand.purge_history(86400, null, 0, 100)"
+    )
+    read = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+    assert read < 2000, f"{read} blocks for a page of a hundred"
+    assert sql("select count(*) from stowhand.history") == [(19_900,)]
+    assert run(purged(store)) == Purged(completed=9900)
+
+
+def test_failed_jobs_are_found_by_their_age(sql: Sql) -> None:
+    sql(
+        """insert into stowhand.live (task, state, finished_at)
+           select 't', 'failed', now() - g * interval '1 second' from generate_series(1, 20000) g"""
+    )
+    ((plan,),) = sql("explain (analyze, buffers, format json) select stowhand.purge_failed(19990, 5000)")
+    read = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+    assert read < 500, f"{read} blocks for a dozen jobs"
+    ((left,),) = sql("select count(*) from stowhand.live")
+    assert 19_980 < left <= 19_991
+
+
+async def purged(store: PostgresStore) -> Purged:
+    found = await store.purge(Ages(completed=86_400))
+    await store.close()
+    return found

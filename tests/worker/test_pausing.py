@@ -1,0 +1,40 @@
+"""A queue that is paused under a worker: what runs goes on, nothing more of it begins, a resume is heard at once."""
+
+from __future__ import annotations
+
+from stowhand.handler import Attempt
+from stowhand.job import Job, State
+from stowhand.testing import FakeClock
+from tests.worker.stage import at_work, nothing
+
+
+async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
+    clock = FakeClock()
+    began: list[tuple[float, str | None]] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        began.append((clock.monotonic(), attempt.claim.queue))
+        await clock.sleep(10)
+
+    async with at_work(act, clock=clock, concurrency=4) as stage:
+        first = await stage.add(count=5, queue="q") - 4
+        await clock.advance(5)
+        await stage.store.pause_queue("q")
+        other = await stage.add(queue="other")
+        await clock.advance(600)
+        assert (await stage.job(first)).state is State.COMPLETED
+        assert (await stage.job(other)).state is State.COMPLETED
+        assert [queue for _, queue in began] == ["q", "other"]
+        await stage.store.resume_queue("q")
+        await clock.advance(1)
+        assert [queue for _, queue in began] == ["q", "other", "q"]
+        await clock.advance(60)
+        assert len(began) == 6
+
+
+async def test_with_once_a_worker_does_not_wait_for_a_paused_queue() -> None:
+    async with at_work(nothing, once=True) as stage:
+        await stage.store.pause_queue("q")
+        await stage.add(queue="q")
+        await stage.ended()
+        assert (await stage.store.counts())[State.QUEUED] == 1

@@ -1,0 +1,88 @@
+"""A worker's entry in the roll: there while it works, gone when it has ended, and never in anybody's way."""
+
+from __future__ import annotations
+
+import os
+
+from stowhand.operating import SEEN_EVERY, WorkerCard
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
+
+
+class CountingHeart(FaultyHeart):
+    """Its entries go through the store's gate like every other call."""
+
+    def worker_seen(self, card: WorkerCard) -> None:
+        self._faulty.before("worker_seen", card)
+        super().worker_seen(card)
+
+    def worker_gone(self, name: str) -> None:
+        self._faulty.before("worker_gone", name)
+        super().worker_gone(name)
+
+
+class CountingStore(FaultyStore):
+    """Calls of the roll are among its calls, and may fail like them."""
+
+    def heart(self) -> FaultyHeart:
+        return CountingHeart(self)
+
+
+async def test_it_is_in_the_roll_while_it_works_and_not_afterwards() -> None:
+    async with at_work(nothing, concurrency=3, tasks=("act", "b")) as stage:
+        (row,) = await stage.store.workers()
+        assert (row.card.name, row.card.pid, row.card.concurrency) == ("w", os.getpid(), 3)
+        assert row.card.tasks == ("act", "b")
+        assert row.card.host
+        assert row.card.version[0].isdigit()
+        await stage.clock.advance(3600)
+        (row,) = await stage.store.workers()
+        assert row.alive
+        assert row.started_at < row.seen_at
+        stage.worker.stop()
+        await stage.ended()
+        assert list(await stage.store.workers()) == []
+
+
+async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 20), clock=clock) as stage:
+        await stage.add()
+        await clock.advance(1)
+        stage.worker.retask(("act", "new"))
+        await clock.advance(1)
+        (row,) = await stage.store.workers()
+        assert (row.card.tasks, row.card.stopping) == (("act", "new"), False)
+        stage.worker.stop()
+        await clock.advance(1)
+        (row,) = await stage.store.workers()
+        assert row.card.stopping
+
+
+async def test_an_idle_worker_writes_an_entry_each_half_minute_and_no_more() -> None:
+    clock = FakeClock()
+    store = CountingStore(clock)
+    async with at_work(nothing, store=store, clock=clock):
+        await clock.advance(10 * SEEN_EVERY)
+        assert 10 <= len(store.called("worker_seen")) <= 11
+
+
+async def test_a_store_that_is_away_is_not_waited_for_to_say_goodbye() -> None:
+    clock = FakeClock()
+    store = CountingStore(clock)
+    async with at_work(nothing, store=store, clock=clock) as stage:
+        store.down |= {"worker_gone", "reset_stalled", "worker_seen"}
+        await clock.advance(60)
+        stage.worker.stop()
+        assert await stage.ended() < 1.0
+        assert store.called("worker_gone") == []
+
+
+async def test_a_goodbye_that_fails_is_not_said_again() -> None:
+    clock = FakeClock()
+    store = CountingStore(clock)
+    async with at_work(nothing, store=store, clock=clock) as stage:
+        store.down.add("worker_gone")
+        stage.worker.stop()
+        assert await stage.ended() < 2.0
+        assert store.called("worker_gone") == ["w"]
