@@ -267,7 +267,7 @@ def test_the_monitor_looks_again_in_place_within_80_columns_until_ctrl_c(
     write: Write, redis_url: str, folder: Path
 ) -> None:
     program = write(redis_url)
-    text = (folder / f"{program}.py").read_text().replace('"third"', repr("third" * 12))
+    text = (folder / f"{program}.py").read_text().replace('"kid"', repr("kid" * 13))
     (folder / f"{program}.py").write_text(f"{text}\nflow.monitor.interval = 0.05\n")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

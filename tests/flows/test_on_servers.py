@@ -142,7 +142,7 @@ def test_a_server_that_forgets_everything_is_worked_on_anew(run: Run, passed: Pa
         run(story(server))
 
 
-def test_workers_follow_the_primary_with_what_they_hold(run: Run, passed: Passed) -> None:
+def test_workers_follow_the_primary_with_what_they_hold_though_old_connections_stand(run: Run, passed: Passed) -> None:
     holding, held = asyncio.Event(), asyncio.Semaphore(0)
     count = counting(passed)
 

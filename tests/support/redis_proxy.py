@@ -50,10 +50,8 @@ class RedisProxy:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def lead_to(self, url: str) -> None:
-        """From now on to this server, as an address that moves with the primary does it; what is connected breaks."""
+        """From now on to this server, as an address that moves with the primary does it; what is connected stays so."""
         self._target = urlsplit(url)
-        for writer in self._open:
-            writer.close()
 
     def cut(self, what: Cut, to: bytes, times: int = 1) -> None:
         """The next requests with these bytes: their ``reply`` is lost; the ``request`` never arrives; or its ``middle``

@@ -7,11 +7,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stowhand.errors import StoreError
+from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.lifecycle import Retry, Settlement, Snooze
 from stowhand.store import ClaimRequest, Verdict
 from stowhand.stores.redis.store import LARGEST_CLAIM, FlowStore
 from tests.stores.redis.step_desk import ERRORED, LEASE, SNOOZED, Desk, ended, judged, new_token, park
+from tests.support.redis_proxy import RedisProxy
 
 DAY = 86_400_000
 
@@ -194,7 +195,7 @@ def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_desk: De
             plain_desk.sweep()
     plain_desk.client.delete(plain_desk.keys.waiting("first"))
     assert len(plain_desk.sweep(looks=3)) == 3
-    assert sorted(plain_desk.ids())[:3] == sorted(lease.job_id for lease in leases)
+    assert {lease.job_id for lease in leases} < set(plain_desk.ids())
     assert [plain_desk.values(lease.job_id)["resets:first"] for lease in leases] == [1, 1, 1]
     assert len(plain_desk.ids()) == 4
 
@@ -243,3 +244,19 @@ def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Desk, goo
         plain_desk.client.hset(plain_desk.hash("limited", job_id), "group", f'"{job_id}"')
     assert len(plain_desk.claim("limited", good + 5)) == good
     assert len(plain_desk.ids("limited")) == 2000
+
+
+def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_desk: Desk) -> None:
+    plain_desk.add_many(LARGEST_CLAIM + 77)
+
+    async def check() -> None:
+        async with RedisProxy(plain_desk.url) as proxy:
+            store = plain_desk.another("first", url=proxy.url)
+            proxy.cut("reply", b"\r\n77\r\n")
+            with pytest.raises(StoreUnreachable):
+                await store.claim(ClaimRequest(worker="w", token="lost", limit=LARGEST_CLAIM + 77, lease=LEASE))
+
+    plain_desk.run(check())
+    assert len(plain_desk.ids(kind="processing")) == LARGEST_CLAIM + 77
+    assert plain_desk.heart().abandon("lost")
+    assert len(plain_desk.ids()) == LARGEST_CLAIM + 77

@@ -6,8 +6,8 @@
   its queue's lists.
 * ``layout`` decides, besides the keys, whether a worker function is given ``flowName``, ``priority`` and
   ``correlationId`` besides what it asks for.
-* A key of somebody else's, or of a wrong type, where a queue, a child or a lookup is to be written: the job that needs it
-  fails (a new one is refused), and no other. Counts that are no plain number up to nine digits are none.
+* A key of somebody else's where a queue, a child or a lookup is to be written: the job that needs it fails (a new one
+  is refused), and no other. Counts that are no plain number of up to nine digits are none.
 * A child is not given the attribute ``done`` of its parameters: its parent would take it for one that has ended.
 * A parent that cannot read its children, because the server is away, looks again after a second.
 * A value in a hash that is no JSON (somebody else wrote it) fails a job whose queue asks for it; whoever reads the job

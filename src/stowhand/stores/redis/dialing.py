@@ -40,8 +40,13 @@ class _InTime:
     """Seconds."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        async with asyncio.timeout(self.deadline):
-            return await super().execute_command(*args, **options)  # type: ignore[misc]
+        try:
+            async with asyncio.timeout(self.deadline):
+                return await super().execute_command(*args, **options)  # type: ignore[misc]
+        except redis.ResponseError as error:
+            if _is_demoted(error) and (pool := getattr(self, "connection_pool", None)) is not None:
+                await pool.disconnect(inuse_connections=False)
+            raise
 
     async def initialize(self, *args: Any, **options: Any) -> Any:
         async with asyncio.timeout(self.deadline):
@@ -57,6 +62,27 @@ class _InTime:
 
         pipe.execute = in_time
         return pipe
+
+
+def _is_demoted(error: redis.ResponseError) -> bool:
+    """It is a replica now. Its address may lead to the new primary, but connections that are open lead nowhere else.
+
+    An error inside a script is only a text to servers before 7.
+    """
+    return isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in str(error)
+
+
+class _Plain(redis.Redis):
+    """For a thread."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """As ever; the connections to a server that has become a replica are given up."""
+        try:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except redis.ResponseError as error:
+            if _is_demoted(error):
+                self.connection_pool.disconnect()
+            raise
 
 
 class _OneServer(_InTime, redis.asyncio.Redis):  # type: ignore[misc]
@@ -134,17 +160,17 @@ class Dialer:
         options = self._options(DEADLINE) | {"retry": PlainRetry(NoBackoff(), 0)}
         match address.kind:
             case "socket":
-                return redis.Redis(unix_socket_path=address.path, db=address.db, **options)
+                return _Plain(unix_socket_path=address.path, db=address.db, **options)
             case "cluster":
                 nodes = [PlainClusterNode(host, port) for host, port in address.hosts]
                 return redis.RedisCluster(startup_nodes=nodes, **options)
             case "sentinel":
                 sentinel = PlainSentinel(address.hosts, sentinel_kwargs=options | self._of_sentinels(), **options)
                 self._plain_sentinels = sentinel.sentinels
-                primary: redis.Redis = sentinel.master_for(address.service, db=address.db)
+                primary: _Plain = sentinel.master_for(address.service, _Plain, db=address.db)
                 return primary
         ((host, port),) = address.hosts
-        return redis.Redis(host=host, port=port, db=address.db, **options)
+        return _Plain(host=host, port=port, db=address.db, **options)
 
     def _options(self, deadline: float | None) -> dict[str, Any]:
         """The driver repeats nothing: whether a call may be repeated, only its caller knows."""

@@ -202,7 +202,7 @@ end
 if trouble and #reply == 2 then
   return { err = words_of(trouble) }
 end
-if looked >= MOST and #reply - 2 < limit and not trouble then
+if looked >= MOST and #reply - 2 < limit then
   reply[2] = 1
 end
 return reply
