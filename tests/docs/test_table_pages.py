@@ -39,6 +39,18 @@ GUILD_QUEUES_CALLS = (
 )
 """What it lets Redis do."""
 
+OF_THE_POOL = (
+    *("Architecture", "Job kinds", "Failure handling", "Concurrency contract", "Metrics", "Operational notes"),
+    "Where document and program disagree",
+)
+"""Headings of the founding document about the pool of a service; and ours."""
+POOL_NAMES = (
+    *("push:process", "repo:size_recalc", "jobs:purge_completed", "FOR UPDATE SKIP LOCKED", "--workers N"),
+    *("shithub_worker_jobs_processed_total{kind,outcome}", "shithub_worker_job_duration_seconds{kind}"),
+    "shithub_worker_in_flight{kind}",
+)
+"""What it calls by name."""
+
 
 def test_the_page_of_tables_has_every_option_with_its_default() -> None:
     shown = rows(read("table.md"))
@@ -159,7 +171,24 @@ def test_everything_that_the_page_of_flows_workers_names_has_its_place_and_a_tes
     assert all("`tests/" in line for line in shown)
 
 
-@pytest.mark.parametrize(("section", "least"), [("A table of yours", 40), ("Flows", 27), ("Known bugs", 19)])
+def test_everything_that_the_page_of_the_pool_names_has_its_place_and_a_test() -> None:
+    page = read("coverage-shithub.md")
+    for heading in OF_THE_POOL:
+        assert re.search(rf"^## {heading}$", page, re.MULTILINE), heading
+    for name in POOL_NAMES:
+        assert f"`{name}" in page, name
+    disagreed = page.partition("## Where document and program disagree\n")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| .*`tests/", disagreed, re.MULTILINE)) == 8
+    shown = [line for line in page.splitlines() if line.startswith("| ") and not line.endswith("| proof |")]
+    assert len(shown) > 45
+    assert all("`tests/" in line for line in shown)
+    later = [line for line in page.splitlines() if re.search(r"\blater\b", line)]
+    assert [line for line in later if "a page: later" not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "least"), [("A table of yours", 40), ("Flows", 27), ("The pool of a service", 18), ("Known bugs", 19)]
+)
 def test_every_case_has_a_test(section: str, least: int) -> None:
     text = read("cases.md").partition(f"## {section}\n")[2].partition("\n## ")[0]
     cases = [line for line in text.splitlines() if re.match(r"\| \d", line)]

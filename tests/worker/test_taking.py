@@ -237,6 +237,24 @@ async def test_an_enqueued_job_is_started_at_once_by_a_sleeping_worker() -> None
         assert (await stage.does()).state is State.COMPLETED
 
 
+async def test_what_waits_when_a_worker_starts_is_taken_without_a_moments_wait() -> None:
+    async with at_work(nothing, jobs=[NewJob(task="act")]) as stage:
+        assert (await stage.job(1)).state is State.COMPLETED
+        assert stage.clock.monotonic() == stage.store.moments("claim")[0]
+
+
+async def test_a_hundred_wake_ups_while_every_slot_is_busy_block_nobody_and_lose_nothing() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1), clock=clock, concurrency=4, look_ahead=0) as stage:
+        await stage.add(count=4)
+        await clock.settle()
+        for _ in range(100):
+            await stage.add()
+        assert held(stage) == 4
+        await clock.advance(104 / 4 + 0.5)
+        assert len(stage.told(JobEnded)) == 104
+
+
 async def test_a_retry_that_falls_due_before_the_poll_is_taken_in_time() -> None:
     async def act(attempt: Attempt[Job]) -> object:
         return Retry("again", after=3.3)

@@ -100,6 +100,27 @@ def test_a_notification_that_nobody_waited_for_is_heard_by_the_next_wait(
     run(story())
 
 
+def test_every_connection_says_goodbye_to_the_server(store: PostgresStore, sql: Sql, run: Any) -> None:
+    """Also the one that listens, in the middle of its wait."""
+    abandoned = "select sessions_abandoned from pg_stat_database where datname = current_database()"
+    before = sql(abandoned)
+
+    async def story() -> None:
+        await store.enqueue(NewJob(task="t"))
+        assert len(await claim(store)) == 1
+        waiting = asyncio.create_task(store.wait(30.0))
+        while not store.hears:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await store.close()
+        while sql("select from pg_stat_activity where application_name like 'stowhand:%'"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    run(story())
+    assert sql(abandoned) == before
+
+
 def test_where_nobody_can_listen_a_wait_merely_sleeps(postgres_url: str, run: Any) -> None:
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(listen_url="postgresql://127.0.0.1:1/nowhere"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import psycopg
@@ -9,10 +10,14 @@ import pytest
 from psycopg.rows import dict_row
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
+from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
+from stowhand.options import WorkerOptions
 from stowhand.store import StoreOptions
 from stowhand.stores.postgres import PostgresStore
+from stowhand.worker import Worker
 from tests.stores.postgres.conftest import Sql
+from tests.worker.stage import handler_of
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -41,6 +46,42 @@ def test_the_same_on_an_asynchronous_connection(
 
     run(story())
     assert sql("select count(*) from stowhand.live") == [(1 if commits else 0,)]
+
+
+def test_a_sleeping_worker_runs_it_within_a_second_of_the_commit_and_never_before(
+    store: PostgresStore, postgres_url: str, run: Any
+) -> None:
+    ran: asyncio.Queue[int] = asyncio.Queue()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        ran.put_nowait(attempt.record.id)
+
+    async def story() -> list[float]:
+        worker = Worker(store, handler_of(act), WorkerOptions(poll_interval=60.0))
+        running = asyncio.create_task(worker.run())
+        took, last = [], 0
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+                await store.enqueue_in(connection, NewJob(task="t"))  # type: ignore[misc]
+                await connection.rollback()
+                job = await store.enqueue_in(connection, NewJob(task="t"))  # type: ignore[misc]
+                await asyncio.sleep(0.3)
+                assert ran.empty()
+                committed = loop.time()
+                await connection.commit()
+                assert await asyncio.wait_for(ran.get(), 5) == job.id, "what was rolled back is nobody's"
+                took.append(loop.time() - committed)
+                last = job.id
+        worker.stop()
+        await running
+        done = await store.get(last)
+        assert done is not None
+        assert (done.state, done.attempts, done.worker) == (State.COMPLETED, 1, None)
+        await store.close()
+        return took
+
+    assert min(run(story(), timeout=30)) < 1, "a busy machine may be late once"
 
 
 def test_a_job_that_is_refused_leaves_the_decision_to_the_caller(
