@@ -124,10 +124,12 @@ def _queue(facts: Facts) -> Iterator[Reason]:
 
 def _workers(facts: Facts) -> Iterator[Reason]:
     task = facts.job.task
-    working = [row.card for row in facts.workers if row.alive and not row.card.stopping]
+    alive = [row.card for row in facts.workers if row.alive]
+    working = [card for card in alive if not card.stopping]
     known = "workers over HTTP are not in the roll"
     if not working:
-        yield Reason("no_worker", f"no worker is alive ({known})", "start one: stowhand worker")
+        said = "every worker that is alive is stopping" if alive else "no worker is alive"
+        yield Reason("no_worker", f"{said} ({known})", "start one: stowhand worker")
     elif not any(card.tasks is None or task in card.tasks for card in working):
         count = f"none of the {len(working)} workers" if len(working) > 1 else "the one worker that is"
         which = f"{count} alive has the task {task!r}" if len(working) > 1 else f"{count} alive has no task {task!r}"
@@ -137,7 +139,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
 
 
 def _line(facts: Facts) -> str:
-    where = f" in its queue {facts.job.queue!r}" if facts.job.queue is not None else ""
+    where = f" in its queue {facts.job.queue!r}" if facts.job.queue is not None else " among those without a queue"
     if not facts.ahead:
         return f"it is due, and no job is ahead of it{where}"
     number = f"more than {MOST_AHEAD}" if facts.ahead > MOST_AHEAD else str(facts.ahead)

@@ -59,7 +59,8 @@ class Settler:
         """Do this in a task of its own."""
         self._pile: list[Ended] = []
         self._flying = 0
-        self._busy = 0
+        self._later_on: set[Ended] = set()
+        """Held by somebody's transaction, or settled in one of their own: not on the pile, and not recorded."""
         self._arrived = asyncio.Event()
         self._failures = 0
         self.settled = 0
@@ -83,20 +84,19 @@ class Settler:
             except StoreError as error:
                 self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
                 verdict = Verdict.UNKNOWN
-            finally:
-                self._busy -= 1
+            self._later_on.discard(ended)
             if transaction.recorded is not None:
                 ended.settlement = transaction.recorded
             self._answer([ended], [verdict])
             self.quiet()
 
-        self._busy += 1
+        self._later_on.add(ended)
         self.soon(settled())
 
     @property
     def backlog(self) -> int:
         """Ended and not yet recorded."""
-        return len(self._pile) + self._flying + self._busy
+        return len(self._pile) + self._flying + len(self._later_on)
 
     async def run(self) -> None:
         """Settle until cancelled; what no store has recorded by then is told."""
@@ -112,7 +112,7 @@ class Settler:
                     self._flying, batch = 0, []
                 self.quiet()
         finally:
-            for ended in batch + self._pile:
+            for ended in (*batch, *self._pile, *self._later_on):
                 claim = ended.held.claim
                 self._events.emit(
                     JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended)
@@ -171,10 +171,10 @@ class Settler:
 
     def _later(self, busy: list[Ended]) -> None:
         """Somebody's transaction holds these rows: try them again, apart from the others, their leases kept alive."""
-        self._busy += len(busy)
+        self._later_on.update(busy)
 
         def again() -> None:
-            self._busy -= len(busy)
+            self._later_on.difference_update(busy)
             for ended in busy:
                 self.add(ended)
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from stowhand.cli.job_operations import _retry
 from stowhand.cli.moments import say_span
+from stowhand.job import Job, NewJob, State
+from stowhand.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
+from tests.service.processes import with_store
 
 BROKEN = ("add", "hello", "{}", "--max-attempts", 1)
 
@@ -103,3 +108,22 @@ def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
 )
 def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
     assert say_span(seconds) == said
+
+
+def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between the count and the answer there may be an hour."""
+
+    async def act(store: QueueStore) -> tuple[int, Job | None]:
+        job = await store.enqueue(NewJob(task="send"))
+        await store.permanently_fail_jobs([job.id])
+        await store.retry(job.id)
+        await store.cancel(job.id)
+        return await _retry(store, [job.id, job.id + 1], as_json=False), await store.get(job.id)
+
+    code, job = with_store(f"sqlite:///{tmp_path}/q.db", act)
+    assert code == 1
+    assert job is not None
+    assert job.state is State.CANCELED, "it had been canceled, and was not wanted any more"
+    said = capsys.readouterr().out
+    assert "it is canceled by now" in said
+    assert said.endswith("Retried: 0\n")

@@ -41,9 +41,10 @@ async def test_a_due_job_says_how_many_are_ahead_of_it(bench: Bench) -> None:
     job = await bench.add()
     found = await reasons(bench, job.id)
     assert list(found) == ["due"]
-    assert found["due"].what == "it is due; ahead of it: 1"
+    assert found["due"].what == "it is due; ahead of it among those without a queue: 1"
     await bench.take()
-    assert (await reasons(bench, job.id))["due"].what == "it is due, and no job is ahead of it"
+    alone = (await reasons(bench, job.id))["due"].what
+    assert alone == "it is due, and no job is ahead of it among those without a queue"
 
 
 async def test_one_that_is_not_due_says_when(bench: Bench) -> None:
@@ -97,6 +98,7 @@ async def test_no_worker_and_no_worker_with_the_task(bench: Bench) -> None:
     assert list(await reasons(bench, job.id)) == ["no_worker", "due"], "they have died meanwhile"
     stopping = WorkerCard(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4, stopping=True)
     await seen(bench, stopping)
+    assert "every worker that is alive is stopping" in (await reasons(bench, job.id))["no_worker"].what
     assert list(await reasons(bench, job.id)) == ["no_worker", "due"]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from stowhand.clock import SystemClock
-from stowhand.events import JobEnded, JobsReturned, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.events import JobEnded, JobsReturned, JobUnknown, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
+from stowhand.lifecycle import Ended
 from stowhand.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import Worker
@@ -313,6 +314,23 @@ async def test_settlements_on_their_way_are_awaited() -> None:
         stage.store.gates.pop("settle").set()
         assert await stage.ended() <= 0.25
         assert set(states(stage)) == {(State.COMPLETED, 1, 0)}
+
+
+@pytest.mark.parametrize("trouble", ["locked", "down"])
+async def test_what_had_ended_and_could_not_be_recorded_is_told_at_the_stop(trouble: str) -> None:
+    async with at_work(nothing) as stage:
+        job_id = 1
+        if trouble == "locked":  # somebody's transaction holds the row, for longer than the worker may wait
+            stage.store.locked.add(job_id)
+        else:
+            stage.store.down.add("settle")
+        assert await stage.add() == job_id
+        await stage.clock.advance(1)
+        stage.worker.stop()
+        await stage.ended()
+        (told,) = stage.told(JobUnknown)
+        assert (told.job_id, told.ended) == (job_id, Ended.OK)
+        assert stage.row(job_id).state is State.PROCESSING
 
 
 async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_its_own() -> None:

@@ -16,7 +16,7 @@ from stowhand.cli.session import with_store
 from stowhand.job import State
 from stowhand.observe.safe_text import escape
 from stowhand.operating import Ages, Explanation
-from stowhand.queue_store import Done, JobFilter, QueueStore
+from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.service.durations import parse_duration
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.settings import StoreSettings
@@ -144,10 +144,20 @@ def _agreed(question: str) -> bool:
         return False
 
 
+async def _retry_if_failed(store: QueueStore, job_id: int) -> Answer:
+    """Somebody may have taken long to say yes: what has been retried or removed meanwhile is left alone."""
+    job = await store.get(job_id)
+    if job is None:
+        return Answer(job_id, Done.MISSING)
+    if job.state is not State.FAILED:
+        return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
+    return await store.retry(job_id)
+
+
 async def _retry(store: QueueStore, job_ids: Sequence[int], *, as_json: bool) -> int:
     done, code = 0, OK
     for job_id in job_ids:
-        answer = await store.retry(job_id)
+        answer = await _retry_if_failed(store, job_id)
         if answer.done is Done.DONE:
             done += 1
         else:

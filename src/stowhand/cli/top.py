@@ -52,8 +52,6 @@ class _Top:
         self._store, self._interval, self._as_json = store, interval, as_json
         self._screen, self._clock = Screen(), SystemClock()
         self._stopping, self._tick = asyncio.Event(), asyncio.Event()
-        self._before: tuple[float, int] | None = None
-        """When the last look was, and how many jobs had ended by then."""
 
     async def run(self) -> None:
         """Look until stopped. An outage is waited out, and told."""
@@ -85,7 +83,7 @@ class _Top:
         due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
         yield f"{self._store.description}  {say(wall_clock())}"
         yield ", ".join(f"{number} {state.value}" for state, number in stats.states.items())
-        yield f"oldest due: {due}   ended: {self._rate(stats)}"
+        yield f"oldest due: {due}   ended in the last minute: {sum(stats.finished[1].values()) / 60:.1f}/s"
         if stats.paused:
             yield f"paused: {', '.join(stats.paused)}"
         yield ""
@@ -95,15 +93,6 @@ class _Top:
         if running:
             yield ""
             yield from _running(running)
-
-    def _rate(self, stats: Stats) -> str:
-        """Since the last look, as far as the history tells; over the last minute before that."""
-        now, ended = self._clock.monotonic(), sum(stats.finished[1].values())
-        total = sum(number for state, number in stats.states.items() if state.terminal)
-        before, self._before = self._before, (now, total)
-        if before is None or total < before[1]:
-            return f"{ended / 60:.1f}/s in the last minute"
-        return f"{(total - before[1]) / max(now - before[0], 0.001):.1f}/s"
 
 
 def _tasks(stats: Stats) -> Iterator[str]:

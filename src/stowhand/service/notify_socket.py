@@ -45,6 +45,6 @@ def notifier(environ: MutableMapping[str, str]) -> Notifier | None:
 
 def _watchdog(environ: Mapping[str, str]) -> float | None:
     microseconds, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
-    if not microseconds.isdigit() or int(microseconds) == 0 or pid not in ("", str(os.getpid())):
+    if not microseconds.isdecimal() or int(microseconds) == 0 or pid not in ("", str(os.getpid())):
         return None
     return int(microseconds) / 1_000_000
