@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.sources import ROOT
@@ -38,14 +41,24 @@ class Original:
 def installed(package: str, version: str) -> Path:
     """The folder whose ``node_modules`` has it."""
     folder = STATE / f"{package.strip('@').replace('/', '-')}-{version}"
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "package.json").write_text("{}\n")
-        quiet = ["--no-fund", "--no-audit", "--omit-lockfile-registry-resolved", "--loglevel=error"]
-        _run([str(node("npm")), "install", *quiet, f"{package}@{version}"], cwd=folder, seconds=INSTALL_SECONDS)
-        (folder / "complete").touch()
+    with _alone():
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            (folder / "package.json").write_text("{}\n")
+            quiet = ["--no-fund", "--no-audit", "--omit-lockfile-registry-resolved", "--loglevel=error"]
+            _run([str(node("npm")), "install", *quiet, f"{package}@{version}"], cwd=folder, seconds=INSTALL_SECONDS)
+            (folder / "complete").touch()
     return folder
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process of a test run installs; the others wait for it."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    with (STATE / "installing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Row:
 def fill(sql: Sql, random: Random, count: int, queues: int) -> list[Row]:
     """Few different times, as after bulk enqueues; some not due; mostly of task e. A third have a queue, if any has."""
     made = []
+    ((base,),) = sql("select date_trunc('hour', now()) - interval '1 hour'")  # once: an hour may end meanwhile
     for _ in range(count):
         task = random.choice(TASKS + ("e",) * 15)
         queue = f"q{random.randrange(queues)}" if queues and random.random() < 0.3 else None
@@ -42,9 +43,9 @@ def fill(sql: Sql, random: Random, count: int, queues: int) -> list[Row]:
         flags = ["heavy"] if random.random() < 0.1 else None
         ((number,),) = sql(
             """insert into stowhand.live (task, queue, priority, run_at, flags, scout)
-               values (%s, %s, %s, date_trunc('hour', now()) - interval '1 hour' + %s * interval '1 minute', %s, %s)
+               values (%s, %s, %s, %s + %s * interval '1 minute', %s, %s)
                returning id""",
-            *(task, queue, priority, minutes * (100 if minutes > 0 else 1), flags, queue is not None),
+            *(task, queue, priority, base, minutes * (100 if minutes > 0 else 1), flags, queue is not None),
         )
         made.append(Row(number, task, queue, (priority, minutes, number), minutes < 0, flags))
     return made
