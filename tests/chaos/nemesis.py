@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,16 +31,12 @@ class Fleet:
     program: tuple[str, ...] = ()
     """Arguments of Python; unless given, ``stowhand worker`` on the chaos tests' tasks."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    frozen: dict[int, float] = field(default_factory=dict)
+    frozen: dict[int, threading.Timer] = field(default_factory=dict)
     started: int = 0
 
     def keep(self) -> None:
-        """Replace the dead and thaw those that were frozen long enough."""
-        now = time.monotonic()
-        for pid, until in list(self.frozen.items()):
-            if until <= now:
-                del self.frozen[pid]
-                _send(pid, signal.SIGCONT)
+        """Replace the dead, and forget those that were frozen long enough."""
+        self.frozen = {pid: thaw for pid, thaw in self.frozen.items() if thaw.is_alive()}
         self.processes = [process for process in self.processes if process.poll() is None]
         while len(self.processes) < self.size:
             self._start()
@@ -49,23 +46,28 @@ class Fleet:
         process = self.rng.choice(self.processes)
         _send(process.pid, signal.SIGKILL)
         process.wait()
-        self.frozen.pop(process.pid, None)
+        if process.pid in self.frozen:
+            self.frozen.pop(process.pid).cancel()
         return f"killed {process.pid}"
 
     def freeze_one(self) -> str:
-        """SIGSTOP; the SIGCONT comes after more than a lease. Others may be frozen meanwhile."""
+        """SIGSTOP; the SIGCONT comes after more than a lease. Others may be frozen meanwhile.
+
+        It comes by itself: a process that is frozen in the middle of a write keeps the test waiting too.
+        """
         awake = [process for process in self.processes if process.pid not in self.frozen]
         if not awake:
             return "nobody left to freeze"
         process = self.rng.choice(awake)
         _send(process.pid, signal.SIGSTOP)
-        self.frozen[process.pid] = time.monotonic() + FROZEN
+        self.frozen[process.pid] = threading.Timer(FROZEN, _send, (process.pid, signal.SIGCONT))
+        self.frozen[process.pid].start()
         return f"froze {process.pid}"
 
     def stop(self, grace: float) -> list[int]:
         """Stop them all in the ordinary way; gives the exit codes."""
-        for pid in self.frozen:
-            _send(pid, signal.SIGCONT)
+        for thaw in self.frozen.values():
+            thaw.join()
         for process in self.processes:
             _send(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + grace
@@ -80,6 +82,8 @@ class Fleet:
 
     def destroy(self) -> None:
         """Whatever happened: leave nobody behind."""
+        for thaw in self.frozen.values():
+            thaw.cancel()
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -100,9 +104,30 @@ class Fleet:
         self.processes.append(process)
 
 
-def plan(rng: random.Random, faults: list[Fault], first: float, last: float) -> list[tuple[float, Fault]]:
-    """Each fault at a random moment between ``first`` and ``last`` seconds, in order of time."""
-    return sorted(((rng.uniform(first, last), fault) for fault in faults), key=lambda due: due[0])
+class Plan:
+    """Every fault at a share of the work, drawn at random: neither a fast machine nor a slow one is spared."""
+
+    def __init__(self, rng: random.Random, faults: list[Fault]) -> None:
+        shares = [rng.uniform(0.02, 0.8) for _ in faults]
+        self._todo = sorted(zip(shares, faults, strict=True), key=lambda due: due[0])
+        self._began = time.monotonic()
+
+    def __bool__(self) -> bool:
+        """Whether any is left."""
+        return bool(self._todo)
+
+    @property
+    def seconds(self) -> float:
+        """Since the plan was made."""
+        return time.monotonic() - self._began
+
+    def strike(self, fleet: Fleet, done: float) -> list[str]:
+        """Those that are due when the share ``done`` is done, the dead replaced after each; gives what they say."""
+        told = []
+        while self._todo and self._todo[0][0] <= done:
+            told.append(f"{self.seconds:.1f} s, {done:.0%} done: {self._todo.pop(0)[1]()}")
+            fleet.keep()
+        return told
 
 
 def _send(pid: int, number: signal.Signals) -> None:

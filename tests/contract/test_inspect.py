@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from stowhand.job import State
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED
 from stowhand.queue_store import JobFilter
+from stowhand.store import Verdict
 from tests.contract.bench import STATES, Bench
 
 
@@ -51,6 +55,22 @@ async def test_a_list_is_paged_by_id(bench: Bench) -> None:
         assert len(page) <= 2
         seen.extend(job.id for job in page)
     assert seen == [job.id for job in jobs]
+
+
+async def test_a_list_shows_each_job_once_while_they_move_to_the_history(bench: Bench) -> None:
+    ids = await bench.store.enqueue_many(NewJob(task="t") for _ in range(150))
+    claims = await bench.claim(limit=len(ids))
+    other = await bench.another()
+
+    async def complete() -> None:
+        for claim in claims:
+            assert await other.settle([(claim.lease, COMPLETED)]) == [Verdict.SETTLED]
+
+    moving = asyncio.create_task(complete())
+    while not moving.done():
+        assert [job.id for job in await bench.everything()] == sorted(ids)
+        await asyncio.sleep(0)
+    await moving
 
 
 async def test_a_list_is_narrowed_by_task_queue_and_key(bench: Bench) -> None:

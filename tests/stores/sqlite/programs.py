@@ -32,6 +32,19 @@ def start(what: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+def say(process: subprocess.Popen[str], line: str = "") -> None:
+    """A line to it."""
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def hear_ready(process: subprocess.Popen[str]) -> None:
+    """Wait until it is."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
 def request(limit: int = 1, worker: str = "w", **asked: object) -> ClaimRequest:
     """A claim with a new token."""
     given = {"lease": 30.0, **asked}
@@ -45,12 +58,15 @@ def _say(*words: object) -> None:
 
 
 async def drain(store: SqliteStore) -> None:
-    """Claim and complete until nothing is left; prints every id claimed."""
-    _say("ready")
-    sys.stdin.readline()
+    """Claim and complete until nothing is left; after the first claim, wait for the others. Prints every id claimed."""
+    claimed: list[int] = []
     while claims := await store.claim(request(7, worker=str(os.getpid()))):
-        _say(*(claim.lease.job_id for claim in claims))
+        if not claimed:
+            _say("ready")
+            sys.stdin.readline()
+        claimed += [claim.lease.job_id for claim in claims]
         await store.settle([(claim.lease, COMPLETED) for claim in claims])
+    _say(*claimed)
 
 
 async def enqueue(store: SqliteStore) -> None:
@@ -79,17 +95,26 @@ async def tell(store: SqliteStore) -> None:
         _say(SystemClock().monotonic())
 
 
+STRIDE = 20
+"""Minutes that a scheduler enters between two words of the test."""
+
+
 async def schedule(store: SqliteStore) -> None:
-    """Enter the same ticks as everybody else, those up to the minute told, in the order told; prints those won."""
-    _say("ready")
+    """Enter the same ticks as everybody else, in the order told, keeping step with them; prints those won."""
     latest, order = sys.stdin.readline().split()
-    for back in range(120) if order == "backwards" else reversed(range(120)):
+    minutes = list(range(120) if order == "backwards" else reversed(range(120)))
+    won: list[int | None] = []
+    for place, back in enumerate(minutes):
+        if place % STRIDE == 0:
+            _say("ready")
+            sys.stdin.readline()
         at = datetime.fromisoformat(latest) - timedelta(minutes=back)
         ticks = [
             Tick(identifier=name, at=at, job=NewJob(task="t", payload=f'"{name}{back}"'), spec="s") for name in "abc"
         ]
         entered = await store.schedule(ticks[::-1] if order == "backwards" else ticks)
-        _say(*(one.job_id for one in entered if one.mine))
+        won += [one.job_id for one in entered if one.mine]
+    _say(*won)
 
 
 async def _main(what: str, path: str) -> None:

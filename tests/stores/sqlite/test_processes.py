@@ -15,7 +15,7 @@ from stowhand.job import NewJob, State
 from stowhand.queue_store import JobFilter
 from stowhand.stores.sqlite import SqliteStore
 from tests.conftest import Run
-from tests.stores.sqlite.programs import start
+from tests.stores.sqlite.programs import STRIDE, hear_ready, say, start
 
 
 def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
@@ -28,12 +28,9 @@ def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
     ids = run(fill())
     workers = [start("drain", path) for _ in range(2)]
     for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
+        hear_ready(worker)
     for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        say(worker)
     claimed = [Counter(map(int, worker.communicate(timeout=30)[0].split())) for worker in workers]
     assert all(claimed), "one of the two had nothing to do, so this proved nothing"
     # Claimed twice would be a count of two; a queue's last jobs may be left to whoever had it busy.
@@ -43,14 +40,14 @@ def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
 
 def test_processes_that_schedule_the_same_ticks_make_each_job_once(path: Path, run: Run) -> None:
     schedulers = [start("schedule", path) for _ in range(3)]
-    for scheduler in schedulers:
-        assert scheduler.stdout is not None
-        assert scheduler.stdout.readline() == "ready\n"
     latest = wall_clock().replace(second=0, microsecond=0)
     for order, scheduler in zip(("forwards", "backwards", "forwards"), schedulers, strict=True):
-        assert scheduler.stdin is not None
-        scheduler.stdin.write(f"{latest.isoformat()} {order}\n")
-        scheduler.stdin.flush()
+        say(scheduler, f"{latest.isoformat()} {order}")
+    for _ in range(120 // STRIDE):
+        for scheduler in schedulers:
+            hear_ready(scheduler)
+        for scheduler in schedulers:
+            say(scheduler)
     won = [scheduler.communicate(timeout=60)[0].split() for scheduler in schedulers]
     assert [scheduler.returncode for scheduler in schedulers] == [0, 0, 0]
     assert sum(map(bool, won)) > 1, "one of them did it all, so this proved nothing"

@@ -29,18 +29,11 @@ class Inspector:
         return read_job(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[Job]:
-        """In id order. The live table and the history are asked apart: neither is read for the other's states."""
+        """In id order."""
         wanted = read_filter(wanted)
-        states = wanted.states or LIVE
-        found: list[Row] = []
-        if any(state in LIVE for state in states):
-            every = set(LIVE) <= set(states)
-            found += await self._rows("list_live", _filter(wanted, None if every else states))
-        if any(state in HISTORY for state in states):
-            every = set(HISTORY) <= set(states)
-            found += await self._rows("list_history", _filter(wanted, None if every else states))
-        found.sort(key=_id)
-        return [read_job(row) for row in found[: wanted.limit]]
+        states = set(wanted.states or LIVE)
+        found = await self._rows("list", (*_part(wanted, states, LIVE), *_part(wanted, states, HISTORY), wanted.limit))
+        return [read_job(row) for row in found]
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state."""
@@ -89,12 +82,9 @@ class Inspector:
                 ) from None
 
 
-def _filter(wanted: JobFilter, states: Sequence[State] | None) -> tuple[object, ...]:
-    names = None if states is None else [state.value for state in states]
+def _part(wanted: JobFilter, states: set[State], kept: Sequence[State]) -> tuple[object, ...]:
+    """What one table is asked: whether at all, and unless for all that it keeps, for which states."""
+    here = [state.value for state in kept if state in states]
+    names = None if len(here) == len(kept) else here
     task, queue, key = wanted.task, wanted.queue, wanted.key
-    return (wanted.after, names, names, task, task, queue, queue, key, key, wanted.limit)
-
-
-def _id(row: Row) -> int:
-    number: int = row[0]
-    return number
+    return (bool(here), wanted.after, names, names, task, task, queue, queue, key, key, wanted.limit)

@@ -96,20 +96,23 @@ select id, task, payload::text, state, queue, priority, run_at, attempts, max_at
   last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result::text
 from {schema}.everything where id = %s::bigint
 
--- name: list_live
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+-- name: list
+-- One statement, so that a job which moves to the history meanwhile is seen once. A table nobody asked for is not read.
+(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
 from {schema}.live
-where id > %s::bigint and (%s::text[] is null or state = any(%s::text[])) and (%s::text is null or task = %s::text)
-  and (%s::text is null or queue = %s::text) and (%s::text is null or key = %s::text)
-order by id limit %s::int
-
--- name: list_history
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+where %s::bool and id > %s::bigint and (%s::text[] is null or state = any(%s::text[]))
+  and (%s::text is null or task = %s::text) and (%s::text is null or queue = %s::text)
+  and (%s::text is null or key = %s::text)
+order by id limit %s::int)
+union all
+(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, null::text, cancel_requested, result::text
 from {schema}.history
-where id > %s::bigint and (%s::text[] is null or state = any(%s::text[])) and (%s::text is null or task = %s::text)
-  and (%s::text is null or queue = %s::text) and (%s::text is null or key = %s::text)
+where %s::bool and id > %s::bigint and (%s::text[] is null or state = any(%s::text[]))
+  and (%s::text is null or task = %s::text) and (%s::text is null or queue = %s::text)
+  and (%s::text is null or key = %s::text)
+order by id limit %s::int)
 order by id limit %s::int
 
 -- name: counts
