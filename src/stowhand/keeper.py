@@ -55,9 +55,9 @@ class Keeper:
         self._heart, self._leases, self._options = heart, leases, options
         self._events, self._clock, self._worker = events, clock, worker
         self._tell_lost, self._tell_canceled = tell_lost, tell_canceled
-        self._sweep = Sweep(
-            heart, events, clock, name=worker, interval=options.sweep_interval, slack=options.every_beat
-        )
+        interval, slack = options.sweep_interval, options.every_beat
+        memory = options.lease + slack + interval
+        self._sweep = Sweep(heart, events, clock, name=worker, interval=interval, slack=slack, memory=memory)
         self.enrollment = Enrollment(heart, worker, options)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
@@ -123,7 +123,7 @@ class Keeper:
             stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
-            self._sweep.tick(working=len(self._leases) > 0)
+            self._sweep.tick(worked=now if len(self._leases) else self._leases.taken_at)
             self.enrollment.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more

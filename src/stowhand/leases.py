@@ -62,6 +62,8 @@ class Leases:
         self._margin = min(1.0, lease / 10)
         self._held: dict[Pair, Held] = {}
         self._lock = threading.Lock()
+        self.taken_at = float("-inf")
+        """When a claim last brought anything."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -73,6 +75,7 @@ class Leases:
         with self._lock:
             for held in entered:
                 self._held[held.pair] = held
+                self.taken_at = since
         return entered
 
     def start(self, held: Held) -> bool:

@@ -77,7 +77,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_active_time: float | None = None
     """Take nothing new after this time, and end when nothing runs any more."""
     sweep_interval: float = 5.0
-    """How often to look for dead workers' jobs while working; six times rarer when idle."""
+    """How often to look for dead workers' jobs while working, and for a lease after; six times rarer when idle."""
 
     def __post_init__(self) -> None:
         for name in _SECONDS:

@@ -120,7 +120,7 @@ class Resetter:
 
     async def _look(self, sweep: Sweep, thread: Executor) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(thread, lambda: sweep.tick(working=True))
+            await asyncio.get_running_loop().run_in_executor(thread, lambda: sweep.tick(worked=self._clock.monotonic()))
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:

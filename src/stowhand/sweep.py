@@ -19,7 +19,8 @@ class Sweep:
     """``tick`` when you like; it does its work when its time has come. Blocking: for a thread that may block.
 
     ``interval``: seconds between two looks; 0: each tick is one. ``slack`` seconds are granted beyond a lease's end:
-    one beat. When it ``is_over``, a look ends with the page under way.
+    one beat. For ``memory`` seconds after work it looks as often as while working: whoever died in that time held
+    leases that end within it. When it ``is_over``, a look ends with the page under way.
     """
 
     def __init__(
@@ -31,18 +32,22 @@ class Sweep:
         name: str,
         interval: float,
         slack: float,
+        memory: float = 0.0,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._name = name
         self._heart, self._events, self._clock = heart, events, clock
-        self._interval, self._slack, self._is_over = interval, slack, is_over
+        self._interval, self._slack, self._memory, self._is_over = interval, slack, memory, is_over
         self._last = float("-inf")
         self._maintained = self._checked = float("-inf")
 
-    def tick(self, *, working: bool) -> None:
-        """Reset what is stalled, if it is time. Raises StoreUnreachable; the next tick tries again."""
+    def tick(self, *, worked: float) -> None:
+        """Reset what is stalled, if it is time. Raises StoreUnreachable; the next tick tries again.
+
+        ``worked``: when there was work last, by the monotonic clock.
+        """
         now = self._clock.monotonic()
-        if now - self._last < self._interval * (1 if working else IDLE_FACTOR):
+        if now - self._last < self._interval * (1 if now - worked <= self._memory else IDLE_FACTOR):
             return
         for _ in range(ROUNDS):
             found = self._heart.reset_stalled(self._slack)

@@ -29,7 +29,7 @@ from tests.support.servers import PostgresServer
 
 JOBS = 5_000
 KILLS, FREEZES, TERMINATED = 10, 5, 5
-PAUSE = 0.06
+PAUSE = 0.03
 DEADLINE = 70.0
 OPTIONS = StoreOptions(history=3600.0)
 COMPLETED = re.compile(r"Completed task (\d+) \(step\) with success")

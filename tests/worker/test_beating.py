@@ -293,6 +293,20 @@ async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
         assert (await stage.job(1)).state is State.COMPLETED
 
 
+async def test_who_has_just_worked_looks_for_the_dead_as_often_as_while_working() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(nothing, clock=clock, store=store, tasks=("act",)) as stage:
+        await clock.advance(31)  # idle for long, and looked a second ago
+        job = await stage.add("other")
+        await store.claim(ClaimRequest(worker="dead", token="t", limit=1, lease=30.0))
+        await stage.add()
+        await clock.advance(30 + 10 - 1)
+        assert (await stage.job(job)).state is State.PROCESSING, "a lease, and a beat that may be on its way"
+        await clock.advance(1 + 5 + 1)
+        assert (await stage.job(job)).state is State.QUEUED
+
+
 async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None:
     """One that a timer starts with ``--once``, say: none of them lives for ten minutes."""
     clock = FakeClock()

@@ -52,13 +52,16 @@ def _say(*words: object) -> None:
 
 
 async def drain(table: SqliteTable) -> None:
-    """Claim and complete until nothing is left; prints every key claimed."""
-    _say("ready")
-    sys.stdin.readline()
+    """Claim and complete until nothing is left; once it has some, wait for the others. Prints every key claimed."""
+    claimed: list[int] = []
     while taken := await table.claim(asking(3, worker=str(os.getpid()))):
-        _say(*(one.lease.job_id for one in taken))
+        if not claimed:
+            _say("ready")
+            sys.stdin.readline()
+        claimed += [one.lease.job_id for one in taken]
         assert await table.settle([(one.lease, COMPLETED) for one in taken]) == ["settled"] * len(taken)
         await asyncio.sleep(0.01)  # so that the others get their turn
+    _say(*claimed)
 
 
 async def hold(table: SqliteTable) -> None:
