@@ -40,11 +40,12 @@ async def first(job):
     job.ctx.logger.info("at work")
     if "bad" in str(job["text"]):
         raise ValueError(f"no: {{job['text']}}")
-    return {{"children:second:params": [{{"childName": "kid", "n": 1}}, {{"childName": "kid", "n": 2}}]}}
+    bad = [{{"childName": "kid", "n": "bad"}}] if "child" in str(job["text"]) else []
+    return {{"children:second:params": [{{"childName": "kid", "n": 1}}, {{"childName": "kid", "n": 2}}, *bad]}}
 
 
 async def kid(job):
-    return {{"twice": job["n"] * 2}}
+    return {{"twice": int(job["n"]) * 2}}
 
 
 flow.create_workers("first", first, 2)
@@ -206,6 +207,16 @@ def test_what_has_failed_where_it_went_and_what_it_left(run: Run, call: Stowhand
     assert names.count("second:kid:") == 2
 
 
+def test_a_job_is_found_however_far_behind_or_it_is_said_where_nobody_looked(
+    run: Run, call: Stowhand, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.cli.flows.FAR", (1, 2))
+    _, second, third = add(run, program, "one", "two", "three")
+    assert "waiting in first, priority 1, position 2" in call("flows", "show", program, second).out
+    behind = call("flows", "show", program, third)
+    assert behind.err == "Only the first 2 of first were looked at: it may stand behind.\n"
+
+
 def test_jobs_by_a_lookup_attribute(run: Run, call: Stowhand, program: str) -> None:
     ids = add(run, program, "one", "two", "three")
     more = add(run, program, "four", "five")
@@ -249,6 +260,29 @@ def test_all_failed_ones_are_counted_and_asked_about(
     assert call("flows", "retry", program, "--failed", "--yes").code == 0
     none = call("flows", "retry", program, "--failed")
     assert (none.code, none.err) == (0, "No failed jobs.\n")
+
+
+def test_a_failed_child_whose_parent_has_gone_on_is_listed_and_not_retried_with_the_others(
+    run: Run, call: Stowhand, program: str
+) -> None:
+    (bad, _) = add(run, program, "bad", "with a child")
+    work(run, program)
+    rows = {row["failedQueue"]: row["id"] for row in call("flows", "jobs", program, "--failed", "--json").rows()}
+    assert rows.keys() == {"first", "second:kid"}
+    retried = call("flows", "retry", program, "--failed", "--yes")
+    assert (retried.code, retried.out) == (0, f"{bad}: done\n")
+    named = call("flows", "retry", program, "--failed", "--queue", "second:kid", "--yes")
+    assert named.code == 1
+    assert f"{rows['second:kid']}: refused (" in named.out
+
+
+@pytest.mark.parametrize("odd", ["\udcff", "a:b:\udcff"])
+def test_an_id_that_is_no_text_is_nobodys(call: Stowhand, program: str, odd: str) -> None:
+    shown = call("flows", "show", program, odd)
+    assert shown.code == 1
+    assert "error: there is no job" in shown.err
+    assert call("flows", "retry", program, odd).code == 1
+    assert call("flows", "jobs", program, "--failed", "--after", odd).code == 0
 
 
 def test_one_look_of_the_monitor(run: Run, call: Stowhand, program: str) -> None:

@@ -20,7 +20,7 @@ from tests.flows.stage import NAMES, WAIT, Passed, chain, counting, patient, thr
 from tests.support.logs import lines_of
 from tests.support.redis_proxy import Cut, RedisProxy
 from tests.support.valkey import RedisServer, find_redis
-from tests.support.valkey_groups import RedisCluster, RedisPair
+from tests.support.valkey_groups import RedisCluster, RedisPair, RedisSentinel
 
 
 @pytest.fixture(scope="session")
@@ -169,6 +169,33 @@ def test_workers_follow_the_primary_with_what_they_hold_though_old_connections_s
 
     with RedisPair(find_redis()) as pair:
         run(story(pair))
+
+
+def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: Run, passed: Passed) -> None:
+    holding, held = asyncio.Event(), asyncio.Semaphore(0)
+    count = counting(passed)
+
+    async def step(job: FlowJob) -> Any:
+        if job.queue == "first":
+            held.release()
+            await holding.wait()
+        return await count(job)  # type: ignore[misc]
+
+    async def story(pair: RedisPair, url: str) -> None:
+        async with chain(url, step) as flow:
+            await flow.start_all()
+            ids = await flow.create_jobs({"n": n} for n in range(6))
+            for _ in range(2):
+                await held.acquire()
+            await asyncio.to_thread(pair.wait_for_replica)
+            await asyncio.to_thread(pair.primary.stop, "kill")
+            holding.set()
+            ids.append(await patient(partial(flow.create_job, {"n": 6})))
+            await patient(partial(through, flow, ids, passed))
+            assert {worker.status for worker in flow.workers} == {Status.RUNNING}
+
+    with RedisPair(find_redis()) as pair, RedisSentinel(find_redis(), pair) as sentinel:
+        run(story(pair, sentinel.url))
 
 
 # -- memory

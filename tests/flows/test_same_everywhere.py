@@ -138,6 +138,31 @@ def test_a_flow_leaves_the_same_wherever_its_jobs_are(run: Run, place: str) -> N
     run(story())
 
 
+def test_a_parent_that_is_led_to_again_fans_out_anew(run: Run, place: str) -> None:
+    gathered: list[list[int]] = []
+
+    def check(job: FlowJob) -> dict[str, Any]:
+        gathered.append([child["n"] for child in job["children:parent:results"]])
+        following = {"children:parent:params": [{"childName": "kid", "n": 2}, {"childName": "kid", "n": 3}]}
+        return following | {"next_queue": "parent"} if len(gathered) == 1 else {"done": True}
+
+    queues = [Queue("parent", next_queue="last", children=[Queue("kid")]), Queue("last")]
+    flow = Flow("again", place, queues, events=Events())
+    flow.create_parent_workers("parent")
+    flow.create_child_workers("parent", "kid", lambda job: None)
+    flow.create_workers("last", check)
+
+    async def story() -> None:
+        async with flow:
+            job_id = await flow.create_job({"children:parent:params": [{"childName": "kid", "n": 1}]})
+            await flow.start_all()
+            while "done" not in ((await flow.get_jobs([job_id]))[0] or {}):  # noqa: ASYNC110 - asked of the store
+                await asyncio.sleep(0.02)
+        assert gathered == [[1], [2, 3]]
+
+    run(story())
+
+
 async def over(flow: Flow, ids: list[str]) -> bool:
     jobs = await flow.get_jobs(ids)
     return all(job is not None and (job.get("completed-queue") == "last" or "failed" in job) for job in jobs)

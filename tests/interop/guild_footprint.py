@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import redis
 
-NOT_COMPARED = re.compile("ledger:.*|queue:.*:swept|queue:.*:unlocked")
+NOT_COMPARED = re.compile("ledger:.*|queue:.*:(swept|unlocked|flow)")
 """The tests' own; and what our sweep remembers from one look to the next."""
 
 

@@ -124,9 +124,9 @@ class FlowBench:
         return None if text is None else strict_json.decode(text)
 
     def all_keys(self) -> set[str]:
-        """Every key that holds something of a job: not the marks of settlements, which end by themselves."""
+        """Every key that holds something of a job: not the marks of settlements, nor those of whose the queues are."""
         found: Any = self.look.keys("*")
-        return {key for key in found if "settled:" not in key}
+        return {key for key in found if "settled:" not in key and not key.endswith(":flow")}
 
 
 @contextlib.asynccontextmanager

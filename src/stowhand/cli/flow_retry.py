@@ -23,8 +23,8 @@ BATCH = 500
 @click.command("retry")
 @target_argument
 @click.argument("job_ids", metavar="[JOB_ID]...", nargs=-1)
-@click.option("--failed", is_flag=True, help="Every job that has failed.")
-@click.option("--queue", help="With --failed: only those that failed in this queue.")
+@click.option("--failed", is_flag=True, help="Every job that has failed, children apart.")
+@click.option("--queue", help="With --failed: only those that failed in this queue, one of children too.")
 @click.option("-y", "--yes", is_flag=True, help="With --failed: do not ask.")
 @json_option
 @log_options
@@ -67,12 +67,13 @@ def _agreed(flow: Flow, queue: str | None, count: int) -> bool:
 
 
 async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
+    """Of all queues only those that are nobody's child: most parents have gone on, and a child with its parent."""
     found: list[str] = []
     while True:
         page = await flow.engine.failed(queue, after=found[-1] if found else None, limit=PAGE)
         found += page
         if len(page) < PAGE:
-            return found
+            return found if queue is not None else [job_id for job_id in found if job_id.count(":") < 2]
 
 
 async def _retry(flow: Flow, job_ids: Sequence[str], *, as_json: bool) -> int:

@@ -10,6 +10,7 @@ import click
 
 from stowhand.cli.options import settings_of
 from stowhand.flows import Flow
+from stowhand.observe.traces import Traces
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
@@ -27,9 +28,15 @@ limit_option = click.option(
 
 
 def read_flow(target: str, typed: dict[str, Any]) -> Flow:
-    """The flow of that name, ``flow`` unless given; log lines go to stderr from here. Raises ConfigurationError."""
-    settings_of(typed)
-    return load_object(target, Flow, default="flow")
+    """The flow of that name, ``flow`` unless given; log lines go to stderr from here. Raises ConfigurationError.
+
+    Of a command that takes ``--otel``: it makes spans where that is wanted.
+    """
+    settings = settings_of(typed)
+    flow = load_object(target, Flow, default="flow")
+    if "otel" in typed and settings.otel:
+        flow.trace(Traces())
+    return flow
 
 
 def with_flow(flow: Flow, doing: Doing[T]) -> T:

@@ -22,7 +22,7 @@ from stowhand.cli.flow_views import (
     queue_table,
 )
 from stowhand.cli.groups import Group
-from stowhand.cli.options import log_options
+from stowhand.cli.options import log_options, otel_option
 from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
 from stowhand.flows import Flow, Position
@@ -31,8 +31,8 @@ from stowhand.observe.safe_text import escape
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.run_all import run_all
 
-FAR = 10_000
-"""How many of each queue are looked through for one job."""
+FAR = (10_000, 1_000_000)
+"""How many of each queue and state are looked through for one job: first, and where there are more."""
 
 
 @click.group(cls=Group, name="flows")
@@ -135,6 +135,7 @@ command.add_command(monitor_flow)
 
 @command.command("run")
 @target_argument
+@otel_option
 @log_options
 def run_flow(target: str, **typed: Any) -> int:
     """Start the workers that the program has created.
@@ -143,6 +144,8 @@ def run_flow(target: str, **typed: Any) -> int:
 
     Exit code: 0 stopped, 1 a worker function could not be ended, 3 the store cannot be reached.
     """
+    from stowhand.service.process import finished, hand_over_at_the_end
+
     flow = read_flow(target, typed)
     if not flow.workers:
         raise ConfigurationError(
@@ -151,8 +154,9 @@ def run_flow(target: str, **typed: Any) -> int:
     unfinished: list[int] = []
     flow.events.on(WorkerStopped, lambda event: unfinished.append(event.unfinished))
     _say_what_runs(flow)
+    hand_over_at_the_end(flow.traces)
     asyncio.run(run_all(flow))
-    return FAILURE if any(unfinished) else OK
+    return finished(FAILURE if any(unfinished) else OK)
 
 
 def _slots(flow: Flow) -> Counter[str]:
@@ -177,10 +181,19 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 async def _find(flow: Flow, job_id: str) -> Position | None:
+    beyond = []
     for line in flow.shape.lines():
-        for position in await flow.monitor.positions(line.name, FAR):
-            if position.job_id == job_id:
-                return position
+        for limit in FAR:
+            positions = await flow.monitor.positions(line.name, limit)
+            found = next((position for position in positions if position.job_id == job_id), None)
+            if found is not None:
+                return found
+            if max(Counter(position.state for position in positions).values(), default=0) < limit:
+                break
+        else:
+            beyond.append(line.name)
+    if beyond:
+        click.echo(f"Only the first {FAR[-1]} of {', '.join(beyond)} were looked at: it may stand behind.", err=True)
     return None
 
 

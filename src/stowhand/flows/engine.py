@@ -31,6 +31,8 @@ class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     delay: float | None = None
     """Seconds until it may start."""
+    carried: Mapping[str, str | None] = {}
+    """Of whoever creates it, where that is traced (carried.py)."""
 
 
 class LineCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +72,18 @@ class Engine(Protocol):
     tells_parents: bool
     """The end of a child is to be told by ``left``; else the store does it in the step that records the end."""
 
+    carries: bool
+    """Somebody makes spans: a step's job carries the context of what has enqueued it."""
+
     @property
     def description(self) -> str:
         """Where it is, for people; never with a password."""
 
     async def open(self) -> Sequence[str]:
         """Connect and check. Gives warnings to be logged. Raises StoreUnreachable, SchemaError, ConfigurationError."""
+
+    async def take(self) -> None:
+        """Before jobs are created or worked on. Raises ConfigurationError where a queue is another flow's."""
 
     async def close(self) -> None:
         """Let every connection go. Harmless when repeated."""
@@ -101,7 +109,10 @@ class Engine(Protocol):
         """Put failed jobs back into the queue in which they failed, retries 0. Refused for what has not failed."""
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Ids of failed jobs, in id order, from behind ``after``. Redis: a scan, for people and not for programs."""
+        """Ids of failed jobs, children among them, in order, from behind ``after``.
+
+        Redis: a scan, for people and not for programs.
+        """
 
     # -- looking
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from stowhand.correlation import bound
 from stowhand.errors import ConfigurationError
@@ -15,7 +15,7 @@ from stowhand.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
 from stowhand.flows.crew import Crew
 from stowhand.flows.engine import Engine, NewFlowJob
 from stowhand.flows.monitor import FlowMonitor
-from stowhand.flows.new_job import Correlate, lookup_values, new_job, read_id
+from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.opening import engine_at
 from stowhand.flows.worker import FlowWorker
@@ -24,6 +24,9 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_if_nobody_has
 from stowhand.queue_store import Answer, QueueStore
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
 
 
 class Flow(Crew):
@@ -43,7 +46,8 @@ class Flow(Crew):
 
     ``place``: ``redis://…`` (also rediss, unix, redis+sentinel, redis+cluster), ``postgresql://…``, ``sqlite:///…``,
     or a queue store of ours. ``correlate``: gives the correlation id of a new job where none is given; unless said,
-    it is the one bound just now, else a new one. Nothing is connected before it is used. Raises ConfigurationError.
+    it is the one bound just now, else a new one. ``traces``: make spans of what is created and executed. Nothing is
+    connected before it is used. Raises ConfigurationError.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Flow(Crew):
         key_life: float | timedelta = KEY_LIFE,
         correlate: Correlate | None = None,
         events: Events | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.shape = FlowShape(
             name=name,
@@ -76,11 +81,21 @@ class Flow(Crew):
         self._opened = False
         self._stop = asyncio.Event()
         self._now = False
+        self.traces: Traces | None = None
+        if traces is not None:
+            self.trace(traces)
 
     @property
     def name(self) -> str:
         """The flow's name."""
         return self.shape.name
+
+    def trace(self, traces: Traces) -> None:
+        """Make spans of what is created and executed from here on, unless that is done already. Before it starts."""
+        if self.traces is None:
+            self.traces = traces
+            self.engine = traces.engine(self.engine)
+            traces.of(self.events)
 
     # -- connecting ------------------------------------------------------------------------------
 
@@ -161,7 +176,7 @@ class Flow(Crew):
 
     async def get_jobs(self, job_ids: Sequence[str], *, resolve_children: bool = False) -> list[dict[str, Any] | None]:
         """Everything known of each, in the order given; ``None`` for one that is not there (any more)."""
-        ids = [read_id(one) for one in ([job_ids] if isinstance(job_ids, str) else job_ids)]
+        ids = read_ids(job_ids)
         await self.open()
         return list(await self.engine.read(ids, resolve_children=resolve_children)) if ids else []
 
@@ -170,23 +185,23 @@ class Flow(Crew):
         if key not in self.shape.lookup_attributes:
             known = ", ".join(self.shape.lookup_attributes) or "none"
             raise ConfigurationError(f"flow {self.name!r}: {key!r} is no lookup attribute; it has: {known}")
-        texts = [] if isinstance(value, Sequence) and not isinstance(value, str) else lookup_values(value)
-        if not texts:
-            raise ConfigurationError(f"{key}: {value!r} given; jobs are looked up by one text or number")
+        text = lookup_text(key, value)
         await self.open()
-        found = await self.engine.read(await self.engine.ids(key, texts[0]), resolve_children=resolve_children)
+        found = await self.engine.read(await self.engine.ids(key, text), resolve_children=resolve_children)
         return [job for job in found if job is not None]
 
     async def retry_jobs(self, job_ids: Sequence[str]) -> list[Answer]:
         """Put failed jobs back into the queue in which they failed, with all their retries."""
+        ids = read_ids(job_ids)
         await self.open()
-        return list(await self.engine.retry([read_id(one) for one in job_ids]))
+        return list(await self.engine.retry(ids))
 
     # -- working ---------------------------------------------------------------------------------
 
     async def start_all(self) -> None:
-        """Connect, and start every worker."""
+        """Connect, and start every worker. Raises ConfigurationError where a queue is another flow's."""
         await self.open()
+        await self.engine.take()
         for worker in self.workers:
             worker.start()
 

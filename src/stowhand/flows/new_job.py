@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from stowhand import correlation, strict_json
-from stowhand.errors import InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.flow_shape import RESERVED, FlowShape
 from stowhand.flows.engine import NewFlowJob
 from stowhand.lifecycle import seconds
@@ -37,6 +37,7 @@ def new_job(
         raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {most}")
     if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > NAME_LIMIT):
         raise InvalidJob(f"correlation_id: give a text of at most {NAME_LIMIT} characters")
+    strict_json.encode(correlation_id, what="correlation_id")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise InvalidJob(f"attributes: a {type(attributes).__qualname__} given; give a dict")
     given = attributes or {}
@@ -63,10 +64,31 @@ def lookup_values(value: object) -> list[str]:
 
 
 def read_id(given: object) -> str:
-    """A job's id. Raises InvalidJob."""
+    """A job's id; bytes of somebody else's that are no UTF-8 may be in it, as Redis gives them. Raises InvalidJob."""
     if not isinstance(given, str) or not given:
         raise InvalidJob(f"a job's id is a text; {given!r} given")
-    return given
+    return _sayable(given, "a job's id")
+
+
+def read_ids(given: str | Iterable[object]) -> list[str]:
+    """Of several, or of one. Raises InvalidJob."""
+    return [read_id(one) for one in ([given] if isinstance(given, str) else given)]
+
+
+def lookup_text(attribute: str, value: object) -> str:
+    """What one value is looked up by. Raises ConfigurationError, InvalidJob."""
+    texts = [] if isinstance(value, Sequence) and not isinstance(value, str) else lookup_values(value)
+    if not texts:
+        raise ConfigurationError(f"{attribute}: {value!r} given; jobs are looked up by one text or number")
+    return _sayable(texts[0], attribute)
+
+
+def _sayable(text: str, what: str) -> str:
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeError:
+        raise InvalidJob(f"{what}: {text!r} has a lone surrogate, which is not valid Unicode") from None
+    return text
 
 
 def _attribute(name: object) -> str:
@@ -74,6 +96,7 @@ def _attribute(name: object) -> str:
         raise InvalidJob(f"attribute {name!r}: names are texts of 1 to {NAME_LIMIT} characters")
     if name in RESERVED:
         raise InvalidJob(f"attribute {name!r} is the job's own")
+    strict_json.encode(name, what=f"the name of attribute {name!r}")
     return name
 
 

@@ -137,6 +137,8 @@ class StepHandler:
         return Retry(message)
 
     def _ended(self, job: FlowJob, result: object) -> Outcome:
+        if isinstance(result, Retry | Fail) and result.payload is not None:
+            return Fail("a job of a flow has attributes, and no payload that could be replaced")
         if isinstance(result, Retry | Fail | Cancel | Snooze):
             return result
         if isinstance(result, Complete):

@@ -9,15 +9,21 @@ import pytest
 from stowhand.errors import InvalidJob, SchemaMissing
 from stowhand.flow_shape import FlowShape, Queue
 from stowhand.flow_tables import NewFlow
+from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
 from stowhand.flows.on_queue import QueueEngine
 from stowhand.flows.on_queue.ids import Ids
 from stowhand.job import NewJob
+from stowhand.queue_store import Done
 from stowhand.store import Verdict
 from tests.conftest import Run
 from tests.flows.on_queue.desk import Desk, MakeDesk
 
 TWO = (Queue("first", next_queue="second"), Queue("second"))
+
+
+def refuse(job: FlowJob) -> None:
+    raise ValueError("no")
 
 
 async def all_jobs(at: Desk) -> int:
@@ -209,5 +215,35 @@ def test_opening_installs_what_is_absent(desk: MakeDesk, run: Run) -> None:
         async with at:
             await at.create()
             assert await at.due("first") == 1
+
+    run(story())
+
+
+def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("first", next_queue="gone"), Queue("gone")) as at:
+            job_id = await at.create()
+            await at.step("first")
+            await at.step("gone", refuse)
+            at.engine.shape = FlowShape(name="demo", queues=(Queue("first"),))
+            (answer,) = await at.engine.retry([job_id])
+            assert (answer.done, answer.why) == (Done.REFUSED, "it failed in 'gone', which is no queue of this flow")
+            assert (await at.read(job_id) or {})["failedQueue"] == "gone"
+
+    run(story())
+
+
+def test_failed_children_are_listed_with_the_others(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("parent", children=(Queue("kid"),)), Queue("first")) as at:
+            await at.create({"children:parent:params": [{"childName": "kid"}]})
+            other = await at.create({"children:parent:params": 5})
+            await at.step("parent")
+            await at.step("parent")
+            await at.step("parent:kid", refuse)
+            (child,) = await at.engine.failed("parent:kid", after=None, limit=9)
+            assert set(await at.engine.failed(None, after=None, limit=9)) == {child, other}
+            first, last = await at.engine.failed(None, after=None, limit=9)
+            assert await at.engine.failed(None, after=first, limit=9) == [last]
 
     run(story())

@@ -142,14 +142,18 @@ class Desk:
         return found
 
     def image(self) -> dict[str, Any]:
-        """Everything in the database, times to live left out."""
+        """Everything in the database, but whose the queues are; times to live left out."""
         reads = {
             "hash": self.client.hgetall,
             "string": self.client.get,
             "list": lambda name: self.client.lrange(name, 0, -1),
             "zset": lambda name: self.client.zrange(name, 0, -1, withscores=True),
         }
-        return {name: reads[self.client.type(name)](name) for name in sorted(self.client.keys("*"))}
+        return {
+            name: reads[self.client.type(name)](name)
+            for name in sorted(self.client.keys("*"))
+            if not name.endswith(":flow")
+        }
 
     def now_ms(self) -> int:
         seconds, micro = self.client.time()

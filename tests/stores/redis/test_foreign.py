@@ -132,6 +132,15 @@ def test_a_bad_list_of_one_priority_does_not_hold_up_the_others(desk: Desk) -> N
         desk.claim()
 
 
+def test_delayed_jobs_that_cannot_be_promoted_do_not_hold_up_those_that_wait(desk: Desk) -> None:
+    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
+    waiting = desk.add()
+    (claim,) = desk.claim()
+    assert claim.lease.job_id == waiting
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        desk.claim()
+
+
 def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Desk) -> None:
     """A login that may not touch them: the ids stay where they were, in their order."""
     ids = guarded.add_many(5)

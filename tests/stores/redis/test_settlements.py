@@ -79,6 +79,16 @@ def test_an_error_with_retries_left_goes_to_the_front(desk: Desk) -> None:
     assert (claim.attempts, claim.record.retries, claim.max_attempts) == (2, 1, 3)
 
 
+def test_who_comes_to_a_queue_again_has_all_its_retries_again(desk: Desk) -> None:
+    lease = desk.start()
+    assert desk.settle(lease, ERRORED) is Verdict.SETTLED
+    assert desk.settle(desk.take(), ended("second")) is Verdict.SETTLED
+    assert desk.values(lease.job_id)["retries:first"] == 1  # that they were needed is still seen
+    assert desk.settle(desk.take("second"), ended("first"), "second") is Verdict.SETTLED
+    (claim,) = desk.claim()
+    assert (claim.lease.job_id, claim.attempts, claim.record.retries) == (lease.job_id, 1, 0)
+
+
 def test_an_error_with_a_delay_waits_for_it(desk: Desk) -> None:
     lease, before = desk.start(), desk.now_ms()
     assert desk.settle(lease, LATER) is Verdict.SETTLED

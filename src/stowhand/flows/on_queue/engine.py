@@ -40,6 +40,8 @@ class QueueEngine(Jobs):
 
     sweep_interval = WorkerOptions().sweep_interval
     tells_parents = True
+    carries = False
+    """The settlement enqueues the next step, as the job of any attempt: nothing is to be done here."""
 
     def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
         self._own = isinstance(place, str)
@@ -71,6 +73,9 @@ class QueueEngine(Jobs):
                 "with would be gone before their parent sees it. Open the store with a history"
             )
         return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is gone at once"]
+
+    async def take(self) -> None:
+        """A queue is its flow's: the tasks bear both names."""
 
     async def close(self) -> None:
         """Let go of what was opened here."""

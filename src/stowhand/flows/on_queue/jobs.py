@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from stowhand.carried import load
+from stowhand.checking import is_storable
 from stowhand.errors import UndecodablePayload
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.flow_tables import FlowTables, NewFlow, Standing
 from stowhand.flows.engine import NewFlowJob, Position
 from stowhand.flows.on_queue.ids import Ids
 from stowhand.flows.on_queue.reading import children_named, show
-from stowhand.flows.on_queue.step import Step, id_of, key_of, new_step, raw, read_step, task_of
+from stowhand.flows.on_queue.step import Step, id_of, key_of, new_step, queue_of, raw, read_step, task_of
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, QueueStore
 
@@ -45,13 +47,13 @@ class Jobs:
         step = Step(id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw(job.values))
         return NewFlow(
             id=job_id,
-            step=new_step(self.shape.entry, step, job.priority, delay=job.delay),
+            step=load(new_step(self.shape.entry, step, job.priority, delay=job.delay), job.carried),
             lookups=tuple((attribute, _findable(value)) for attribute, value in job.lookups),
         )
 
     async def delete(self, job_id: str) -> bool:
         """With its children; what runs ends as a ghost."""
-        if ":" in job_id:
+        if ":" in job_id or not is_storable(job_id):
             return False
         (found,) = await self.read([job_id], resolve_children=False)
         children = [name for names in children_named(found or {}).values() for name in names]
@@ -103,17 +105,20 @@ class Jobs:
             return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
         if job.state not in (State.FAILED, State.CANCELED):
             return Answer(job_id, Done.REFUSED, f"it has not failed: it is {job.state}")
+        if queue_of(job.task) not in {line.name for line in self.shape.lines()}:
+            return Answer(job_id, Done.REFUSED, f"it failed in {queue_of(job.task)!r}, which is no queue of this flow")
         parent = read_step(job).parent
         if parent is not None:
             (above,) = await self._tables.latest([self._key(parent.id)])
             if above is None or above.state.terminal or job_id not in (read_step(above).waits_for or ()):
                 return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
         answer = await self._store.retry(job.id)
-        return Answer(job_id, answer.done, answer.why)
+        why = f"there is no job {job_id}" if answer.done is Done.MISSING else answer.why  # it names the step
+        return Answer(job_id, answer.done, why)
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Of one queue, or of all that have no parent."""
-        lines = [self.shape.line(queue)] if queue is not None else [one for one in self.shape.lines() if not one.parent]
+        """Of one queue, or of all, those of children among them."""
+        lines = list(self.shape.lines()) if queue is None else [self.shape.line(queue)]
         tasks = [task_of(self.shape.name, line) for line in lines]
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
@@ -134,7 +139,8 @@ class Jobs:
         ]
 
     def _key(self, job_id: str) -> str:
-        return key_of(self.shape.name, job_id)
+        """A key that no job has, for what no store could hold."""
+        return key_of(self.shape.name, job_id if is_storable(job_id) else "?")
 
 
 def _findable(value: str) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from stowhand.carried import TRACE_PARENT, handed_on
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.flow_shape import FlowShape, Layout, Line
 from stowhand.flows.engine import LineCount, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
+from stowhand.flows.on_redis.carrying import handed_over
 from stowhand.flows.on_redis.parents import Parents, raw
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
@@ -26,6 +28,7 @@ from stowhand.stores.redis.jobs import Jobs
 from stowhand.stores.redis.layout import Keys
 from stowhand.stores.redis.looking import Looking
 from stowhand.stores.redis.naming import Naming
+from stowhand.stores.redis.owning import take_queues
 from stowhand.stores.redis.retrying import Retrying
 from stowhand.stores.redis.standing import Standing
 from stowhand.stores.redis.store import FlowStore
@@ -46,6 +49,7 @@ class RedisEngine:
 
     sweep_interval = SWEEP_INTERVAL
     tells_parents = False
+    carries = False
 
     def __init__(self, place: str, shape: FlowShape) -> None:
         self.shape = shape
@@ -53,6 +57,7 @@ class RedisEngine:
         check_hash_tag(self._address, shape.hash_tag)
         self._dialer = Dialer(self._address)
         self._sweeper: FlowStore | None = None
+        self._taken = False
         self._naming = Naming(Keys(shape))
         way = (self._address, self._dialer.calls, SystemClock())
         self._looking, self._standing = Looking(self._naming, *way), Standing(self._naming, *way)
@@ -74,8 +79,15 @@ class RedisEngine:
             facts = await look_at_server(self._dialer.calls(), clustered=self._address.clustered)
         return [f"{self.description}: {finding}" for finding in facts.findings]
 
+    async def take(self) -> None:
+        """Once for as long as it is open."""
+        if not self._taken:
+            await take_queues(self._naming.keys, self._dialer.calls(), self._address, SystemClock())
+            self._taken = True
+
     async def close(self) -> None:
         """Let every connection go."""
+        self._taken = False
         sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
             await sweeper.close()
@@ -85,10 +97,12 @@ class RedisEngine:
 
     async def create(self, job: NewFlowJob) -> str:
         """One script. Raises OutcomeUnknown when a repeat has no answer either."""
+        await self.take()
         return (await self._jobs.create([job]))[0]
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """Some hundreds in one script."""
+        await self.take()
         return await self._jobs.create(jobs)
 
     async def delete(self, job_id: str) -> bool:
@@ -125,6 +139,7 @@ class RedisEngine:
 
     async def sweep(self) -> int:
         """Every queue, however short the last look is ago."""
+        await self.take()
         if self._sweeper is None:
             self._sweeper = FlowStore(self._address, self.shape)
         return len(await self._sweeper.sweep())
@@ -138,12 +153,16 @@ class RedisEngine:
     def store(self, line: Line, lock_time: float, wait_timeout: float) -> FlowStore:
         """With connections of its own."""
         seen = self._parents.seen(line)
+        asked = seen.queue.attributes_to_get
+        if self.carries and asked is not None:
+            queue = msgspec.structs.replace(seen.queue, attributes_to_get=(*asked, TRACE_PARENT))
+            seen = msgspec.structs.replace(seen, queue=queue)
         return _LineStore(self._address, self.shape, seen, lock_time, wait_timeout, self._reasons)
 
     def job(self, line: Line, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. A parent's attributes are not looked at before they are needed."""
         known: FlowRecord = record
-        values = {} if line.is_parent else wanted(known.values)
+        values = {} if line.is_parent else wanted(self._asked_for(line, known.values))
         job_id = self._naming.shown(line, known.id)
         correlation_id = readable(known.correlation_id)
         flow = self.shape.name if line.parent is not None else known.flow
@@ -162,13 +181,19 @@ class RedisEngine:
             retries=known.retries,
         )
 
+    def _asked_for(self, line: Line, values: dict[str, str | None]) -> dict[str, str | None]:
+        """Without the context, unless it is asked for by name: who returns all that was given must not pass it on."""
+        if not self.carries or TRACE_PARENT in (line.queue.attributes_to_get or ()):
+            return values
+        return {name: text for name, text in values.items() if name != TRACE_PARENT}
+
     async def admit(self, line: Line, job: FlowJob) -> Outcome | None:
         """Whoever is claimed may run: a limiter has its say before that."""
         return None
 
     def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
         """The settlement's script keeps them and moves the job on."""
-        if fields:
+        if fields or handed_on() is not None:
             return _ended(StepEnd(fields=raw(fields), next=next_queue))
         if next_queue not in self._bare:
             self._bare[next_queue] = _ended(StepEnd(next=next_queue))
@@ -201,7 +226,7 @@ class RedisEngine:
 def _ended(end: StepEnd) -> Outcome:
     """Written here, so that what cannot be written fails the job: it must not pass for a job without results."""
     try:
-        return Complete(encode_end(end))
+        return Complete(encode_end(handed_over(end)))
     except ValueError as error:  # InvalidJob, and names that are no Unicode
         return Fail(clean(f"the step's end cannot be written: {error}"))
 

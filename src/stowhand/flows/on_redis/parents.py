@@ -20,6 +20,7 @@ from stowhand.stores.redis.naming import Naming
 from stowhand.stores.redis.values import has_ended, readable, wanted
 
 EXPIRED = "its hash expired"
+COMPLETED = "completed-queue"
 
 
 class Parents:
@@ -33,7 +34,8 @@ class Parents:
         """The queue as its store is to see it: of a parent only what it needs is fetched."""
         if not line.is_parent:
             return line
-        queue = msgspec.structs.replace(line.queue, attributes_to_get=_fields(line))
+        looked_at = (*_fields(line), _results(line), COMPLETED)
+        queue = msgspec.structs.replace(line.queue, attributes_to_get=looked_at)
         return msgspec.structs.replace(line, queue=queue)
 
     async def step(self, line: Line, job: FlowJob) -> StepEnd | Outcome:
@@ -46,7 +48,7 @@ class Parents:
             return Fail(str(error), poison=True)
         keys = known[jobs_at]
         try:
-            if keys is not None:
+            if keys is not None and not _has_come_again(line, record):
                 return await self._gather(line, job, keys)
             return self._fan_out(line, job, known[params_at])
         except InvalidJob as error:
@@ -102,7 +104,7 @@ class Parents:
         return self._gathered(line, job, [child if fields else child | _LOST for fields, child in found], {})
 
     def _gathered(self, line: Line, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
-        name = f"children:{line.name}:results"
+        name = _results(line)
         text = strict_json.encode(results, what=name)
         return StepEnd(fields=raw({**also, name: text}), next=line.queue.next_for(job.flow))
 
@@ -120,3 +122,14 @@ _LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
 def _fields(line: Line) -> tuple[str, str]:
     """Where a parent finds what its children are to be given, and the keys of their hashes once there are some."""
     return f"children:{line.name}:params", f"children:{line.name}:jobs"
+
+
+def _results(line: Line) -> str:
+    """Where it leaves what they have ended with."""
+    return f"children:{line.name}:results"
+
+
+def _has_come_again(line: Line, record: FlowRecord) -> bool:
+    """It has gathered once, and another queue has led it back: what stands there is of that time."""
+    before = readable(record.values.get(COMPLETED))
+    return record.values.get(_results(line)) is not None and isinstance(before, str) and before != line.name

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from stowhand.carried import CORRELATION, TRACE_PARENT
 from stowhand.store import Claim, Lease
 from stowhand.stores.redis.lines import FIRST_FIELDS, LineAt
+from stowhand.stores.redis.values import readable
 
 _FIRST = 2 + len(FIRST_FIELDS)
 
@@ -27,6 +29,12 @@ class FlowRecord(msgspec.Struct):
     retries: int = 0
     correlation_id: str | None = None
     """JSON text."""
+
+    def carried_along(self) -> dict[str, str]:
+        """What a queue's job has among its flags (carried.py): anybody may have written it, and it may be anything."""
+        known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION: self.correlation_id}
+        values = {name: readable(text) for name, text in known.items()}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
 def claims_of(line: LineAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:

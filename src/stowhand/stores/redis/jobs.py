@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from stowhand import strict_json
+from stowhand.carried import TRACE_PARENT
 from stowhand.clock import Clock
 from stowhand.errors import OutcomeUnknown, StoreError
 from stowhand.flow_shape import Layout, Line
@@ -49,6 +50,10 @@ class JobToBe(Protocol):
     @property
     def delay(self) -> float | None:
         """Seconds until it may start."""
+
+    @property
+    def carried(self) -> Mapping[str, str | None]:
+        """Of whoever creates it, where that is traced."""
 
 
 class Jobs:
@@ -113,6 +118,8 @@ class Jobs:
         fields = dict(job.values)
         if job.correlation_id is not None:
             fields["correlationId"] = strict_json.encode(job.correlation_id, what="correlation_id")
+        if context := job.carried.get(TRACE_PARENT):
+            fields.setdefault(TRACE_PARENT, strict_json.encode(context, what=TRACE_PARENT))
         if self._dated:
             fields |= {"flowName": strict_json.encode(self._shape.name), "priority": str(job.priority)}
         lists = dict.fromkeys(self._keys.lookup(attribute, value) for attribute, value in job.lookups)

@@ -6,7 +6,7 @@
     a queue's base     queue:<queue>                            queue:<queue>:<priority>
     its lists          <base>:waiting, <base>:processing
     its sorted sets    <base>:delayed, <base>:parked, <base>:unlocked           scores are milliseconds since the epoch
-    of a queue         queue:<queue>:suspects, queue:<queue>:swept
+    of a queue         queue:<queue>:suspects, queue:<queue>:swept; classic: queue:<queue>:flow
     a lock             lock:<queue>:<id>
 
 With a hash tag every key begins with ``{tag}:``.
@@ -101,6 +101,10 @@ class Keys:
     def swept(self, queue: str) -> str:
         """Text, there while nobody need sweep the queue again."""
         return f"{self.queue(queue)}:swept"
+
+    def flow(self, queue: str) -> str:
+        """Text: the flow that the queue is of, in the classic layout."""
+        return f"{self.queue(queue)}:flow"
 
     def lock(self, queue: str, job_id: str) -> str:
         """Text ``<worker>:<claim token>``, which lives as long as the lease."""

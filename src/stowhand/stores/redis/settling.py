@@ -42,15 +42,15 @@ class Targets:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._places: dict[str, int] = {}
-        self._bases: list[list[str]] = []
+        self._queues: list[tuple[str, list[str]]] = []
 
     def place(self, queue: str | None) -> int:
         """From 1; 0: nowhere. Raises InvalidJob for what is no queue of the flow."""
         if queue is None:
             return 0
         if queue not in self._places:
-            self._bases.append(bases_of(self._keys, self._line(queue)))
-            self._places[queue] = len(self._bases)
+            self._queues.append((queue, bases_of(self._keys, self._line(queue))))
+            self._places[queue] = len(self._queues)
         return self._places[queue]
 
     def _line(self, queue: str) -> Line:
@@ -65,7 +65,7 @@ class Targets:
     @property
     def text(self) -> str:
         """As the script reads it."""
-        return msgspec.json.encode(self._bases).decode()
+        return msgspec.json.encode(self._queues).decode()
 
 
 class Settlements:

@@ -17,6 +17,7 @@ from stowhand.stores.redis.dialing import Client, Dialer
 from stowhand.stores.redis.heart import RedisHeart, resets_of
 from stowhand.stores.redis.layout import Keys
 from stowhand.stores.redis.lines import LineAt
+from stowhand.stores.redis.owning import take_queues
 from stowhand.stores.redis.scripts import SCRIPTS, run
 from stowhand.stores.redis.settling import Settlements
 from stowhand.stores.redis.trouble import NoReply, repeated
@@ -72,8 +73,11 @@ class FlowStore:
         return self._settlements.reasons
 
     async def open(self) -> None:
-        """Connect. Raises StoreUnreachable, and ConfigurationError where the address or the login is wrong."""
+        """Connect. Raises StoreUnreachable, and ConfigurationError where the address or the login is wrong, or a queue
+        is another flow's.
+        """
         await repeated(lambda: self._client.ping(), self._address, self._clock, unanswered=True)
+        await take_queues(self.keys, self._client, self._address, self._clock)
         self._waiting.open()
 
     async def close(self) -> None:

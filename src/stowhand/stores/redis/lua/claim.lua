@@ -174,7 +174,8 @@ local function serve_suspects(list)
 end
 
 local function serve_rank(list, rank, base)
-  promote(base, now)
+  local sound, why = pcall(promote, base, now) -- what waits is served all the same
+  trouble = sound and trouble or why
   local ids = next_ids(list)
   while ids do
     take(rank, base, ids)

@@ -1,6 +1,7 @@
 -- with: line ending
 -- Record how jobs left processing: each under the lock of its claim, or not at all; all of them in this one step.
--- KEYS: the queue, the mark of this call. ARGV: line, targets (JSON: the queues that completed jobs go on to), jobs
+-- KEYS: the queue, the mark of this call. ARGV: line, targets (JSON: of each queue that completed jobs go on to
+-- its name and the addresses of its lists), jobs
 -- (MessagePack: of each id, token, outcome and what belongs to that):
 --   complete   place among the targets (0: none), {field, value, …}
 --   park       {field, value, …}, {{id, hash, list, {field, value, …}} for each child}
@@ -56,12 +57,14 @@ function outcomes.complete(index, entry, hash, base, row)
   put(hash, entry[5])
   local target = targets[entry[4]]
   if target then
+    local queue, bases = unpack(target)
     local before = line.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
-    local after = math.max(1, math.min(before + change_for(row[3]), #target))
+    local after = math.max(1, math.min(before + change_for(row[3]), #bases))
     if line.ranked and after ~= before then
       redis.call('HSET', hash, 'priority', after)
     end
-    push(target[after] .. ':waiting', index)
+    redis.call('HDEL', hash, 'retries:' .. queue) -- it may have been there before
+    push(bases[after] .. ':waiting', index)
   elseif line.parent then
     tell_parent(hash, row[4])
   end
@@ -70,6 +73,9 @@ end
 function outcomes.park(index, entry, hash, base)
   local id = ids[index]
   put(hash, entry[4])
+  if #entry[5] > 0 then
+    redis.call('HDEL', hash, 'children:' .. line.queue .. ':results') -- of an earlier time
+  end
   for _, child in ipairs(entry[5]) do
     local child_id, key, list, fields = unpack(child)
     if redis.call('EXISTS', key) == 0 then

@@ -13,6 +13,9 @@ local reply = { -1 }
 if ARGV[3] ~= 'now' and not redis.call('SET', line.root .. ':swept', '1', 'PX', SECOND, 'NX') then
   return reply
 end
+if not line.ranked and not line.parent then
+  redis.pcall('SET', line.root .. ':flow', line.flow, 'NX') -- again, where the server has forgotten whose it is
+end
 
 local function act(base, id)
   if redis.call('LREM', base .. ':processing', 0, id) > 0 then -- however often it stood there

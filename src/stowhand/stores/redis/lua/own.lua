@@ -1,0 +1,14 @@
+-- Say whose queues these are. ARGV: the flow, then the mark of each queue; KEYS: any of the flow.
+-- Gives {}; or, and then nothing is marked, {place, name of the flow that one of them is marked for}.
+for place = 2, #ARGV do
+  local owner = redis.call('GET', ARGV[place])
+  if owner and owner ~= ARGV[1] then
+    return { place - 1, owner }
+  end
+end
+for place = 2, #ARGV do
+  if redis.call('EXISTS', ARGV[place]) == 0 then -- what is there needs no memory
+    redis.call('SET', ARGV[place], ARGV[1])
+  end
+end
+return {}
