@@ -6,6 +6,9 @@ whoever enqueues in SQL can give it too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextvars import ContextVar
+
 import msgspec
 
 from stowhand.errors import InvalidJob
@@ -14,11 +17,14 @@ from stowhand.limits import FLAG_LIMIT, FLAGS_LIMIT, check_name
 
 TRACE_PARENT = "traceparent"
 """As the W3C has it: version, trace, span and flags, in hexadecimal."""
+IN_ENVIRONMENT = "TRACEPARENT"
+"""The variable by which a program is told the same."""
 CORRELATION = "correlation_id"
+_handed_on: ContextVar[str | None] = ContextVar("stowhand traceparent", default=None)
 _STARTS = {name: f"{name}=" for name in (TRACE_PARENT, CORRELATION)}
 
 
-def load(job: NewJob, carried: dict[str, str | None]) -> NewJob:
+def load(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
     """The job with these values among its flags. One that it bears already stays; what does not fit is left out."""
     has = unload(job.flags)
     flags = list(job.flags)
@@ -41,6 +47,16 @@ def unload(flags: tuple[str, ...]) -> dict[str, str]:
 def without(flags: tuple[str, ...]) -> tuple[str, ...]:
     """The flags that mean something to a worker."""
     return tuple(flag for flag in flags if not flag.startswith(tuple(_STARTS.values())))
+
+
+def hand_on(traceparent: str | None) -> None:
+    """Bind the attempt's own context, for the rest of the current one: what follows the attempt carries it."""
+    _handed_on.set(traceparent)
+
+
+def handed_on() -> str | None:
+    """What was bound; ``None``: nothing is traced here."""
+    return _handed_on.get()
 
 
 def _fits(flag: str) -> bool:

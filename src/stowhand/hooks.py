@@ -15,6 +15,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextvars import Context, copy_context
 from typing import Any
 
 from stowhand.clock import Clock
@@ -60,8 +61,8 @@ class Hooks:
         self.broke: Callable[[BaseException], None] = lambda error: None
         """Told when one of our own tasks fails."""
         self._closed = False
-        self._begun: set[Attempt[Any]] = set()
-        """Their post_handle is to come."""
+        self._begun: dict[Attempt[Any], Context] = {}
+        """Their post_handle is to come, in the context in which they ran: its lines and spans are theirs."""
         self._over: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +100,7 @@ class Hooks:
 
     async def _inside(self, attempt: Attempt[Any], record: Any, prepared: Callable[[], None]) -> object:
         if self.holds_slots:
-            self._begun.add(attempt)
+            self._begun[attempt] = copy_context()
         if self._before is not None:
             await self._timed("pre_handle", attempt, self._before(attempt, record))
         prepared()
@@ -134,10 +135,9 @@ class Hooks:
 
     def marked(self, attempt: Attempt[Any]) -> None:
         """The record has been marked, or never will be by us: post_handle's turn."""
-        begun = attempt in self._begun
-        self._begun.discard(attempt)
-        if begun and self._after is not None:
-            self.soon(self._post(attempt, self._after))
+        begun = self._begun.pop(attempt, None)
+        if begun is not None and self._after is not None:
+            self.soon(self._post(attempt, self._after), begun)
         elif attempt in self._over:
             self._over.discard(attempt)
             self.freed()
@@ -159,10 +159,10 @@ class Hooks:
 
         self.soon(rolled_back())
 
-    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+    def soon(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
         """Do it in a task of its own, which the worker waits for when it stops."""
         self.pending += 1
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 

@@ -58,10 +58,10 @@ async def test_it_stays_through_a_retry(bench: Bench) -> None:
 async def test_a_job_that_takes_anothers_place_carries_its_own(bench: Bench) -> None:
     spans = Spans()
     store = spans.traces().store(bench.store)
-    for mode in (KeyMode.REPLACE, KeyMode.REPLACE, KeyMode.UNSAFE_DEDUPE):
+    for mode in (KeyMode.REPLACE, KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT, KeyMode.UNSAFE_DEDUPE):
         await store.enqueue(msgspec.structs.replace(NEW, key="k", key_mode=mode))
     (claim,) = await bench.claim()
-    assert unload(claim.record.flags)["traceparent"] == traceparent_of(spans.named("enqueue t")[1])
+    assert unload(claim.record.flags)["traceparent"] == traceparent_of(spans.named("enqueue t")[2])
 
 
 async def test_a_job_enqueued_with_an_attempts_end_carries_it(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from pathlib import Path
@@ -14,6 +15,7 @@ from stowhand.correlation import bound
 from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
+from stowhand.store import ClaimRequest
 from tests.conftest import Run
 from tests.service.processes import Workers, with_store
 from tests.support.spans import Spans, ids_of
@@ -76,6 +78,33 @@ def test_spans_are_linked_across_processes_and_every_line_says_its_trace(
         assert f"0x{line['span_id']}" == first["context"]["span_id"], line
         assert (line["task"], line["attempt"], line["correlation_id"]) == ("first", 1, "order 7"), line
     assert not any("trace_id" in line for line in lines if "job_id" not in line)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, spans: Spans, written: Path) -> None:
+    """The attempt is the worker's; the child's lines and spans belong to it."""
+
+    async def enqueue_suspect(store: QueueStore) -> None:
+        with bound("order 7"):
+            await spans.traces().store(store).enqueue(NewJob(task="first"))
+        heart = store.heart()
+        for token in ("0" * 31 + "1", "0" * 31 + "2"):
+            (claim,) = await store.claim(ClaimRequest(worker="w", token=token, limit=1, lease=30))
+            await asyncio.to_thread(heart.reset_lease, claim.lease)
+        heart.close()
+
+    with_store(workers.url, enqueue_suspect)
+    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(30) == 0, workers.said()
+    found = spans_in(written)
+    (first,), (enqueued,) = found["run first"], found["enqueue second"]
+    assert enqueued["parent_id"] == first["context"]["span_id"]
+    assert [link["context"]["span_id"] for link in found["run second"][0]["links"]] == [enqueued["context"]["span_id"]]
+    lines = [json.loads(line) for line in workers.said().splitlines() if line.startswith("{")]
+    theirs = {line["message"]: line for line in lines if line["message"].startswith("by ")}
+    assert len(theirs) == 2
+    for line in theirs.values():
+        assert (line["job_id"], line["task"], line["attempt"], line["correlation_id"]) == (1, "first", 1, "order 7")
+        assert f"0x{line['trace_id']}" == first["context"]["trace_id"]
 
 
 def test_several_processes_trace_and_text_bears_the_trace_on_request(

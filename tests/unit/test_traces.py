@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from stowhand.options import WorkerOptions
 from stowhand.retry import constant
 from stowhand.service.app import App
 from stowhand.tasks.context import Context
+from stowhand.tasks.executable import define_executable
 from stowhand.testing import MemoryStore
 from stowhand.worker import Worker
 from tests.conftest import Run
@@ -187,6 +189,16 @@ def test_with_the_no_op_provider_nothing_travels_and_nothing_is_hidden(run: Run,
     inner = spans.one("inner").parent
     assert inner is not None
     assert inner.span_id == ids_of(spans.one("outer"))[1]
+
+
+def test_a_program_is_told_the_span_of_its_attempt(run: Run, spans: Spans, tmp_path: Path) -> None:
+    program = tmp_path / "show"
+    program.write_text(f'#!/bin/sh\nprintenv TRACEPARENT > "{tmp_path}/said"\n')
+    program.chmod(0o755)
+    app = App(store=MemoryStore(), traces=spans.traces())
+    app.registry.add(define_executable(program, "show"))
+    run(work(app, NewJob(task="show")))
+    assert (tmp_path / "said").read_text().strip() == traceparent_of(spans.one("run show"))
 
 
 def test_a_job_that_was_handed_back_says_so(run: Run, spans: Spans, app: App) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from stowhand.handler import Attempt
 from stowhand.hooks import enclosed
 from stowhand.job import NewJob, State
 from stowhand.lane import ChildCrashed
+from stowhand.service import process
 from stowhand.service.app import App
 from stowhand.store import Claim, Lease
+from stowhand.stores.http import HttpStore
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.support.spans import Spans, facts_of, links_of
@@ -114,6 +118,94 @@ def test_a_part_of_opentelemetry_that_raises_is_no_jobs_trouble(
     run(work(app, send.new_job()))
     assert sum(row.state is State.COMPLETED for row in app_rows(app)) == 1
     assert sum("Tracing failed" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("broken", ["on_start", "on_end"])
+def test_a_part_of_opentelemetry_that_raises_refuses_no_job(run: Run, spans: Spans, app: App, broken: str) -> None:
+    class Broken(SpanProcessor):
+        def on_start(self, span: Any, parent_context: Any = None) -> None:
+            self._raise("on_start")
+
+        def on_end(self, span: Any) -> None:
+            self._raise("on_end")
+
+        def _raise(self, where: str) -> None:
+            if where == broken:
+                raise ArithmeticError
+
+    spans.provider.add_span_processor(Broken())
+
+    @app.task
+    async def send() -> None: ...
+
+    app.cron("* * * * *", "send", identifier="tick")
+
+    async def go() -> None:
+        assert (await send.enqueue()).id == 1, "whoever is told that it failed enqueues it again"
+        assert await app.enqueue_many([send.new_job()]) == [2]
+        assert [job.id for job in await app.add_jobs([send.new_job()])] == [3]
+        await app.worker(once=True).run()
+
+    async def within() -> None:
+        async with app:
+            await go()
+
+    run(within())
+    assert sum(row.state is State.COMPLETED for row in app_rows(app)) == 4
+
+
+def test_who_listens_to_the_store_is_told_as_ever(spans: Spans) -> None:
+    store = MemoryStore()
+    told: list[str] = []
+    spans.traces().store(store).on_listening = lambda state, error: told.append(state)
+    assert store.on_listening is not None
+    store.on_listening("success", None)
+    assert told == ["success"]
+
+
+def test_a_store_that_stands_by_still_does_for_whoever_looks_at_its_class(spans: Spans) -> None:
+    """As ``isinstance`` with a protocol does since Python 3.12."""
+    traces = spans.traces()
+    lent, own = traces.store(HttpStore("http://127.0.0.1:1")), traces.store(MemoryStore())
+    for name in ("admit", "attend"):
+        assert inspect.getattr_static(lent, name)
+        assert not hasattr(own, name)
+    assert traces.store(lent) is lent
+
+
+def test_what_runs_when_its_process_leaves_is_handed_over_too(run: Run, spans: Spans) -> None:
+    traces = spans.traces()
+    events = traces.of(Events())
+
+    async def handle(attempt: Attempt[Any], record: object) -> None:
+        traces.leave()
+        assert facts_of(spans.one("run t"))["stowhand.outcome"] == "unknown"
+
+    claim = Claim(Lease(7, "token", 1), None, "t", 1, 25)
+    run(enclosed(handle, events, "w")(Attempt(claim, 0.0), None))
+    traces.leave()
+    assert len(spans.named("run t")) == 1
+
+
+def test_an_exporter_that_hangs_holds_nobody_at_the_end(
+    spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hanging(SpanProcessor):
+        def force_flush(self, timeout_millis: int = 30000) -> bool:
+            return released.wait(60)
+
+    released, left = threading.Event(), list[int]()
+    monkeypatch.setattr(process, "LAST_WORDS", [])
+    monkeypatch.setattr(process, "_TRACES", [])
+    monkeypatch.setattr(process, "hard_exit", left.append)
+    process.hand_over_at_the_end(spans.traces())
+    assert (process.finished(7), left) == (7, [])
+    spans.provider.add_span_processor(Hanging())
+    monkeypatch.setattr(process, "LAST_SPANS", 0.01)
+    process.finished(7)
+    released.set()
+    assert left == [7]
+    assert "The last spans were not handed over" in caplog.text
 
 
 def app_rows(app: App) -> Any:

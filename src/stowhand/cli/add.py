@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from stowhand import limits
-from stowhand.cli.options import settings_of, store_options, tasks_options
+from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_options
 from stowhand.cli.session import with_store
 from stowhand.job import KeyMode, NewJob
 from stowhand.operating import BUILT_IN
 from stowhand.service.durations import parse_duration
-from stowhand.service.setting_values import one_of
+from stowhand.service.setting_values import OneOf
 from stowhand.service.settings import WorkerSettings
 from stowhand.strict_json import SIZE_LIMIT
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
 
 
 class When(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ when_option = click.option(
 def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> KeyMode | None:
     del ctx, param
     try:
-        return None if value is None else KeyMode(one_of(*KeyMode)(value.replace("-", "_")))
+        return None if value is None else KeyMode(OneOf(*KeyMode)(value.replace("-", "_")))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -67,11 +70,18 @@ def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @when_option
 @click.option("--queue", help="Jobs of one queue run one after another.")
 @click.option("--key", help="At most one job bears a key; see --key-mode.")
-@click.option("--key-mode", metavar="MODE", callback=_key_mode, help=f"{', '.join(KeyMode)}.  [default: replace]")
+@click.option(
+    "--key-mode",
+    metavar="MODE",
+    callback=_key_mode,
+    help=f"{', '.join(KeyMode)}.  [default: replace]",
+    shell_complete=completing(KeyMode),
+)
 @click.option("--max-attempts", type=int, metavar="N", help="How often it is tried.  [default: 25]")
 @click.option("--priority", type=int, default=0, metavar="N", help="Smaller runs first.  [default: 0]")
 @click.option("flags", "--flag", multiple=True, metavar="NAME", help="May be repeated.")
 @tasks_options
+@otel_option
 @store_options
 def command(
     task: str,
@@ -106,18 +116,26 @@ def command(
             flags=flags,
         )
     )
-    if typed.get("tasks") is not None or typed.get("app") is not None:
-        refuse_unknown(task, settings)
-    added = with_store(settings.store, lambda store: store.enqueue(job))
+    named = typed.get("tasks") is not None or typed.get("app") is not None
+    traces = traces_of(settings, task if named else None)
+    added = with_store(settings.store, lambda store: store.enqueue(job), traces)
     click.echo(added.id)
 
 
-def refuse_unknown(task: str, settings: WorkerSettings) -> None:
-    """Raise UnknownTask, with the nearest name."""
-    from stowhand.service.loading import load_tasks
+def traces_of(settings: WorkerSettings, task: str | None) -> Traces | None:
+    """What makes spans here, if anything: ``--otel``, or the App that has the task (``None``: nobody is asked for it).
 
-    if task not in BUILT_IN:
-        load_tasks(settings).registry.get(task)
+    Raises UnknownTask, with the nearest name.
+    """
+    if task is None and not settings.otel:
+        return None
+    from stowhand.service.loading import load_tasks, wanted_traces
+
+    if task is None or task in BUILT_IN:
+        return wanted_traces(settings)
+    loaded = load_tasks(settings)
+    loaded.registry.get(task)
+    return loaded.traces
 
 
 def _read_stdin() -> str:

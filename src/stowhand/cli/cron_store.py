@@ -6,11 +6,11 @@ import difflib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stowhand.cli.options import crontab_options, settings_of, store_options
+from stowhand.cli.options import crontab_options, otel_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.cron.agenda import this_minute
@@ -20,6 +20,9 @@ from stowhand.errors import ConfigurationError
 from stowhand.job import Job
 from stowhand.queue_store import KnownItem, QueueStore
 from stowhand.service.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
 
 HEADINGS = ("ITEM", "KNOWN SINCE", "LAST TICK", "NEXT RUN", "CRONTAB")
 
@@ -52,6 +55,7 @@ def list_items(as_json: bool, **typed: Any) -> None:
 @click.command("run")
 @click.argument("name")
 @crontab_options
+@otel_option
 @store_options
 def run_item(name: str, **typed: Any) -> None:
     """Enqueue the job of the item NAME now, once; prints its id. The schedule goes on as if nothing had happened.
@@ -61,26 +65,27 @@ def run_item(name: str, **typed: Any) -> None:
     running.
     """
     settings = settings_of(typed)
-    items = _written(settings)
+    items, traces = _written(settings)
 
     async def run(store: QueueStore) -> Job:
         item = items.get(name) or _remembered(name, await store.known_items(), items)
         return await store.enqueue(item.job(this_minute(await store.now()), backfilled=False))
 
-    click.echo(with_store(settings.store, run).id)
+    click.echo(with_store(settings.store, run, traces).id)
 
 
 async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
     return await store.known_items(), await store.now()
 
 
-def _written(settings: WorkerSettings) -> dict[str, ParsedItem]:
-    """What a worker with these settings would schedule."""
-    from stowhand.service.loading import load_tasks
+def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Traces | None]:
+    """What a worker with these settings would schedule, and what would make spans of it."""
+    from stowhand.service.loading import load_tasks, wanted_traces
     from stowhand.service.recurring import items_in_file
 
-    declared = load_tasks(settings).cron if settings.app is not None else ()
-    return {item.identifier: item for item in refuse_duplicates((*declared, *items_in_file(settings)))}
+    app = load_tasks(settings) if settings.app is not None else None
+    declared, traces = (app.cron, app.traces) if app is not None else ((), wanted_traces(settings))
+    return {item.identifier: item for item in refuse_duplicates((*declared, *items_in_file(settings)))}, traces
 
 
 def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 
 from stowhand.observe.logs import configure_logging
 from stowhand.service.setting_table import SETTINGS, Setting
+from stowhand.service.setting_values import OneOf
 from stowhand.service.settings import WorkerSettings, read_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +45,11 @@ def crontab_options(command: F) -> F:
     return _decorated(command, [SETTINGS["crontab"], SETTINGS["tasks"], SETTINGS["app"]])
 
 
+def otel_option(command: F) -> F:
+    """Make spans: ``--otel``."""
+    return _decorated(command, [SETTINGS["otel"]])
+
+
 def http_option(command: F) -> F:
     """Where a worker shows how it does: ``--http``."""
     return _decorated(command, [SETTINGS["http"]])
@@ -55,6 +61,11 @@ def settings_of(typed: dict[str, Any]) -> WorkerSettings:
     settings = read_settings(flags)
     configure_logging(settings.log_level, settings.log_format)
     return settings
+
+
+def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """What a shell is told of a value that is begun: those of the words that begin like it, in any case."""
+    return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
 
 
 def _decorated(command: F, settings: list[Setting]) -> F:
@@ -75,4 +86,5 @@ def _option(setting: Setting) -> Callable[[F], F]:
         multiple=setting.many,
         default=None,
         help=f"{setting.doc}{shown}  [env: {setting.env}]",
+        shell_complete=completing(setting.parse.words) if isinstance(setting.parse, OneOf) else None,
     )

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from stowhand.carried import IN_ENVIRONMENT
 from stowhand.queue_store import QueueStore
+from stowhand.service.embedding import traced
 from stowhand.service.settings import StoreSettings
 from stowhand.stores import open_store
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
 
 T = TypeVar("T")
 
 
-def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[T]]) -> T:
-    """Open the store, do one thing, close it. Raises StoreUnreachable, SchemaError."""
+def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[T]], traces: Traces | None = None) -> T:
+    """Open the store, do one thing, close it. Raises StoreUnreachable, SchemaError.
+
+    ``traces``: what is enqueued makes spans, within that of whoever has called this program, if it says so.
+    """
 
     if settings.connection.note:
         click.echo(f"note: {settings.connection.note}", err=True)
@@ -25,9 +34,10 @@ def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[
     async def session() -> T:
         async with unopened(settings) as store:
             await store.open()
-            return await doing(store)
+            return await doing(traced(store, traces))
 
-    return asyncio.run(session())
+    with nullcontext() if traces is None else traces.within(os.environ.get(IN_ENVIRONMENT)):
+        return asyncio.run(session())
 
 
 @asynccontextmanager

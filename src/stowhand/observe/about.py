@@ -29,6 +29,8 @@ class About(msgspec.Struct, frozen=True):
     task: str | None = None
     job_id: JobId | None = None
     attempt: int | None = None
+    told: bool = False
+    """By somebody else than the attempt, in whose span the line does not stand."""
 
 
 class SpanIds(msgspec.Struct, frozen=True):
@@ -44,6 +46,7 @@ class SpanIds(msgspec.Struct, frozen=True):
         return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", correlation_id)
 
 
+_FACTS = ("worker", "task", "job_id", "attempt")
 _NOTHING = About()
 _now: ContextVar[About] = ContextVar("stowhand attempt", default=_NOTHING)
 _spans: OrderedDict[tuple[str, JobId], SpanIds] = OrderedDict()
@@ -63,7 +66,8 @@ def bind(what: About) -> None:
 @contextmanager
 def telling(event: Any) -> Iterator[None]:
     """Lines of the block are about the job of this event."""
-    token = _now.set(About(*(getattr(event, name, None) for name in About.__struct_fields__)))
+    facts: dict[str, Any] = {name: getattr(event, name, None) for name in _FACTS}
+    token = _now.set(About(**facts, told=True))
     try:
         yield
     finally:
@@ -80,15 +84,10 @@ def remember(worker: str, job_id: JobId, ids: SpanIds) -> None:
 
 
 def span_ids() -> SpanIds | None:
-    """Of the span that is current here, else of the attempt that is told about; ``None``: nothing is traced."""
-    if (ids := _current()) is not None:
-        return ids
-    if not _spans:
-        return None
+    """Of the attempt that is told about, else of the span that is current here; ``None``: nothing is traced."""
     what = _now.get()
-    if what.worker is None or what.job_id is None:
-        return None
-    return _spans.get((what.worker, what.job_id))
+    known = None if what.worker is None or what.job_id is None else _spans.get((what.worker, what.job_id))
+    return (known or _current()) if what.told else (_current() or known)
 
 
 def _current() -> SpanIds | None:

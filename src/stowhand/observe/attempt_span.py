@@ -1,7 +1,4 @@
-"""The span of one attempt: it stands around the handler, and is ended when it is known how the attempt was recorded.
-
-What OpenTelemetry raises, or a part of it that somebody has added, is told once and is no job's trouble.
-"""
+"""The span of one attempt: it stands around the handler, and is ended when it is known how the attempt was recorded."""
 
 from __future__ import annotations
 
@@ -11,19 +8,14 @@ from typing import Any
 
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from stowhand.carried import CORRELATION, TRACE_PARENT, load, unload
+from stowhand.carried import CORRELATION, TRACE_PARENT, hand_on, load, unload
 from stowhand.clock import wall_nanoseconds
 from stowhand.correlation import bind as bind_correlation
 from stowhand.job import Job
 from stowhand.lane import ChildCrashed
 from stowhand.observe.about import About, SpanIds, bind, remember
-from stowhand.observe.job_logger import core_logger
-
-SYSTEM = "stowhand"
-_W3C = TraceContextTextMapPropagator()
-_told: set[type[BaseException]] = set()
+from stowhand.observe.spans import context_of, guarded, message_attributes, name_of, trace_parent
 
 
 class AttemptSpan:
@@ -35,23 +27,19 @@ class AttemptSpan:
         self._tracer, self._parent, self._attempt, self._keep = tracer, parent, attempt, keep
         self.worker = worker
         self.job_id = attempt.claim.lease.job_id
-        self._carried = unload(attempt.record.flags) if isinstance(attempt.record, Job) else {}
+        self._carried = _carried(attempt.record)
         self._span: Span | None = None
         self._ended_at = 0
         self._raised: str | None = None
 
     def __enter__(self) -> None:
-        try:
+        with guarded():
             self._open()
-        except Exception as trouble:  # noqa: BLE001 - boundary: the attempt goes on without a span
-            _tell(trouble)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
+        with guarded():
             if self._span is not None:
                 self._close(self._span, error)
-        except Exception as trouble:  # noqa: BLE001 - boundary: how the attempt ended stands
-            _tell(trouble)
 
     def end(self, outcome: str, error: str | None, status: str | None) -> None:
         """It was recorded so. ``error``: its whole text, sanitised; ``status``: the line of it that says the most."""
@@ -65,7 +53,13 @@ class AttemptSpan:
                 span.add_event("exception", {"exception.type": self._raised, **told}, self._ended_at)
             span.set_attribute("error.type", self._raised or outcome)
             span.set_status(Status(StatusCode.ERROR, status))
-        span.end(self._ended_at)
+        span.end(self._ended_at or None)
+
+    def abandon(self) -> None:
+        """The process ends, and nobody has heard how the attempt does; harmless where that is known."""
+        with guarded():
+            if self._span is not None and self._span.is_recording():
+                self.end("unknown", None, None)
 
     def _open(self) -> None:
         claim, correlation_id = self._attempt.claim, self._carried.get(CORRELATION)
@@ -76,11 +70,12 @@ class AttemptSpan:
         found = self._span.get_span_context()
         if found.is_valid:  # a no-op's would hide the span in which the worker runs
             attach(set_span_in_context(self._span))
+            hand_on(trace_parent(self._span))
             remember(self.worker, self.job_id, SpanIds.of(found, correlation_id))
 
     def _begin(self, correlation_id: str | None) -> Span:
         claim = self._attempt.claim
-        sender = _sender(self._carried.get(TRACE_PARENT))
+        sender = context_of(self._carried.get(TRACE_PARENT))
         sent = get_current_span(sender).get_span_context()
         attributes = message_attributes("run", "process", claim.task, claim.queue)
         attributes |= {"messaging.message.id": str(self.job_id), "stowhand.attempt": claim.attempts}
@@ -110,32 +105,9 @@ class AttemptSpan:
             self._keep(self)
 
 
-def message_attributes(name: str, operation: str, task: str | None, queue: str | None) -> dict[str, Any]:
-    """What the messaging conventions have every span say. ``queue``: of a job that stands in one."""
-    said = {"messaging.operation.name": name, "messaging.operation.type": operation, "stowhand.task": task}
-    known = {"messaging.system": SYSTEM, "messaging.destination.name": queue, **said}
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def trace_parent(span: Span) -> str | None:
-    """What travels of a span; ``None``: nothing, it is a no-op's."""
-    letter: dict[str, str] = {}
-    _W3C.inject(letter, set_span_in_context(span))
-    return letter.get(TRACE_PARENT)
-
-
-def name_of(error: BaseException) -> str:
-    """The type, as ``exception.type`` has it."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _sender(traceparent: str | None) -> Context:
-    """The context that came along; an empty one where none did, or where it is none."""
-    return Context() if traceparent is None else _W3C.extract({TRACE_PARENT: traceparent}, Context())
-
-
-def _tell(trouble: Exception) -> None:
-    if type(trouble) not in _told:
-        _told.add(type(trouble))
-        core_logger().warning(f"Tracing failed, and nothing else with it: {type(trouble).__name__}: {trouble}")
+def _carried(record: object) -> dict[str, str]:
+    """What the record carries of whoever enqueued it: a job among its flags, a flow's job in Redis by itself."""
+    if isinstance(record, Job):
+        return unload(record.flags)
+    told: Callable[[object], dict[str, str]] | None = getattr(type(record), "carried_along", None)
+    return {} if told is None else told(record)

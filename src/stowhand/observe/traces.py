@@ -11,9 +11,12 @@ Where no SDK is set up OpenTelemetry's own no-op provider makes the spans, and n
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakSet
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown, WorkerStopped
@@ -27,11 +30,12 @@ if TYPE_CHECKING:
     from stowhand.observe.attempt_span import AttemptSpan
 
 S = TypeVar("S")
+Within = Callable[[str | None], AbstractContextManager[None]]
 NEEDED = "traces need opentelemetry-api: pip install 'stowhand[otel]'"
 STATUS_WIDTH = 500
 """Characters of a span's status."""
-FLUSH = 1000
-"""Milliseconds that a process which ends itself without a word gives its last spans."""
+FLUSH = 1.0
+"""Seconds that a process which ends itself without a word gives its last spans."""
 _FAILED = (Ended.RETRY, Ended.FAILED, Ended.POISON)
 
 
@@ -44,18 +48,24 @@ class Traces:
     def __init__(self, provider: TracerProvider | None = None, *, parent: bool = False) -> None:
         try:
             from opentelemetry import trace
+            from opentelemetry.context import get_current
 
             from stowhand.observe.attempt_span import AttemptSpan
-            from stowhand.observe.traced_store import TracedStore
+            from stowhand.observe.spans import attached, context_of
+            from stowhand.observe.traced_flow import TracedEngine
+            from stowhand.observe.traced_store import traced_store
         except ImportError as error:
             raise ConfigurationError(NEEDED) from error
         self._provider = trace.get_tracer_provider if provider is None else lambda: provider
         """The global one may be set up later."""
         self._parent = parent
         self._tracer = trace.get_tracer("stowhand", version("stowhand"), provider)
-        self._new_span, self._new_store = AttemptSpan, TracedStore
+        self._new_span, self._new_store, self._new_engine = AttemptSpan, traced_store, TracedEngine
+        self._within: Within = lambda traceparent: attached(context_of(traceparent, get_current()))
         self._ended_spans: dict[tuple[str, JobId], AttemptSpan] = {}
         """Their handlers have ended; what became of them is not recorded yet."""
+        self._spans = WeakSet[AttemptSpan]()
+        """All that somebody may still end."""
 
     def of(self, events: Events) -> Events:
         """Trace the attempts of the workers that are made with these events from now on. Gives the events."""
@@ -70,17 +80,42 @@ class Traces:
 
     def store(self, store: S) -> S:
         """The same store; what is enqueued through it is traced."""
-        return store if isinstance(store, self._new_store) else cast("S", self._new_store(store, self._tracer))
+        return cast("S", self._new_store(store, self._tracer))
 
-    def flush(self) -> None:
-        """Hand over what has ended, within a second: said by a process that is about to end without a word."""
-        flush = getattr(self._provider(), "force_flush", None)
-        if flush is not None:
+    def engine(self, engine: S) -> S:
+        """The same engine of a flow; what is created through it is traced."""
+        return cast("S", self._new_engine(engine, self._tracer))
+
+    def within(self, traceparent: str | None) -> AbstractContextManager[None]:
+        """The span that is named so, of another process, is current in the block; where it is none, nothing changes."""
+        return self._within(traceparent)
+
+    def flush(self, seconds: float = FLUSH) -> bool:
+        """Hand over what has ended, within so many seconds whatever an exporter does; ``False``: it takes longer."""
+        flush: Callable[[int], object] | None = getattr(self._provider(), "force_flush", None)
+        if flush is None:
+            return True
+
+        def hand_over() -> None:
             with suppress(Exception):
-                flush(FLUSH)
+                flush(int(seconds * 1000))
+
+        handing = threading.Thread(target=hand_over, name="stowhand spans", daemon=True)
+        handing.start()
+        handing.join(seconds)
+        return not handing.is_alive()
+
+    def leave(self) -> None:
+        """The process ends without a word: what still runs ends here, and all is handed over within a second."""
+        with suppress(RuntimeError):  # another thread begins one just now
+            for span in list(self._spans):
+                span.abandon()
+        self.flush()
 
     def _around(self, attempt: Any, worker: str) -> AttemptSpan:
-        return self._new_span(self._tracer, self._parent, attempt, worker, self._keep)
+        span = self._new_span(self._tracer, self._parent, attempt, worker, self._keep)
+        self._spans.add(span)
+        return span
 
     def _keep(self, span: AttemptSpan) -> None:
         """Its handler has ended: how, is told later, or never."""

@@ -14,6 +14,7 @@ from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.lifecycle import Backoff, seconds
 from stowhand.observe.log_factory import Logger
+from stowhand.observe.traces import Traces
 from stowhand.options import LONGEST, Flags, WorkerOptions
 from stowhand.queue_store import QueueStore
 from stowhand.retry import named
@@ -21,6 +22,7 @@ from stowhand.runner.events import WorkerEvents
 from stowhand.service.app_options import Duration
 from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import items_of
+from stowhand.service.embedding import traced
 from stowhand.service.settings import NOBODY, resolve_store_url
 from stowhand.service.store_url import store_url
 from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
@@ -51,6 +53,8 @@ class WorkerUtilsOptions(TypedDict, total=False):
     failed_retention: Duration | None
     listen_url: str | None
     synchronous: Literal["FULL", "NORMAL"]
+    traces: Traces | None
+    """Makes spans of what is enqueued, and of what a runner executes."""
 
 
 class RunnerOptions(WorkerUtilsOptions, total=False):
@@ -105,6 +109,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "grace": _TIME,
     "job_timeout": _TIME,
     "events": (WorkerEvents, "a stowhand.runner.WorkerEvents"),
+    "traces": (Traces, "a stowhand.observe.traces.Traces()"),
     "logger": (Logger, "a stowhand.runner.Logger(log_factory)"),
 }
 WRONG = object()
@@ -125,6 +130,7 @@ class Plan(msgspec.Struct, frozen=True):
     signals: bool
     logger: Logger | None
     events: WorkerEvents
+    traces: Traces | None
 
 
 def find_store(whose: str, given: Mapping[str, Any], known: Iterable[str] = _OF_STORES) -> QueueStore:
@@ -161,6 +167,7 @@ def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
         signals=not given.get("no_handle_signals", False),
         logger=given.get("logger"),
         events=events if events is not None else WorkerEvents(),
+        traces=given.get("traces"),
     )
 
 
@@ -199,15 +206,16 @@ def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = Fals
         return None
     try:
         options = _store_options(given)
+        traces = given.get("traces")
         if source == "pg_pool":
-            return open_store("postgresql://", options)
+            return traced(open_store("postgresql://", options), traces)
         url = store_url(given["connection_string"]) if source is not None else _from_environment()
         if worker and url.startswith("postgresql:") and options.pool_size <= RESERVED_CONNECTIONS:
             problems.append(
                 f"max_pool_size: {options.pool_size} given; a worker keeps {RESERVED_CONNECTIONS} connections for"
                 f" itself, and tasks need at least 1: give {RESERVED_CONNECTIONS + 1} or more"
             )
-        return open_store(url, options)
+        return traced(open_store(url, options), traces)
     except StowhandError as error:
         problems.append(str(error))
     return None

@@ -29,7 +29,7 @@ from stowhand.service.built_in import built_in_on
 from stowhand.service.crontabs import RecurringWorker
 from stowhand.service.embedding import report
 from stowhand.service.opening import open_installed
-from stowhand.service.process import Stopper, leave
+from stowhand.service.process import Stopper, hand_over_at_the_end, leave
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.options import TaskSpec, read_spec
@@ -88,6 +88,9 @@ class Runner:
         self._watch = Watch(plan.events, core, self._pool, functions)
         new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
         LogListener(core, new_logger)
+        if plan.traces is not None:
+            plan.traces.of(core)
+            hand_over_at_the_end(plan.traces)
         plan.events.on_listener_error = new_logger(Scope("core")).error
         for problem in plan.passed_over:
             new_logger(Scope("core")).warning(problem)

@@ -40,9 +40,14 @@ class LoadedTasks(msgspec.Struct, frozen=True):
         return self.registry.names
 
 
+def wanted_traces(settings: WorkerSettings) -> Traces | None:
+    """As ``--otel`` says. Raises ConfigurationError where the extra is missing."""
+    return Traces() if settings.otel else None
+
+
 def load_tasks(settings: WorkerSettings) -> LoadedTasks:
     """Import them. Raises ConfigurationError with what is wrong and where."""
-    traces = Traces() if settings.otel else None
+    traces = wanted_traces(settings)
     if settings.app is not None:
         app = load_object(settings.app, App)
         app.adopt(settings.store.url, settings.store.options())  # what its tasks enqueue goes where its worker works

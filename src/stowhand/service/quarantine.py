@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from stowhand import correlation
+from stowhand.carried import handed_on
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lane import ChildCrashed
@@ -35,6 +37,9 @@ class Assignment(msgspec.Struct, frozen=True):
     job: Job
     lease: Lease
     answer_fd: int
+    traceparent: str | None = None
+    """Of the attempt's span, where there is one."""
+    correlation_id: str | None = None
 
 
 class ChildAnswer(msgspec.Struct, frozen=True):
@@ -77,7 +82,8 @@ class Quarantine:
             return await self._handler.handle(attempt, attempt.record)
         answer, reading, writing = await _open_pipe()
         try:
-            assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing)
+            origin = (handed_on(), correlation.current())
+            assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing, *origin)
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",

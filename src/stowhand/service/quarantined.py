@@ -7,14 +7,19 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
+from stowhand.correlation import bound
+from stowhand.observe.about import About, bind
 from stowhand.observe.logs import configure_logging
+from stowhand.observe.traces import Traces
 from stowhand.service import exit_codes
 from stowhand.service.embedding import traced
 from stowhand.service.loading import load_tasks, make_handler
-from stowhand.service.process import LAST_WORDS, hard_exit
+from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, attempt_in_child
 from stowhand.stores import open_store
 
@@ -46,14 +51,26 @@ async def _attempt(assignment: Assignment) -> ChildAnswer:
     settings = assignment.settings
     loaded = load_tasks(settings)
     store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
-    if loaded.traces is not None:
-        LAST_WORDS.append(loaded.traces.flush)
+    hand_over_at_the_end(loaded.traces)
     try:
         handler = make_handler(loaded, settings, store, assignment.worker)
         await store.open()
-        return await attempt_in_child(handler, assignment)
+        with _traced_on(assignment, loaded.traces):
+            return await attempt_in_child(handler, assignment)
     finally:
         await store.close()
+
+
+@contextmanager
+def _traced_on(assignment: Assignment, traces: Traces | None) -> Iterator[None]:
+    """Within the attempt's span, which is the worker's; log lines say whose they are."""
+    if traces is None:
+        yield
+        return
+    job = assignment.job
+    bind(About(assignment.worker, job.task, job.id, job.attempts))
+    with traces.within(assignment.traceparent), bound(assignment.correlation_id):
+        yield
 
 
 if __name__ == "__main__":

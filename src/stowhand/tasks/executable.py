@@ -18,6 +18,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from stowhand.carried import IN_ENVIRONMENT, handed_on
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Retry
@@ -105,6 +106,8 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
     only_ours = {"JOB_QUEUE": job.queue, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
     told = {THEIRS + name: value for name, value in facts.items()}
     told |= {OURS + name: value for name, value in (facts | only_ours).items()}
+    if (context := handed_on()) is not None:
+        told[IN_ENVIRONMENT] = context
     # A worker may itself have been started by a task: nothing of that task's job is passed on.
     kept = {name: value for name, value in inherited.items() if name not in told}
     return kept | {name: value for name, value in told.items() if value is not None}

@@ -1,0 +1,101 @@
+"""Spans of commands that enqueue, and of a program's flow that is run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Stowhand, command
+
+CALLER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+APP = """\
+import tests.service.traced_work  # where spans go
+from stowhand import App
+from stowhand.flows import Flow, Queue
+
+app = App()
+
+
+@app.task
+async def send() -> None: ...
+
+
+app.cron("0 4 * * *", send, identifier="nightly")
+flow = Flow("demo", "sqlite:///flow.db", [Queue("first", next_queue="second"), Queue("second")])
+
+
+async def first(job) -> None:
+    print("worked", flush=True)
+
+
+flow.create_workers("first", first)
+"""
+
+
+@pytest.fixture
+def program(stowhand: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Stowhand:
+    """The same, beside an application whose spans go to the file ``spans``."""
+    monkeypatch.setenv("STOWHAND_TEST_SPANS", str(folder / "spans"))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parents[2]}")
+    (folder / "shop.py").write_text(APP)
+    return stowhand
+
+
+def spans_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "spans").read_text().splitlines()]
+
+
+def flags_of(call: Stowhand) -> list[list[str]]:
+    jobs = sorted(call("jobs", "list", "--json").rows(), key=lambda job: job["id"])
+    return [call("jobs", "show", job["id"], "--json").rows()[0]["flags"] for job in jobs]
+
+
+def test_a_command_stands_in_the_span_of_whoever_has_called_it(
+    call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "crontab").write_text("0 4 * * * hello ?id=nightly\n")
+    call("migrate")
+    monkeypatch.setenv("TRACEPARENT", CALLER)
+    call("add", "hello", "--otel", "--flag", "mine")
+    call("add", "hello", "--otel", "--tasks", "tasks")
+    call("cron", "run", "nightly", "--otel")
+    call("add", "hello")
+    monkeypatch.setenv("TRACEPARENT", "zz")
+    call("add", "hello", "--otel")
+    carried = [f"traceparent={CALLER}"]
+    assert flags_of(call) == [["mine", *carried], carried, carried, [], []]
+
+
+def test_what_a_command_enqueues_has_a_span_that_is_handed_over_before_it_ends(
+    program: Stowhand, call: Stowhand, folder: Path
+) -> None:
+    call("migrate")
+    added = program("add", "send", "--app", "shop:app", "--otel", TRACEPARENT=CALLER)
+    assert (added.code, added.out) == (0, "1\n"), added.err
+    assert program("cron", "run", "nightly", "--app", "shop:app", STOWHAND_OTEL="1").out == "2\n"
+    first, second = spans_of(folder)
+    assert (first["name"], second["name"]) == ("enqueue send", "enqueue send")
+    assert (first["parent_id"], second["parent_id"]) == ("0x" + "b" * 16, None)
+    made = [
+        [f"traceparent=00-{span['context']['trace_id'][2:]}-{span['context']['span_id'][2:]}-"]
+        for span in (first, second)
+    ]
+    assert [[flag[:-2] for flag in flags] for flags in flags_of(call)] == made
+
+
+def test_a_flow_is_traced_where_it_is_run(program: Stowhand, folder: Path) -> None:
+    add = "import asyncio, shop; asyncio.run(shop.flow.create_job({}))"
+    subprocess.run([*command()[:1], "-c", add], cwd=folder, check=True)
+    words = command("flows", "run", "shop", "--otel")
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"worked\n"
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert [span["name"] for span in spans_of(folder)] == ["run demo/first"]
