@@ -509,6 +509,31 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.closed_queues(_names text[]) RETURNS text[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _patience text := current_setting('lock_timeout');
+  _open text[] := array(
+    select q.name from "stowhand".queues q where q.name = any(_names) order by q.name for update skip locked);
+  _closed text[] := '{}';
+begin
+  if cardinality(_open) < cardinality(_names) then
+    _closed := array(select q.name from "stowhand".queues q where q.name = any(_names) and not q.name = any(_open));
+    begin
+      perform set_config('lock_timeout', '50ms', true);
+      perform from "stowhand".queues q where q.name = any(_closed) order by q.name for update;
+      perform set_config('lock_timeout', _patience, true);
+      _closed := '{}';
+    exception when lock_not_available then
+      _open := array(
+        select q.name from "stowhand".queues q where q.name = any(_closed) order by q.name for update skip locked);
+      _closed := array(select c.name from unnest(_closed) as c(name) where not c.name = any(_open));
+    end;
+  end if;
+  return _closed;
+end $$;
+
 CREATE FUNCTION stowhand.complete_all(_ids bigint[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1745,6 +1770,19 @@ begin
   return next;
 end $$;
 
+CREATE FUNCTION stowhand.possible(_verdicts stowhand.verdict[]) RETURNS stowhand.verdict[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _names text[] := array(select v.queue from unnest(_verdicts) as v where v.queue is not null);
+  _closed text[];
+begin
+  if cardinality(_names) = 0 then return _verdicts; end if;
+  _closed := "stowhand".closed_queues(_names);
+  if cardinality(_closed) = 0 then return _verdicts; end if;
+  return array(select v from unnest(_verdicts) as v where (v.queue = any(_closed)) is not true);
+end $$;
+
 CREATE FUNCTION stowhand.prune_days(_before timestamp with time zone, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $_$
@@ -1995,6 +2033,7 @@ begin
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
       select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
   if cardinality(_verdicts) > 0 then perform "stowhand".wake(); end if;
   return query select v.id from unnest(_verdicts) as v;
@@ -2141,6 +2180,7 @@ begin
       where l.id = f.id and l.token = f.token
         and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)
       offset 0 for update skip locked) j);
+  _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
   if cardinality(_verdicts) > 0 then perform "stowhand".wake(); end if;
   return query select v.id, v.state from unnest(_verdicts) as v;
@@ -2207,6 +2247,32 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.retry_failed(_ids bigint[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _failed bigint[];
+begin
+  _failed := array(
+    select j.id from "stowhand".live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
+  update "stowhand".live j
+    set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
+        cancel_requested = false, scout = j.queue is not null
+    where j.id = any(_failed);
+  if cardinality(_failed) > 0 then perform "stowhand".wake(); end if;
+  return query select unnest(_failed);
+end $$;
+
 CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2252,6 +2318,7 @@ begin
       cross join lateral (
         select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from "stowhand".live l
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
   return query select v.id, v.token from unnest(_verdicts) as v;
 end $$;
@@ -2274,9 +2341,16 @@ declare
   _held bigint[];
   _by uuid[];
 begin
-  _mine := array(
-    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.id from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into _mine, _names
+    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id, l.queue from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      for update skip locked) j;
+  if _names is not null then
+    _names := "stowhand".closed_queues(_names);
+    if cardinality(_names) > 0 then
+      _mine := array(select l.id from "stowhand".live l where l.id = any(_mine) and (l.queue = any(_names)) is not true);
+    end if;
+  end if;
   if _keep then
     with gone as (
       delete from "stowhand".live j where j.id = any(_mine) returning j.*

@@ -26,6 +26,12 @@ PATIENCE = 30.0
 AUTHOR = {f"GIT_{who}_{what}": "ada@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 NOBODYS_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 """What this machine's user has told git is not of interest here."""
+OURS = """
+CREATE TEMP TABLE earlier AS SELECT id FROM stowhand.jobs;
+CREATE TEMP VIEW our_jobs AS SELECT * FROM stowhand.jobs
+  WHERE task_identifier ~ '^(push|repo):' AND id NOT IN (SELECT id FROM earlier);
+"""
+"""Nor are jobs of other programs on that server, or of a tour that was broken off."""
 
 
 def main() -> None:
@@ -34,6 +40,7 @@ def main() -> None:
         subprocess.run([*STOWHAND, "migrate"], check=True, stdout=subprocess.DEVNULL)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute((HERE / "schema.sql").read_bytes())
+            connection.execute(OURS)
             tour(connection, Path(folder))
 
 
@@ -48,7 +55,7 @@ def tour(connection: psycopg.Connection[Any], folder: Path) -> None:
     commit(cellar, "wine")
     push(cellar, "main", "main:shelf")
     show(connection, "SELECT count(*), 'pushes', count(processed_at), 'processed' FROM githost.push_events")
-    show(connection, "SELECT task_identifier, count(*) FROM stowhand.jobs GROUP BY 1 ORDER BY 1")
+    show(connection, "SELECT task_identifier, count(*) FROM our_jobs GROUP BY 1 ORDER BY 1")
 
     say("a worker: stowhand worker --app jobs:app --preset service")
     with worker():
@@ -127,7 +134,7 @@ def settled(connection: psycopg.Connection[Any], subject: str) -> None:
     question = (
         "SELECT EXISTS (SELECT FROM githost.commits WHERE subject = %s)"
         " AND NOT EXISTS (SELECT FROM githost.push_events WHERE processed_at IS NULL)"
-        " AND NOT EXISTS (SELECT FROM stowhand.jobs)"
+        " AND NOT EXISTS (SELECT FROM our_jobs)"
     )
     deadline = time.monotonic() + PATIENCE
     while connection.execute(question, [subject]).fetchone() != (True,):

@@ -35,14 +35,17 @@ class Endings:
             claim = held.claim
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts))
 
+    def left(self, held: Held) -> None:
+        """What began is over; maybe long after the worker has stopped, if it would not be ended."""
+        if self._events.wants(JobLeft):
+            self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
+
     def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
         """A handler ended: judge it, and put the settlement on the pile."""
         attempt = held.attempt
         assert attempt is not None
         if held.suspect:
             self.suspect_ended()
-        if self._events.wants(JobLeft):
-            self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
         if attempt.detached:
             self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
         held_on = not self._hooks.bare and self._hooks.over(attempt)

@@ -30,12 +30,17 @@ CODES = (
 """Every code that a reason may have."""
 
 
+ENDED = "which has ended: if its worker is dead, another one takes the job back in some seconds"
+"""Of a lease."""
+
+
 class Holder(msgspec.Struct, frozen=True):
     """The running job that a queue waits for."""
 
     job_id: int
     worker: str | None
     since: datetime | None
+    lease_until: datetime | None
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +76,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
     job, until = facts.job, facts.lease_until
     lease = f", under a lease until {_say(until)}" if until is not None else ""
     if until is not None and until < facts.now:
-        lease += ", which has ended: if its worker is dead, another one takes the job back in some seconds"
+        lease += f", {ENDED}"
     yield Reason("running", f"it is running on {job.worker}, since {_say(job.started_at)}{lease}")
     if job.cancel_requested:
         yield Reason("cancel_asked", "it was asked to cancel: its worker hears of it at the next beat")
@@ -119,6 +124,8 @@ def _queue(facts: Facts) -> Iterator[Reason]:
         yield Reason("queue_paused", paused, f"stowhand queues resume {shlex.quote(str(queue))}")
     if holder is not None:
         held = f"its queue {queue!r} is held by job {holder.job_id}, since {_say(holder.since)}, on {holder.worker}"
+        if holder.lease_until is not None and holder.lease_until < facts.now:
+            held += f", under a lease {ENDED}"
         yield Reason("queue_held", held)
 
 

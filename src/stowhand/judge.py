@@ -11,7 +11,7 @@ from typing import Any
 
 from stowhand.events import Events, ResultDropped
 from stowhand.handler import Attempt, Handler, Policy
-from stowhand.lifecycle import COMPLETED, Complete, Outcome, Retry, Settlement, settle
+from stowhand.lifecycle import COMPLETED, Complete, Outcome, Retry, Settlement, seconds, settle
 from stowhand.outcomes import LONGEST_DELAY, describe
 from stowhand.retry import natural
 from stowhand.store import Claim
@@ -41,7 +41,7 @@ class Judge:
                 return COMPLETED  # the commonest, and no policy has a say in it
         try:
             return self._settle(attempt, outcome, result)
-        except Exception as trouble:  # noqa: BLE001 - boundary: told in the job's error text
+        except BaseException as trouble:  # noqa: BLE001 - boundary: told in the job's error text
             said, rest = (f"{outcome.error}\n", outcome.payload) if isinstance(outcome, Retry) else ("", None)
             words = clean(f"{said}(how long to wait could not be decided: {describe(trouble)})")
             return self._settle(attempt, Retry(words, payload=rest), None, natural)
@@ -67,9 +67,12 @@ class Judge:
         return settlement
 
     def _wait(self, claim: Claim[Any], attempts: int) -> float:
-        """Seconds before the next attempt. Asked for a retry alone: a policy that fails changes no other end."""
+        """Seconds before the next attempt. Asked for a retry alone: a policy that fails changes no other end.
+
+        A plain number, whatever kind of number or duration the policy gave: no store has to know a ``Decimal``.
+        """
         backoff = self._policy(claim).backoff or self._default.backoff or natural
-        return backoff(attempts)
+        return seconds(backoff(attempts))
 
     def _encoded(self, claim: Claim[Any], result: object) -> str | None:
         """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""
@@ -77,6 +80,6 @@ class Judge:
             return None
         try:
             return self._encode(result)
-        except Exception as error:  # noqa: BLE001 - boundary: a result may raise anything; the event says what
+        except BaseException as error:  # noqa: BLE001 - boundary: a result may raise anything; the event says what
             self._events.emit(ResultDropped(claim.lease.job_id, claim.task, describe(error).partition("\n")[0]))
             return None

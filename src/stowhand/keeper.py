@@ -33,6 +33,7 @@ AHEAD_AT_MOST = 1.0
 TOKENS = 100
 """Lost claims that are still to be abandoned, at most."""
 TICK = 0.5
+SOON = 0.01
 GOODBYE = 1.0
 BLOCKED_AFTER = 1.0
 SEEN_EVERY = 0.25
@@ -138,7 +139,15 @@ class Keeper:
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
-        return float(min(TICK, self._options.every_beat / 2))
+        return self._pause()
+
+    def _pause(self) -> float:
+        """Until the next tick, which is no later than what is ahead may wait."""
+        pause = min(TICK, self._options.every_beat / 2)
+        oldest = self._leases.oldest_ahead()
+        if oldest is not None:
+            pause = min(pause, max(oldest + AHEAD_AT_MOST - self._clock.monotonic(), SOON))
+        return float(pause)
 
     def _beat(self, now: float) -> None:
         due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)

@@ -41,8 +41,11 @@ class Ending(Protocol):
     def started(self, held: Held) -> None:
         """A handler begins."""
 
+    def left(self, held: Held) -> None:
+        """Its slot is free again, and nothing runs for it any more but maybe a thread."""
+
     def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
-        """A handler ended."""
+        """A handler ended while the worker was there to hear of it."""
 
 
 class Lane:

@@ -66,9 +66,8 @@ class Lanes:
         """Told when a slot is free, or when few are ready."""
         self.low_water = 0
         """When this few are ready, the taker is told."""
-        self.running = 0
-        self.ended = 0
-        """Attempts ended so far."""
+        self.running = self.ended = 0
+        """Attempts at work; those that have ended so far."""
         self.worked = 0.0
         """Seconds that they took, all added up."""
         self.driving: Held | None = None
@@ -235,6 +234,7 @@ class Lanes:
         self.ended += 1
         held.seconds = self._clock.monotonic() - held.attempt.started
         self.worked += held.seconds
+        self._ending.left(held)
 
     def _end(self, lane: Lane, held: Held, outcome: Outcome | None) -> None:
         if self._crashed is not None:

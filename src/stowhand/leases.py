@@ -99,15 +99,20 @@ class Leases:
                 self._held.pop(held.pair, None)
 
     def pull_ahead(self, before: float) -> list[Held]:
-        """Take out what was claimed before that moment and has not started: it is to be given back."""
+        """Take out what was claimed by that moment and has not started: it is to be given back."""
         if not self._held:
             return []
         with self._lock:
-            stale = [held for held in self._held.values() if held.phase is Phase.AHEAD and held.since < before]
+            stale = [held for held in self._held.values() if held.phase is Phase.AHEAD and held.since <= before]
             for held in stale:
                 held.phase = Phase.GONE
                 del self._held[held.pair]
         return stale
+
+    def oldest_ahead(self) -> float | None:
+        """When the first of what is held and has not started was claimed."""
+        with self._lock:
+            return min((held.since for held in self._held.values() if held.phase is Phase.AHEAD), default=None)
 
     def due(self, now: float, every: float) -> list[Held]:
         """What to renew now: nothing until one is due, then all that are past half their time."""

@@ -59,6 +59,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     due: int
     """Of those that wait."""
+    errored: int
+    """Of those that wait: for another attempt."""
     running: int
     failed: int
     completed: int
@@ -137,6 +139,9 @@ class Operator(Protocol):
 
     async def resume_queue(self, name: str) -> QueueChange:
         """Its jobs are claimed again; workers are woken."""
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """Those of them that have failed are due now, attempts and resets 0; their ids, in order. Others stay."""
 
     async def queues(self) -> Sequence[QueueRow]:
         """Those that have live jobs or are paused, by name."""

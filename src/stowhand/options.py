@@ -69,7 +69,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     look_ahead: int = 500
     """Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never."""
     fair: bool = False
-    """No task waits behind the flood of another: tasks take turns, each in its own order. Else all in one order."""
+    """No task of ``tasks`` waits behind the flood of another: they take turns, each in its own order. Else all in one
+    order."""
     once: bool = False
     """End when nothing is due and nothing runs."""
     max_jobs: int | None = None

@@ -26,9 +26,20 @@ _DONE = Complete()
 
 
 def from_returned(value: object) -> Outcome:
-    """An outcome is itself, made safe to store; anything else completes the job, with that result."""
+    """An outcome is itself, made safe to store; anything else completes the job, with that result.
+
+    What cannot even be looked at (a proxy of nothing, a reason whose text ends the process) is the handler's error.
+    """
     if value is None:
         return _DONE
+    try:
+        return _read(value)
+    except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
+        error.__suppress_context__ = True  # how it came to us says nothing to the handler's author
+        return from_error(error)
+
+
+def _read(value: object) -> Outcome:
     match value:
         case Complete():
             return value
@@ -115,7 +126,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _retry(error: str, after: timedelta | float | None, payload: str | None) -> Outcome:
     try:
         return Retry(error, None if after is None else _delay(after), payload)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - boundary: a handler may give anything
         return Retry(clean(f"{error} (and after {_no_duration(after)})"), None, payload)
 
 
@@ -134,7 +145,7 @@ def _snooze(delay: timedelta | float) -> Outcome:
     """A handler's mistake in saying how long is treated as any other error in it."""
     try:
         return Snooze(_delay(delay))
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - boundary: as above
         return Retry(clean(f"asked to snooze for {_no_duration(delay)}"))
 
 

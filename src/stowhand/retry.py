@@ -31,7 +31,7 @@ def exponential(
 ) -> Backoff:
     """``base * factor ** (attempt - 1)``, at most ``cap``, give or take the share ``jitter`` (0.2: ±20 %)."""
     first, most = seconds(base), seconds(cap)
-    if first < 0 or most < 0 or factor < 1 or not 0 <= jitter <= 1:
+    if not (first >= 0 and most >= 0 and factor >= 1 and 0 <= jitter <= 1):  # so that what is no number is refused too
         raise ConfigurationError("backoff: base and cap >= 0, factor >= 1, jitter between 0 and 1")
 
     def backoff(attempt: int) -> float:
@@ -46,6 +46,8 @@ def exponential(
 def constant(delay: timedelta | float) -> Backoff:
     """The same wait every time."""
     every = seconds(delay)
+    if not every >= 0:
+        raise ConfigurationError("backoff: a wait of 0 or more")
     return lambda attempt: every
 
 

@@ -58,7 +58,7 @@ class Settler:
         self.soon: Callable[[Coroutine[Any, Any, None]], None]
         """Do this in a task of its own."""
         self._pile: list[Ended] = []
-        self._flying = 0
+        self._flying: list[Ended] = []
         self._later_on: set[Ended] = set()
         """Held by somebody's transaction, or settled in one of their own: not on the pile, and not recorded."""
         self._arrived = asyncio.Event()
@@ -96,27 +96,30 @@ class Settler:
     @property
     def backlog(self) -> int:
         """Ended and not yet recorded."""
-        return len(self._pile) + self._flying + len(self._later_on)
+        return len(self._pile) + len(self._flying) + len(self._later_on)
 
     async def run(self) -> None:
         """Settle until cancelled; what no store has recorded by then is told."""
-        batch: list[Ended] = []
         try:
             while True:
                 await self._arrived.wait()
                 self._arrived.clear()
                 while self._pile:
-                    batch, self._pile = self._pile[:BATCH], self._pile[BATCH:]
-                    self._flying = len(batch)
-                    await self._record(batch)
-                    self._flying, batch = 0, []
+                    self._flying, self._pile = self._pile[:BATCH], self._pile[BATCH:]
+                    await self._record(self._flying)
+                    self._flying = []
                 self.quiet()
         finally:
-            for ended in (*batch, *self._pile, *self._later_on):
-                claim = ended.held.claim
-                self._events.emit(
-                    JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended)
-                )
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Tell what no store has recorded, once. From any thread, as the last thing."""
+        lost = (*self._flying, *self._pile, *self._later_on)
+        self._flying, self._pile = [], []
+        self._later_on.clear()
+        for ended in lost:
+            claim = ended.held.claim
+            self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended))
 
     async def _record(self, batch: list[Ended]) -> None:
         """Until the store has answered: a lost reply is repeated as it is, the fence makes that harmless."""

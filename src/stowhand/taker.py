@@ -66,7 +66,7 @@ class Taker:
         self.tasks = options.tasks
         """Claim only these; may be changed at any time."""
         self._pace = Pace(lanes, hooks, options, clock, one_by_one=gate.one_by_one)
-        self._turns = Turns(fair=options.fair)
+        self._turns = Turns(fair=options.fair, tasks=options.tasks)
         self.call = Call(clock)
         self._stir = asyncio.Event()
         self._stopping = self._risen = False
@@ -203,7 +203,7 @@ class Taker:
         self._fruitful = bool(claims) and not suspects
         if claims:
             if not suspects:
-                full = len(claims) == request.limit
+                full = len(claims) == request.limit or getattr(self._store, "rations", False)
                 self._turns.served((claim.task for claim in claims), full=full, round_open=tasks is not self.tasks)
             self._pace.measure()
             if any(claim.resets for claim in claims):

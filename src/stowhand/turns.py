@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stowhand.errors import ConfigurationError
+
 Tasks = tuple[str, ...] | None
 
 
 class Turns:
-    """Of one worker."""
+    """Of one worker. Raises ConfigurationError for a fair one of any task: whom to ask for next, it cannot know."""
 
-    def __init__(self, *, fair: bool) -> None:
+    def __init__(self, *, fair: bool, tasks: Tasks) -> None:
+        if fair and tasks is None:
+            raise ConfigurationError("fair: tasks that have no names cannot take turns; give tasks")
         self._fair = fair
         self._served: set[str] = set()
         """In this round."""
@@ -31,7 +35,7 @@ class Turns:
         return tasks
 
     def served(self, tasks: Iterable[str], *, full: bool, round_open: bool) -> None:
-        """What a claim brought. ``full``: as many as it asked for; ``round_open``: it passed somebody over."""
+        """What a claim brought. ``full``: there may be more of it; ``round_open``: it passed somebody over."""
         if not self._fair:
             return
         if full or round_open:

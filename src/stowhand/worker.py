@@ -41,8 +41,8 @@ from stowhand.taker import Taker
 from stowhand.vitals import Vitals
 from stowhand.wakeups import Wakeups
 
-LAST_PAUSE = 5.0
-"""Seconds that handlers have once they were told to end; and after them the store, for the last calls."""
+LAST_PAUSE, LAST_CALLS = 4.0, 0.5
+"""Seconds after the grace: for handlers that were told to end and the last calls to the store; of them the store's."""
 
 
 def new_identity() -> str:
@@ -81,6 +81,7 @@ class Worker:
             hooks.handle, leases, self._endings, clock, options.concurrency, self._judge.timeout, isolate, self._logger
         )
         self._settler = Settler(store, leases, events, clock, self.id)
+        self.give_up = self._settler.give_up
         self._keeper = self._make_keeper(on_hang)
         gate = Gate(handler, options, events, clock, self.id)
         self._taker = Taker(
@@ -114,9 +115,8 @@ class Worker:
         return Vitals(self._clock, {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}, calls, watch.late)
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
-        if not self.events.wants(JobSaid):
-            return AttemptLogger.mute()
-        return AttemptLogger(self.events.emit, self.id, claim.task, claim.lease.job_id)
+        events = self.events if self.events.wants(JobSaid) else None
+        return AttemptLogger(events.emit, self.id, claim.task, claim.lease.job_id) if events else AttemptLogger.mute()
 
     # -- the worker's own life -------------------------------------------------------------------
 
@@ -266,13 +266,13 @@ class Worker:
         self._return_unstarted()
         self._stopped_at = since = clock.monotonic() if self._stopped_at is None else self._stopped_at
         await self._until(lambda: not (lanes.running or hooks.occupied) or self._now, since + self.options.grace)
+        last = clock.monotonic() + LAST_PAUSE
         lanes.stop_all(Stop.RETURNED)
-        await self._until(lambda: not lanes.running, clock.monotonic() + LAST_PAUSE)
+        await self._until(lambda: not lanes.running, last - LAST_CALLS)
         self._endings.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
         self._poke()
-        last = clock.monotonic() + LAST_PAUSE
         await self._until(lambda: not (self._settler.backlog or keeper.owes or hooks.pending), last)
-        patience = clock.monotonic() + keeper.leave()
+        patience = min(clock.monotonic() + keeper.leave(), last)
         self._poke()
         await self._until(lambda: not keeper.enrollment.leaving, patience)
 

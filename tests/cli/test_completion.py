@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.service.setting_table import LOG_LEVELS
+
 PROGRAMS = Path(sys.executable).parent
 """Not resolved: a virtual environment's programs lie beside its link to python."""
 
@@ -35,12 +37,16 @@ def test_bash_completes_commands_options_and_values() -> None:
         "stowhand worker --preset s",
         "stowhand worker --lis",
         "stowhand nothing x",
+        "stowhand jobs list --state FA",
+        "stowhand add --key-mode pre",
+        "stowhand worker --log-level ''",
     )
     found = shell('eval "$(stowhand completion bash)"\n' + "\n".join(press.format(line) for line in lines)).splitlines()
     assert found[0] == "jobs"
     assert {"remove", "reschedule", "retry"} <= set(found[1].split())
-    assert found[3] == "--listen-url"
-    assert found[4] == ""
+    assert found[2] == "service"
+    assert found[3:7] == ["--listen-url", "", "failed", "preserve_run_at"]
+    assert set(found[7].split()) == set(LOG_LEVELS)
     assert shell('eval "$(stowhand completion bash)"; complete -p stowhand').strip().endswith("stowhand")
 
 

@@ -54,9 +54,10 @@ def test_purge_counts_first_if_asked_and_then_deletes(queue: Stowhand) -> None:
 
 
 def test_purge_without_an_age_or_with_nonsense_is_refused(queue: Stowhand) -> None:
-    for arguments in ((), ("--completed", "soon"), ("--failed", "-1d")):
+    for arguments in ((), ("--completed", "soon"), ("--failed", "-1d"), ("--failed", "14"), ("--completed", " 1.5 ")):
         refused = queue("jobs", "purge", *arguments)
         assert refused.code == 2, refused
+    assert "'14' has no unit; write for example 14d" in queue("jobs", "purge", "--completed", "14").err
 
 
 def test_failed_ones_are_counted_and_retried_all_at_once(queue: Stowhand, stowhand: Stowhand) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stowhand.cli.program import run
 from tests.cli.conftest import Stowhand
 
 
@@ -48,3 +49,14 @@ def test_no_queues_and_bad_names(queue: Stowhand) -> None:
     refused = queue("queues", "pause", "x" * 129)
     assert refused.code != 0
     assert "the limit is 128" in refused.err
+    assert queue("queues", "pause", "mail", "").code == 2
+    assert queue("queues", "list").out == "", "all of them or none"
+
+
+def test_who_has_closed_the_output_before_is_told_the_truth_by_the_code(
+    queue: Stowhand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", None)
+        assert run(["queues", "pause", "q"]) == 0
+    assert queue("queues", "pause", "q").out.startswith("q: unchanged")

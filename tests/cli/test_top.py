@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from stowhand.cli.top import pause_after
 from stowhand.job import NewJob
 from stowhand.queue_store import QueueStore
 from tests.service.processes import with_store
@@ -58,6 +60,29 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
         os.close(ours)
     assert b"4 queued" in said
     assert b"Traceback" not in said
+
+
+def test_a_single_look_on_a_small_terminal_is_whole_and_wipes_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    fill(url)
+    ours, theirs = pty.openpty()
+    small = {**os.environ, "COLUMNS": "40", "LINES": "4"}
+    process = subprocess.Popen([*PROGRAM, "top", "-c", url, "--once"], stdout=theirs, stderr=theirs, env=small)
+    os.close(theirs)
+    said = b""
+    with suppress(OSError):  # the other end is closed: it has ended
+        while part := os.read(ours, 4096):
+            said += part
+    assert process.wait(20) == 0
+    os.close(ours)
+    assert b"\x1b" not in said
+    assert b"No workers are alive." in said
+    assert b"0 completed, 0 failed, 0 canceled" in said
+
+
+def test_after_a_long_look_it_rests_longer() -> None:
+    assert pause_after(took=0.01, interval=2.0) == 2.0
+    assert pause_after(took=3.0, interval=2.0) == 12.0, "a fifth of the time at most"
 
 
 def test_an_interval_of_nothing_is_refused() -> None:

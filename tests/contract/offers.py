@@ -13,6 +13,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("get", "list", "oldest_due", "retry", "cancel", "remove", "remove_key"),
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
             *("now", "register", "known_items", "schedule", "ticks"),
+            "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
             # and so is the table
             *("install", "status", "plan", "uninstall"),
@@ -24,6 +25,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("enqueue", "enqueue_many", "add_jobs", "get", "list", "counts", "oldest_due"),
             *("retry", "cancel", "remove", "remove_key"),
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
+            "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
             # no SQL, no transactions, no schema
             *("enqueue_in", "connection", "flow_tables", "install", "status", "plan", "uninstall"),
@@ -62,6 +64,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "install",
             "plan",
             "uninstall",
+            "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
         }
     ),
@@ -78,6 +81,7 @@ HTTP_SKIPS_FILES = frozenset(
         "test_lending",
         "test_pausing",
         "test_purging",
+        "test_retrying",
         "test_reset",
         "test_schema",
         "test_timetable",

@@ -16,6 +16,7 @@ FILES = frozenset(
         "test_lending",
         "test_pausing",
         "test_purging",
+        "test_retrying",
         "test_schema",
         "test_serial_queues",
         "test_timetable",

@@ -80,6 +80,17 @@ async def test_a_paused_queue_comes_before_its_holder(bench: Bench) -> None:
     assert list(await reasons(bench, holder.job_id)) == ["running"]
 
 
+async def test_a_queue_that_a_dead_workers_job_holds_says_so(bench: Bench) -> None:
+    await seen(bench)
+    holder = await bench.start(queue="q")
+    job = await bench.add(queue="q")
+    assert "lease" not in (await reasons(bench, job.id))["queue_held"].what
+    await bench.pass_time(31)
+    held = (await reasons(bench, job.id))["queue_held"].what
+    assert f"job {holder.job_id}" in held
+    assert "under a lease which has ended: if its worker is dead, another one takes the job back" in held
+
+
 async def test_a_pause_without_a_holder_is_a_pause_alone(bench: Bench) -> None:
     await seen(bench)
     job = await bench.add(queue="q")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from stowhand.cli.stats import read_stats
 from stowhand.job import State
 from stowhand.operating import ALIVE_FOR, FORGOTTEN_AFTER, Roll, WorkerCard
 from tests.contract.bench import Bench, in_thread
@@ -60,8 +61,18 @@ async def test_jobs_are_counted_by_task(bench: Bench) -> None:
     rows = {row.task: row for row in await bench.store.task_counts()}
     assert list(rows) == ["later", "t"]
     t, later = rows["t"], rows["later"]
-    assert (t.waiting, t.due, t.running, t.failed, t.completed, t.canceled) == (2, 1, 1, 1, 1, 1)
-    assert (later.waiting, later.due) == (1, 0)
+    assert (t.waiting, t.due, t.errored, t.running, t.failed, t.completed, t.canceled) == (2, 1, 1, 1, 1, 1, 1)
+    assert (later.waiting, later.due, later.errored) == (1, 0, 0)
+
+
+async def test_the_statistics_add_tasks_up_to_what_is_counted_by_state(bench: Bench) -> None:
+    assert (await read_stats(bench.store)).states == await bench.store.counts()
+    for times, state in enumerate(State, start=1):
+        for _ in range(times):
+            await bench.in_state(state)
+    counted = (await read_stats(bench.store)).states
+    assert counted == await bench.store.counts()
+    assert sorted(counted.values()) == list(range(1, len(State) + 1))
 
 
 async def test_what_ended_lately_is_counted(bench: Bench) -> None:

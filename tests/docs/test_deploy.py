@@ -18,15 +18,14 @@ from prometheus_client import CollectorRegistry
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import bounds
-from stowhand.service.process import LAST_WRITE
+from stowhand.service.process import STOPPED
 from stowhand.service.setting_table import SETTINGS
 from stowhand.service.settings import WorkerSettings, read_settings
-from stowhand.worker import LAST_PAUSE
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 
 DEPLOY = ROOT / "deploy"
-AFTERWARDS = 2 * LAST_PAUSE + LAST_WRITE
+AFTERWARDS = STOPPED
 """Seconds that a worker may take to end beyond its grace."""
 VARIABLES = {setting.env: setting for setting in SETTINGS.values()}
 INSTRUCTION = re.compile(r"^(FROM|COPY|RUN|ENV|USER|WORKDIR|VOLUME|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD) (.+)$")
@@ -113,6 +112,8 @@ def test_the_image_runs_a_worker_without_rights_and_by_variables_that_exist() ->
     assert ours.keys() <= VARIABLES.keys()
     made = settings(**ours)
     assert (made.tasks, made.http) == ("/tasks", f"127.0.0.1:{said['EXPOSE']}")
+    app = settings(**{**ours, "STOWHAND_APP": "shop.jobs:app", "STOWHAND_TASKS": ""})
+    assert (app.tasks, app.app) == (None, "shop.jobs:app"), "as its first lines say"
 
 
 def test_what_the_image_is_built_from_is_not_left_out() -> None:

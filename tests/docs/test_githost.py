@@ -181,6 +181,9 @@ def test_old_pushes_are_forgotten_but_for_the_last_of_each_ref(host: Host) -> No
 
 
 def test_the_tour_runs_as_its_readme_prints_it(postgres_url: str) -> None:
+    """Also where a server of the reader's has jobs of other programs, and one that an earlier tour has left."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("SELECT stowhand.add_job('of_somebody_else'), stowhand.add_job('push:process')")
     environ = environment() | {"DATABASE_URL": postgres_url, "LC_ALL": "C"}
     done = subprocess.run([GITHOST / "demo"], env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

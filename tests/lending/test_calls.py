@@ -153,7 +153,7 @@ def test_a_job_that_falls_due_ends_a_wait(lend: Lend) -> None:
     lending.add(delay=0.3)
     began = time.monotonic()
     assert len(lending.client().claim(wait=10)) == 1
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 5
 
 
 def test_what_is_claimed_for_a_client_that_hung_up_goes_back_at_once(lend: Lend) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import os
 import signal
@@ -15,10 +16,15 @@ from pathlib import Path
 import pytest
 
 from stowhand.cli.health import asked
+from stowhand.clock import stopwatch
+from stowhand.events import Events
 from stowhand.job import NewJob
 from stowhand.queue_store import QueueStore
 from stowhand.service.health import STARTING, Process, Report, bounds, stuck, stuck_processes
 from stowhand.service.settings import read_settings
+from stowhand.service.supervisor import Supervisor
+from stowhand.service.watchman import Watchman
+from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages
 from tests.service.processes import Workers, with_store
@@ -180,3 +186,27 @@ def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:
     assert stuck_processes([Process("process 1", 9.0, ill)], {"loop": 5.0}, 101.0) == [
         "process 1, loop: nothing for 9 s, at most 5 s"
     ]
+
+
+def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all_stop(run: Run, tmp_path: Path) -> None:
+    settings = read_settings({"processes": "2"}, environ={})
+    watchman = Watchman(settings, None)
+
+    async def scenario() -> None:
+        supervisor = Supervisor(settings, lambda: None, Events())  # type: ignore[arg-type, return-value]
+        for number, child in enumerate(supervisor.children):
+            child.started = stopwatch() - 3600 + number
+            child.process = await asyncio.create_subprocess_exec("true")
+            await child.process.wait()
+            child.ended = stopwatch()
+        with watchman.supervising(supervisor):
+            assert watchman.trouble() == [], "its hour of life is no hour of silence"
+            supervisor.children[0].ended -= STARTING + 1
+            assert watchman.trouble() == ["process 1: nothing for 61 s, at most 60 s"]
+            supervisor.children[1].started = stopwatch()
+            assert len(watchman.trouble()) == 1, "another is being made"
+            supervisor.wish()
+            assert watchman.trouble() == [], "they have ended as they were told"
+            assert "it is stopping" in watchman.unready(), "also where no signal has asked for it"
+
+    run(scenario())

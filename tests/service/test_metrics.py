@@ -6,18 +6,23 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.mmap_dict import mmap_key
 
-from stowhand.events import Events, JobLost, JobsReset, JobStarted, TasksReloaded, WorkerStarted
+from stowhand.events import Events, JobLeft, JobLost, JobsReset, JobStarted, TasksReloaded, WorkerStarted
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
+from stowhand.observe.exposition import THE_DEAD, Exposition
+from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import JOB_SECONDS, MOST_KINDS, WorkerMetrics
 from stowhand.options import WorkerOptions
@@ -133,6 +138,16 @@ def test_without_the_extra_health_works_and_metrics_say_what_to_install(sqlite_w
     assert pages.ask("/healthz")[0] == 200
 
 
+def test_a_folder_for_metrics_that_is_not_there_is_told_and_what_to_do(
+    sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "nowhere"))
+    process = sqlite_workers.start("--http", "0")
+    assert process.wait(60) == 2
+    assert "make that folder, or unset the variable" in sqlite_workers.said()
+    assert "Traceback" not in sqlite_workers.said()
+
+
 def test_figures_are_absent_while_the_store_is_away(postgres_url: str, tmp_path: Path) -> None:
     add(postgres_url)
     with Proxy(postgres_url) as proxy:
@@ -197,6 +212,21 @@ def test_what_no_worker_settles_is_counted_too(metrics: tuple[CollectorRegistry,
     assert shown["stowhand_worker_loop_lag_seconds_sum"] == pytest.approx(0.3)
 
 
+def test_what_one_is_to_be_warned_of_is_nought_before_it_happens(
+    metrics: tuple[CollectorRegistry, WorkerMetrics],
+) -> None:
+    """``rate`` and ``increase`` see nothing in a series that begins with 1: the first failure would warn nobody."""
+    registry, counted = metrics
+    events = counted.of(Events())
+    events.emit(WorkerStarted("w", ("one",)))
+    events.emit(TasksReloaded("w", ("one", "two"), None))
+    shown = samples(generate_latest(registry))
+    for task in ("one", "two"):
+        for outcome in ("ok", "retry", "failed", "poison"):
+            assert shown[f'{DONE}{{kind="{task}",outcome="{outcome}"}}'] == 0
+    assert shown['stowhand_worker_resets_total{state="failed"}'] == shown["stowhand_worker_lost_leases_total"] == 0
+
+
 def test_kinds_are_bounded(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
     registry, counted = metrics
     events = counted.of(Events())
@@ -215,6 +245,53 @@ def test_kinds_are_bounded(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> 
         None,
         51,
     ]
+
+
+def test_a_handler_leaves_as_the_kind_that_it_began_as(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
+    registry, counted = metrics
+    events = counted.of(Events())
+    events.emit(WorkerStarted("first", ("known",)))
+    events.emit(JobStarted("takes any", 1, "late", 1))
+    events.emit(WorkerStarted("second", ("late",)))
+    events.emit(JobStarted("second", 1, "late", 1))
+    events.emit(JobLeft("takes any", 1, "late"))
+    shown = samples(generate_latest(registry))
+    assert (shown[f'{RUNNING}{{kind="other"}}'], shown[f'{RUNNING}{{kind="late"}}']) == (0, 1)
+
+
+def test_of_the_dead_sums_are_kept_in_one_place_and_gauges_forgotten(tmp_path: Path) -> None:
+    for _ in range(3):
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        for kind in ("counter", "gauge_all", "gauge_livesum"):
+            file = MmapedDict(str(tmp_path / f"{kind}_{dead.pid}.db"))
+            file.write_value(mmap_key(kind, f"{kind}_total" * (kind == "counter") or kind, [], [], "Some"), 2.0, 0.0)
+            file.close()
+    exposition = Exposition(lambda: None, tmp_path)
+    for _ in range(2):
+        assert samples(exposition.text()) == {"counter_total": 6}
+    assert [file.name for file in tmp_path.iterdir()] == [f"counter_{THE_DEAD}.db"]
+
+
+def test_a_scrape_that_waits_for_the_store_keeps_nobody_waiting(tmp_path: Path) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        asked.set()
+        answered.wait(60)
+
+    exposition = Exposition(ask, tmp_path)
+    looking = threading.Thread(target=exposition.text)
+    looking.start()
+    assert asked.wait(60)
+    burying = threading.Thread(target=exposition.bury, args=(2**22 + 1,))  # as a supervisor's loop does
+    burying.start()
+    burying.join(30)
+    held_up = burying.is_alive()
+    answered.set()
+    looking.join()
+    burying.join()
+    assert not held_up
 
 
 def test_the_buckets_of_durations_are_exponential() -> None:

@@ -74,7 +74,7 @@ def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Work
 
 
 def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url: str) -> None:
-    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=0.5)
+    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=30.0)
 
     async def scenario() -> int:
         store = open_store(url, settings.store.options())
@@ -92,7 +92,7 @@ def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url
 
 
 def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(run: Run, url: str) -> None:
-    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=0.5)
+    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=30.0)
 
     async def scenario() -> None:
         store = open_store(url, settings.store.options())

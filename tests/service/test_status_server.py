@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from stowhand.cli.health import asked
 from stowhand.errors import ConfigurationError
 from stowhand.service import status_server
 from stowhand.service.setting_values import http_address, split_address
@@ -98,8 +100,33 @@ def test_slow_visitors_have_their_time_and_only_so_many_come_in(server: StatusSe
     assert ask(server, "/page")[0] == 200
 
 
+def test_a_visitor_for_whom_there_is_no_thread_takes_no_place_for_ever(
+    server: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(VISITORS):
+            assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b""
+    assert ask(server, "/page")[0] == 200
+
+
+def test_it_listens_on_ipv6_too() -> None:
+    try:
+        server = StatusServer("[::1]:0", {"/page": lambda: Answer(200, b"shown")})
+    except ConfigurationError:
+        pytest.skip("no IPv6 here")
+    try:
+        assert server.url == f"http://[::1]:{server.port}"
+        assert asked(f"[::1]:{server.port}", "/page") == (False, f"what answers at [::1]:{server.port} is no worker")
+    finally:
+        server.close()
+
+
 def test_where_one_cannot_listen_it_is_said_with_the_way_out(server: StatusServer) -> None:
-    for address in (f"127.0.0.1:{server.port}", "192.0.2.1:80", "no.such.host.invalid:80"):
+    for address in (f"127.0.0.1:{server.port}", "192.0.2.1:80", "no.such.host.invalid:80", ".a:80"):
         with pytest.raises(ConfigurationError, match=r"^--http .*cannot listen there .*another port"):
             StatusServer(address, {})
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -46,8 +48,9 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     job_id = with_store(url, enqueue)
     process = workers.start("--processes", "2", "--lease", "60")
     _wait_for_holder(url, job_id)
-    for child in psutil.Process(process.pid).children():
-        child.kill()
+    one, another = psutil.Process(process.pid).children()
+    one.kill()
+    another.send_signal(signal.SIGRTMIN + 2)  # a signal without a name
     counts = wait_until_done(url, 15)
     assert counts[State.COMPLETED] == 1
     assert len(psutil.Process(process.pid).children()) == 2
@@ -90,3 +93,21 @@ def _wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[psu
             return children
         time.sleep(0.05)
     raise AssertionError("the children never came")
+
+
+def test_a_handler_that_ends_its_process_ends_nothing_else_whatever_code_it_leaves(tmp_path: Path) -> None:
+    """As codes of ours these would say: drained, a mistake in the settings, no schema that fits."""
+    url, workers = f"sqlite:///{tmp_path}/queue.db", Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
+    leavers = [NewJob(task="leaver", payload=f'{{"code": {code}}}', max_resets=0) for code in (0, 2, 4)]
+
+    async def enqueue(store: QueueStore) -> None:
+        await store.enqueue_many([*leavers, NewJob(task="innocent", payload='{"number": 1}')])
+
+    with_store(url, enqueue)
+    try:
+        process = workers.start("--processes", "2", "-j", "1", "--lease", "60", "--once")
+        assert process.wait(60) == 0
+    finally:
+        workers.destroy()
+    counts = with_store(url, lambda store: store.counts())
+    assert {state: number for state, number in counts.items() if number} == {State.COMPLETED: 1, State.FAILED: 3}

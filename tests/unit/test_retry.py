@@ -56,11 +56,26 @@ def test_jitter_is_spread_around_the_cap_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"base": -1}, {"cap": -1}, {"factor": 0.5}, {"jitter": -0.1}, {"jitter": 1.1}, {"base": timedelta(-1)}]
+    "wrong",
+    [
+        {"base": -1},
+        {"cap": -1},
+        {"factor": 0.5},
+        {"jitter": -0.1},
+        {"jitter": 1.1},
+        {"base": timedelta(-1)},
+        *({name: float("nan")} for name in ("base", "cap", "factor", "jitter")),
+    ],
 )
 def test_nonsense_is_refused_when_it_is_configured(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         exponential(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [-1, timedelta(-1), float("nan")])
+def test_a_constant_wait_that_is_none_is_refused_when_it_is_configured(wrong: timedelta | float) -> None:
+    with pytest.raises(ConfigurationError, match="backoff"):
+        constant(wrong)
 
 
 def test_durations_may_be_timedeltas() -> None:

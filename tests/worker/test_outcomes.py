@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -39,6 +42,26 @@ class Unprintable:
         raise RuntimeError("no text for you")
 
     __repr__ = __str__
+
+
+class Ending:
+    """Its text ends the process, or would."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Uncountable:
+    def __float__(self) -> float:
+        raise RuntimeError("no number for you")
+
+
+class Unbound:
+    """As a web framework's proxy is outside of a request: it cannot even be asked what it is."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("outside of a request")
 
 
 class UnprintableError(Exception):
@@ -87,7 +110,7 @@ async def test_a_snooze_spends_no_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    "delay", ["soon", None, float("nan"), Unprintable(), 10**400, pytest.param(10**5000, id="huge")]
+    "delay", ["soon", None, float("nan"), Unprintable(), Uncountable(), 10**400, pytest.param(10**5000, id="huge")]
 )
 def test_a_delay_that_is_none_is_a_mistake_of_the_handler_like_any_error(delay: object) -> None:
     asked = Snooze(delay)  # type: ignore[arg-type]
@@ -111,6 +134,25 @@ def test_reasons_of_any_kind_are_made_storable(make: Callable[[object], Outcome]
     assert text
     assert "\x00" not in text
     assert len(text.encode()) <= ERROR_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (Unbound, "RuntimeError: outside of a request"),
+        (lambda: Snooze(Uncountable()), "asked to snooze for "),  # type: ignore[arg-type]
+        (lambda: Retry(Ending()), "SystemExit: 3"),  # type: ignore[arg-type]
+        (lambda: Fail(Ending()), "SystemExit: 3"),  # type: ignore[arg-type]
+        (lambda: Cancel(Ending()), "SystemExit: 3"),  # type: ignore[arg-type]
+    ],
+)
+async def test_what_cannot_be_looked_at_ends_nothing_but_its_attempt(made: Callable[[], object], said: str) -> None:
+    async with at_work({"bad": returning(made()), "good": nothing}, concurrency=1) as stage:
+        bad = await stage.does("bad")
+        assert (bad.state, bad.attempts) == (State.ERRORED, 1)
+        assert str(bad.last_error).startswith(said)
+        assert "lanes.py" not in str(bad.last_error)
+        assert (await stage.does("good")).state is State.COMPLETED
 
 
 # -- raised --------------------------------------------------------------------------------------
@@ -277,8 +319,10 @@ async def test_a_result_is_kept_as_the_handler_encodes_it() -> None:
         assert (await stage.does()).result == "\"{'a': 1}\""
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), TypeError("no"), RecursionError("deep"), UnprintableError()])
-async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), TypeError("no"), RecursionError("deep"), UnprintableError(), SystemExit(3)]
+)
+async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(error: BaseException) -> None:
     def encode(result: object) -> str:
         raise error
 
@@ -303,7 +347,13 @@ def failing(attempt: int) -> float:
     raise ZeroDivisionError("in the backoff")
 
 
-@pytest.mark.parametrize("backoff", [failing, lambda n: float("nan"), lambda n: float("inf"), lambda n: "soon"])
+def leaving(attempt: int) -> float:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "backoff", [failing, leaving, lambda n: float("nan"), lambda n: float("inf"), lambda n: "soon"]
+)
 async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobody_else_anything(
     backoff: Callable[[int], float],
 ) -> None:
@@ -315,6 +365,17 @@ async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobod
         assert str(job.last_error).startswith("ValueError: the real reason")
         assert "how long to wait could not be decided" in str(job.last_error)
         await stage.clock.advance(2.8)
+        assert (await stage.job(job.id)).attempts == 2
+
+
+@pytest.mark.parametrize("wait", [Decimal(60), Fraction(60), timedelta(minutes=1)], ids=repr)
+async def test_a_backoff_may_give_any_number_or_a_duration(wait: Any) -> None:
+    hooked = Encoding(str, lambda claim: Policy(backoff=lambda attempt: wait))
+    hooked.returns = ValueError("no")
+    async with at_work(hooked) as stage:
+        job = await stage.does(seconds=59)
+        assert (job.attempts, "could not be decided" in str(job.last_error)) == (1, False)
+        await stage.clock.advance(2)
         assert (await stage.job(job.id)).attempts == 2
 
 

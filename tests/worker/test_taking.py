@@ -148,7 +148,7 @@ async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
         await stage.add(count=500)
         await clock.settle()
         assert held(stage) > 50, "it had reason to look ahead"
-        await clock.advance(1.6)
+        await clock.advance(1.05)
         assert held(stage) == 2
         assert {event.why for event in stage.told(JobsReturned)} == {"claimed ahead and not started within a second"}
         waiting = [row for row in stage.store.rows() if row.state is State.QUEUED]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.options import WorkerOptions
-from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, at_work
+from stowhand.store import Claim, ClaimRequest
+from stowhand.stores.http.store import HttpStore
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker import Worker
+from tests.worker.stage import FaultyStore, at_work, handler_of, nothing
 
 TASKS = ("a", "b", "c")
 
@@ -48,12 +53,45 @@ async def test_a_flood_holds_up_nobody_for_longer_than_one_round() -> None:
     assert [one for one in started if one[0] == "a"] == [f"a{number}" for number in range(1, 61)]
 
 
+class RationingStore(FaultyStore):
+    """Gives fewer than asked for though there are more, as a server does whose answers are bounded."""
+
+    rations = True
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        return await super().claim(msgspec.structs.replace(request, limit=min(request.limit, 2)))
+
+
+async def test_a_store_that_gives_fewer_than_asked_for_is_no_sign_that_nobody_waits() -> None:
+    assert HttpStore.rations
+    clock, started = FakeClock(), []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        started.append(attempt.record.task)
+        await clock.sleep(0.01)
+
+    jobs = [NewJob(task="a") for _ in range(600)]
+    async with at_work(
+        act, store=RationingStore(clock), clock=clock, jobs=jobs, tasks=TASKS, concurrency=1, look_ahead=20, fair=True
+    ) as stage:
+        await clock.advance(2.0)  # it knows how fast they end, and claims ahead
+        before = len(started)
+        await stage.add("b")
+        await clock.advance(1.0)
+        assert "b" in started[before : before + 20]
+
+
 async def test_where_nothing_is_passed_over_a_claim_asks_for_all_tasks_and_once() -> None:
     _, store = await order({"a": 1}, concurrency=4, fair=True)
     asked = [request.tasks for request in store.called("claim") if not request.suspects]
     assert set(asked) == {TASKS}
     plain = (await order({"a": 1}, concurrency=4))[1]
     assert len(asked) == sum(not request.suspects for request in plain.called("claim"))
+
+
+def test_who_takes_any_task_cannot_be_fair_and_says_so() -> None:
+    with pytest.raises(ConfigurationError, match=r"fair: .*; give tasks"):
+        Worker(MemoryStore(), handler_of(nothing), WorkerOptions(fair=True))
 
 
 def test_fairness_is_a_truth() -> None:

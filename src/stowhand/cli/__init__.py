@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the program with the arguments of this process, and end it with the right number."""
+    if os.getpid() == 1:  # in a container; the kernel keeps from such a process what it does not handle itself
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from stowhand.cli.program import run
 
     sys.exit(run(sys.argv[1:]))

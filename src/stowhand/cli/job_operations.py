@@ -21,18 +21,24 @@ from stowhand.service.durations import parse_duration
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.settings import StoreSettings
 
-PAGE = 10_000
-"""Jobs that are looked at in one call."""
+PAGE = 500
+"""Jobs that are looked at, or retried, in one call: with their payloads, 500 MiB at most."""
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 
 
 def _read_age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     del ctx, param
+    if value is None:
+        return None
     try:
-        return None if value is None else parse_duration(value)
+        seconds = parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+    if not value.strip()[-1].isalpha():
+        # Seconds elsewhere; but whoever deletes by 14 means days.
+        raise click.BadParameter(f"{value!r} has no unit; write for example 14d, 12h or 90s")
+    return seconds
 
 
 def age_option(name: str, words: str) -> Callable[[Any], Any]:
@@ -109,7 +115,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retry_failed(store: StoreSettings, wanted: Wanted, *, yes: bool, as_json: bool) -> int:
-    """Count them, ask, and retry them one by one; a line for each that was not."""
+    """Count them, ask, and retry them page by page; a line for each that was not."""
     job_ids = with_store(store, lambda store: _find(store, wanted))
     if not job_ids:
         click.echo("No failed jobs.", err=True)
@@ -144,28 +150,26 @@ def _agreed(question: str) -> bool:
         return False
 
 
-async def _retry_if_failed(store: QueueStore, job_id: int) -> Answer:
+async def _left(store: QueueStore, job_id: int) -> Answer:
     """Somebody may have taken long to say yes: what has been retried or removed meanwhile is left alone."""
     job = await store.get(job_id)
     if job is None:
         return Answer(job_id, Done.MISSING)
-    if job.state is not State.FAILED:
-        return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
-    return await store.retry(job_id)
+    return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
 
 
 async def _retry(store: QueueStore, job_ids: Sequence[int], *, as_json: bool) -> int:
-    done, code = 0, OK
-    for job_id in job_ids:
-        answer = await _retry_if_failed(store, job_id)
-        if answer.done is Done.DONE:
-            done += 1
-        else:
-            code = FAILURE
-        if as_json:
-            click.echo(answer_json(answer))
-        elif answer.done is not Done.DONE:
-            click.echo(answer_line(answer))
+    done = 0
+    for start in range(0, len(job_ids), PAGE):
+        page = job_ids[start : start + PAGE]
+        retried = set(await store.retry_failed(page))
+        done += len(retried)
+        for job_id in page:
+            if job_id not in retried:
+                answer = await _left(store, job_id)
+                click.echo(answer_json(answer) if as_json else answer_line(answer))
+            elif as_json:
+                click.echo(answer_json(Answer(job_id, Done.DONE)))
     if not as_json:
         click.echo(f"Retried: {done}")
-    return code
+    return OK if done == len(job_ids) else FAILURE

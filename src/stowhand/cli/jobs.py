@@ -14,12 +14,12 @@ from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_operations import Wanted, age_option, explain_job, purge_jobs, retry_failed
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
-from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.options import completing, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, JobFilter, QueueStore, Reschedule
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.setting_values import one_of
+from stowhand.service.setting_values import OneOf
 
 MOST = 10_000
 """Jobs in one list, at most; --after gives the next ones."""
@@ -28,7 +28,7 @@ MOST = 10_000
 def _states(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[State, ...]:
     del ctx, param
     try:
-        return tuple(State(one_of(*State)(word)) for word in value)
+        return tuple(State(OneOf(*State)(word)) for word in value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -44,7 +44,14 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", multiple=True, callback=_states, metavar="STATE", help=f"{', '.join(State)}; may be repeated.")
+@click.option(
+    "--state",
+    multiple=True,
+    callback=_states,
+    metavar="STATE",
+    help=f"{', '.join(State)}; may be repeated.",
+    shell_complete=completing(State),
+)
 @click.option("--task", help="Only this task.")
 @click.option("--queue", help="Only this queue.")
 @click.option("--key", help="Only the job with this key.")

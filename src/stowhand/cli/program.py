@@ -52,7 +52,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; the number says how it ended."""
     try:
         code = _invoke(list(arguments))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed before we began
+            sys.stdout.flush()
         return code
     except click.ClickException as error:
         return _show_usage(error)

@@ -14,7 +14,7 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.observe.safe_text import escape
-from stowhand.operating import QueueChange, QueueRow
+from stowhand.operating import QueueChange, QueueRow, read_queue
 from stowhand.queue_store import QueueStore
 
 HEADINGS = ("QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE")
@@ -69,8 +69,10 @@ Verb = Callable[[QueueStore], Callable[[str], Awaitable[QueueChange]]]
 
 
 def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
+    wanted = [read_queue(name) for name in dict.fromkeys(names)]
+
     async def one_by_one(store: QueueStore) -> None:
-        for name in dict.fromkeys(names):
+        for name in wanted:
             change = await verb(store)(name)
             word = done if change.changed else "unchanged"
             why = "" if change.changed else "it is paused already" if done == "paused" else "it is not paused"

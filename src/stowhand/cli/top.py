@@ -25,6 +25,8 @@ RUNNING_SHOWN = 10
 TASKS_SHOWN = 10
 LAST_LOOK = 2.0
 """Seconds that a look under way has to end."""
+REST = 4.0
+"""It rests so many times as long as a look took, at least: the store is busy with it a fifth of the time at most."""
 
 
 @click.command()
@@ -35,11 +37,12 @@ LAST_LOOK = 2.0
 def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
     """Show what the queue is doing, every few seconds: jobs by state and task, throughput, who works, what runs.
 
-    It ends at Ctrl-C. It counts every job, the history too: on a large store choose a longer interval.
+    It ends at Ctrl-C. It counts every job, the history too: where that takes long, it looks less often.
     """
 
     async def watch(store: QueueStore) -> None:
-        top = _Top(store, interval, as_json=as_json)
+        # A single page is for reading, not for looking at: whole, below what the terminal shows already.
+        top = _Top(store, interval, Screen(in_place=False if once else None), as_json=as_json)
         await (top.look() if once else run_all(top, grace=LAST_LOOK))
 
     with_store(settings_of(typed).store, watch)
@@ -48,19 +51,21 @@ def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
 class _Top:
     """A routine for ``run_all``."""
 
-    def __init__(self, store: QueueStore, interval: float, *, as_json: bool) -> None:
+    def __init__(self, store: QueueStore, interval: float, screen: Screen, *, as_json: bool) -> None:
         self._store, self._interval, self._as_json = store, interval, as_json
-        self._screen, self._clock = Screen(), SystemClock()
+        self._screen, self._clock = screen, SystemClock()
         self._stopping, self._tick = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
         """Look until stopped. An outage is waited out, and told."""
         while not self._stopping.is_set():
+            began, took = self._clock.monotonic(), 0.0
             try:
                 await self.look()
+                took = self._clock.monotonic() - began
             except StoreError as error:
                 core_logger().error(f"No look: {error}")
-            timer = self._clock.call_later(self._interval, self._tick.set)
+            timer = self._clock.call_later(pause_after(took, self._interval), self._tick.set)
             await self._tick.wait()
             self._tick.clear()
             timer.cancel()
@@ -72,10 +77,10 @@ class _Top:
 
     async def look(self) -> None:
         """One page. Raises StoreError."""
-        stats = await read_stats(self._store)
         if self._as_json:
-            click.echo(stats_json(stats))
+            click.echo(stats_json(await read_stats(self._store)))
             return
+        stats = await read_stats(self._store, (1,))
         running = await self._store.list(JobFilter(states=(State.PROCESSING,), limit=RUNNING_SHOWN))
         self._screen.show(list(self._page(stats, running)))
 
@@ -93,6 +98,11 @@ class _Top:
         if running:
             yield ""
             yield from _running(running)
+
+
+def pause_after(took: float, interval: float) -> float:
+    """Seconds until the next look begins."""
+    return max(interval, REST * took)
 
 
 def _tasks(stats: Stats) -> Iterator[str]:

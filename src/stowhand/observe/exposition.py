@@ -22,7 +22,6 @@ from stowhand.observe.prometheus import (
     MmapedDict,
     MultiProcessCollector,
     generate_latest,
-    mark_process_dead,
 )
 from stowhand.observe.queue_metrics import Figures, QueueMetrics
 
@@ -44,10 +43,15 @@ class Exposition:
         if folder is not None:
             self._registry = CollectorRegistry()
             MultiProcessCollector(self._registry, path=str(folder))
-        QueueMetrics(ask, self._registry)
+        self._queue = CollectorRegistry()
+        QueueMetrics(ask, self._queue)
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
+        # Asked without the lock: the store may be slow, and who buries the dead must not wait for it.
+        return generate_latest(self._queue) + self._processes()
+
+    def _processes(self) -> bytes:
         with self._lock:
             self._bury_the_dead()
             for _ in range(LOOKS - 1):
@@ -71,7 +75,8 @@ class Exposition:
     def _bury(self, pid: int) -> None:
         if self._folder is None:
             return
-        mark_process_dead(pid, str(self._folder))
+        for gauge in self._folder.glob(f"gauge_*_{pid}.db"):
+            gauge.unlink()
         for kind in SUMS:
             file = self._folder / f"{kind}_{pid}.db"
             if file.exists():

@@ -38,15 +38,13 @@ __all__ = [
     "MultiProcessCollector",
     "exponential",
     "generate_latest",
-    "mark_process_dead",
 ]
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 """Upper bounds of durations of which nothing is known beforehand."""
 MmapedDict: Any = mmap_dict.MmapedDict
 MultiProcessCollector: Any = multiprocess.MultiProcessCollector
-mark_process_dead: Any = multiprocess.mark_process_dead
-"""These three bear no types."""
+"""These two bear no types."""
 
 
 def exponential(first: float, factor: float, number: int) -> tuple[float, ...]:

@@ -4,6 +4,7 @@
     worker = app.worker(events=metrics.of(Events()))
     # and, to serve them: prometheus_client.start_http_server(9090)
 
+What one is to be warned of is 0 from the start: Prometheus sees no increase in a series that begins with 1.
 Every name is in docs/reference/metrics.md. They are right across several processes in prometheus' multiprocess mode.
 """
 
@@ -27,7 +28,10 @@ from stowhand.events import (
     TasksReloaded,
     WorkerStarted,
 )
+from stowhand.job import State
+from stowhand.lifecycle import Ended
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, exponential
+from stowhand.store import JobId
 
 START = "stowhand_worker"
 JOB_SECONDS = exponential(0.005, 2.5, 12)
@@ -45,6 +49,8 @@ class WorkerMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._kinds = _Kinds()
+        self._at_work: dict[tuple[str, JobId], str] = {}
+        """As what kind each began: one that was ``other`` then may have a name when it leaves."""
         words = "Attempts that have ended"
         self._processed = Counter(f"{START}_jobs_processed", words, ["kind", "outcome"], registry=registry)
         words, buckets = "How long handlers took", JOB_SECONDS
@@ -58,6 +64,8 @@ class WorkerMetrics:
         self._lag = Histogram(f"{START}_loop_lag_seconds", words, buckets=LAG_SECONDS, registry=registry)
         words = "Jobs taken back from workers that are gone, by what they became"
         self._resets = Counter(f"{START}_resets", words, ["state"], registry=registry)
+        for state in (State.QUEUED, State.FAILED, State.CANCELED):
+            self._resets.labels(state.value)
         words = "Leases that were gone before an outcome was recorded"
         self._lost = Counter(f"{START}_lost_leases", words, registry=registry)
         words = "How long after their minute recurring jobs were made; without those that were made up for"
@@ -67,10 +75,10 @@ class WorkerMetrics:
 
     def of(self, events: Events) -> Events:
         """Count what these events say, and give them back for a worker. Some are told in the heart's thread."""
-        events.on(WorkerStarted, lambda event: self._kinds.learn(event.tasks))
-        events.on(TasksReloaded, lambda event: self._kinds.learn(event.tasks))
-        events.on(JobStarted, lambda event: self._running.labels(self._kinds.of(event.task)).inc())
-        events.on(JobLeft, lambda event: self._running.labels(self._kinds.of(event.task)).dec())
+        events.on(WorkerStarted, lambda event: self._learn(event.tasks))
+        events.on(TasksReloaded, lambda event: self._learn(event.tasks))
+        events.on(JobStarted, self._began)
+        events.on(JobLeft, self._left)
         events.on(JobEnded, self._ended)
         events.on(JobLost, self._was_lost)
         events.on(JobUnknown, lambda event: self._count(event.task, "unknown"))
@@ -89,8 +97,22 @@ class WorkerMetrics:
         """The event loop was late by so much, at the most, since this was last said."""
         self._lag.observe(max(seconds, 0.0))
 
+    def _learn(self, tasks: tuple[str, ...] | None) -> None:
+        self._kinds.learn(tasks)
+        for task in (tasks or ())[:MOST_KINDS]:
+            for ended in (Ended.OK, Ended.RETRY, Ended.FAILED, Ended.POISON):
+                self._processed.labels(task, ended.value)
+
     def _count(self, task: str, outcome: str) -> None:
         self._processed.labels(self._kinds.of(task), outcome).inc()
+
+    def _began(self, event: JobStarted) -> None:
+        kind = self._at_work[event.worker, event.job_id] = self._kinds.of(event.task)
+        self._running.labels(kind).inc()
+
+    def _left(self, event: JobLeft) -> None:
+        kind = self._at_work.pop((event.worker, event.job_id), None)
+        self._running.labels(self._kinds.of(event.task) if kind is None else kind).dec()
 
     def _ended(self, event: JobEnded) -> None:
         self._count(event.task, event.ended.value)

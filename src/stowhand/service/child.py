@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,9 +18,9 @@ from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.onlooker import Onlooker
-from stowhand.service.process import LAST_WORDS, Stopper, hard_exit, run_process
+from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
 from stowhand.service.reporter import Reporter
-from stowhand.service.supervisor import Order
+from stowhand.service.supervisor import SAID, Order
 
 
 def main() -> None:
@@ -37,7 +36,7 @@ def main() -> None:
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = exit_code(error)
-    hard_exit(code)
+    hard_exit(finished(SAID + code))
 
 
 def _watch(order: Order) -> Onlooker:
@@ -49,19 +48,17 @@ def _watch(order: Order) -> Onlooker:
 
 
 def _listen(stopper: Stopper) -> None:
-    stopper.loop.add_signal_handler(signal.SIGTERM, stopper.wish)
+    signal.signal(signal.SIGTERM, lambda *_: stopper.wish())  # also while the loop is blocked
     threading.Thread(target=_read_wishes, args=(stopper,), name="stowhand wishes", daemon=True).start()
 
 
 def _read_wishes(stopper: Stopper) -> None:
     for line in sys.stdin.buffer:
-        _tell(stopper, stopper.wish if line.strip() == b"drain" else stopper.now)
-    _tell(stopper, stopper.now)
-
-
-def _tell(stopper: Stopper, call: Callable[[], None]) -> None:
-    if not stopper.loop.is_closed():
-        stopper.loop.call_soon_threadsafe(call)
+        if line.strip() == b"drain":
+            stopper.drain()
+        else:
+            stopper.now()
+    stopper.now()
 
 
 if __name__ == "__main__":

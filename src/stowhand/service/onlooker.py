@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,14 +46,23 @@ class Onlooker:
 
 
 def count(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
-    """Make metrics of these events, where they can be shown. Gives what is to hear by how much the loop was late."""
+    """Make metrics of these events, where they can be shown. Gives what is to hear by how much the loop was late.
+
+    Raises ConfigurationError where the client is told to keep them in a folder that is not to be had.
+    """
     if settings.http is None:
         return lambda late: None
     try:
         from stowhand.observe.worker_metrics import WorkerMetrics
     except ConfigurationError:
         return lambda late: None
-    metrics = WorkerMetrics()
+    try:
+        metrics = WorkerMetrics()
+    except OSError as error:
+        raise ConfigurationError(
+            f"PROMETHEUS_MULTIPROC_DIR={os.environ.get('PROMETHEUS_MULTIPROC_DIR')}: metrics cannot be kept there"
+            f" ({error.strerror or error}); make that folder, or unset the variable"
+        ) from None
     metrics.of(events)
     metrics.introduce(settings.store.connection.scheme)
     return metrics.lag

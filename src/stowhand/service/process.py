@@ -4,6 +4,9 @@
     second               hand the rest back unspent, at once
     third                leave, after at most two seconds of trying to give leases back
 
+However it goes, with a blocked loop or a store that has fallen silent too, the process has left five seconds after the
+grace, or after the second wish.
+
 ``run_process`` raises StowhandError only before work has begun (no such task, no such store). When handlers could not
 be ended it does not return at all: their leases go back as the very last write before the process ends.
 """
@@ -15,12 +18,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stowhand.clock import sleep_blocking
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobUnknown
 from stowhand.hooks import enclosed
+from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
+from stowhand.observe.traces import Traces
 from stowhand.program import kill_programs
 from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
@@ -41,9 +47,20 @@ from stowhand.stores import open_store
 from stowhand.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
+STOPPED = 5.0
+"""Seconds after the grace, in which a process has left whatever happens."""
+MADE_TO = 0.9
+"""Seconds before that, when one that is still there is made to leave."""
+GIVE_BACK = 0.5
+"""Those of them in which it tries to give its leases back."""
+UNREAD = 0.2
+"""Seconds in which a line is written, unless nobody reads the log any more."""
+LAST_SPANS = 3.0
+"""Seconds that a process whose work is done gives its last spans."""
 BUSY_PAUSE = 0.1
 LAST_WORDS: list[Callable[[], object]] = []
 """Called by a process that ends itself without a word: quick ones, that raise nothing."""
+_TRACES: list[Traces] = []
 
 
 def run_process(
@@ -60,10 +77,13 @@ def run_process(
 
 
 class Stopper:
-    """Counts the wishes to stop: on the loop, or in a signal handler between any two steps of the loop's thread."""
+    """Counts the wishes to stop: from any thread, or in a signal handler between any two steps of the loop's thread."""
 
-    def __init__(self, worker: Worker, leave: Callable[[], None]) -> None:
-        self._worker, self._leave = worker, leave
+    def __init__(
+        self, worker: Worker, leave: Callable[[], None], bounded: Callable[[float], object] = lambda grace: None
+    ) -> None:
+        """``bounded``: called with the seconds that handlers still have, when that is known."""
+        self._worker, self._leave, self._bounded = worker, leave, bounded
         self._wishes = Wishes()
         self.loop = asyncio.get_running_loop()
 
@@ -72,17 +92,26 @@ class Stopper:
         if not self._wishes.add():
             return
         if self._wishes.count <= 2:
-            self.loop.call_soon_threadsafe(self._stop, self._wishes.count == 2)
+            self._stop(now=self._wishes.count == 2)
+            self._bounded(self._worker.options.grace if self._wishes.count == 1 else 0.0)
         else:  # a loop that is blocked must not keep the process; and a signal handler must not wait
             threading.Thread(target=self._leave, name="stowhand leave", daemon=True).start()
 
+    def drain(self) -> None:
+        """The supervisor was asked to stop. Whoever was asked already has heard it."""
+        if self._wishes.count == 0:
+            self.wish()
+
     def now(self) -> None:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
+        if self._wishes.count < 2:
+            self._bounded(0.0)
         self._wishes.count = max(self._wishes.count, 2)
-        self._stop(True)
+        self._stop(now=True)
 
-    def _stop(self, now: bool) -> None:
-        self._worker.stop(now=now)
+    def _stop(self, *, now: bool) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(lambda: self._worker.stop(now=now))
 
 
 async def _work(
@@ -99,8 +128,7 @@ async def _work(
     handler = make_handler(loaded, settings, store, name)
     LogListener(events)
     observed(events, loaded.traces)
-    if loaded.traces is not None:
-        LAST_WORDS.append(loaded.traces.flush)
+    hand_over_at_the_end(loaded.traces)
     watch.listen(events)
     unrecorded = _unrecorded(events)
     try:
@@ -117,7 +145,7 @@ async def _work(
         )
         tell_listening(store, events, worker.id)
         watch.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
-        stopper = Stopper(worker, lambda: leave(store, worker))
+        stopper = Stopper(worker, lambda: leave(store, worker), partial(_leave_in_time, store, worker))
         if control is not None:
             control(stopper)
         if recurring is not None:
@@ -152,14 +180,37 @@ async def _run(worker: Worker, changes: Changes, tasks: Reloader, recurring: Rec
             await worker.run()
 
 
+def hand_over_at_the_end(traces: Traces | None) -> None:
+    """Its last spans, in order or without a word."""
+    if traces is not None and traces not in _TRACES:
+        _TRACES.append(traces)
+        LAST_WORDS.append(traces.leave)
+
+
+def finished(code: int) -> int:
+    """The code of a process whose work is done. Where its last spans cannot be handed over, it ends here and now.
+
+    For the provider's own exit handler would wait for that, some half a minute.
+    """
+    late = [traces for traces in _TRACES if not traces.flush(LAST_SPANS)]
+    if late:
+        core_logger().warning(f"The last spans were not handed over within {LAST_SPANS:g} s")
+        for traces in late:
+            LAST_WORDS.remove(traces.leave)
+        hard_exit(code)
+    return code
+
+
 def hard_exit(code: int) -> None:
     """End the process now: no exit handlers, no joining of threads that will never end."""
-    kill_programs()
-    for word in LAST_WORDS:
-        word()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        kill_programs()
+        for word in LAST_WORDS:
+            word()
+        for stream in (sys.stdout, sys.stderr):
+            _within(stream.flush, UNREAD)  # nobody may be reading there any more
+    finally:
+        os._exit(code)
 
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
@@ -168,11 +219,22 @@ def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     _within(lambda: _release(store, leases), LAST_WRITE)
 
 
-def leave(store: QueueStore, worker: Worker) -> None:
-    """The third wish: everything this worker holds goes back unspent, as far as two seconds allow; the process ends."""
+def leave(store: QueueStore, worker: Worker, within: float = LAST_WRITE) -> None:
+    """The third wish: everything this worker holds goes back unspent, as far as the time allows; the process ends."""
     kill_programs()
-    _within(lambda: _release(store, worker.held, worker.id), LAST_WRITE)
+    _within(worker.give_up, UNREAD)
+    _within(lambda: _release(store, worker.held, worker.id), within)
     hard_exit(exit_codes.FAILURE)
+
+
+def _leave_in_time(store: QueueStore, worker: Worker, grace: float) -> None:
+    """Whatever holds this process up: a blocked loop, or a call to a store that is never answered."""
+
+    def wait() -> None:
+        sleep_blocking(grace + STOPPED - MADE_TO)
+        leave(store, worker, GIVE_BACK)
+
+    threading.Thread(target=wait, name="stowhand deadline", daemon=True).start()
 
 
 def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:

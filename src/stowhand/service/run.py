@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from stowhand.errors import ConfigurationError, DuplicateTask, SchemaError, StoreUnreachable
 from stowhand.events import Events
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
@@ -12,11 +13,12 @@ from stowhand.service.embedding import traced
 from stowhand.service.loading import LoadedTasks, load_tasks
 from stowhand.service.onlooker import Onlooker
 from stowhand.service.opening import open_installed
-from stowhand.service.process import run_process
+from stowhand.service.process import finished, hand_over_at_the_end, run_process
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes
 from stowhand.service.settings import WorkerSettings
 from stowhand.service.signals import handle_signals, to_the_end
+from stowhand.service.starting import with_the_rest
 from stowhand.service.supervisor import Supervisor
 from stowhand.service.watchman import watched
 from stowhand.stores import open_store
@@ -27,12 +29,22 @@ def run_worker(settings: WorkerSettings) -> int:
     if settings.schema_only:
         asyncio.run(_install(settings))
         return exit_codes.OK
+    try:
+        return _run(settings)
+    except (ConfigurationError, DuplicateTask, StoreUnreachable, SchemaError) as error:
+        raise with_the_rest(settings, error) from None
+
+
+def _run(settings: WorkerSettings) -> int:
     with watched(settings) as watch:
         if settings.processes == 1:
-            return run_process(settings, watch=watch)
-        changes = Changes(settings)
-        loaded = load_tasks(settings)  # a mistake in them is told here once, not by every child
-        return asyncio.run(to_the_end(_supervise(settings, loaded, changes, watch)))
+            code = run_process(settings, watch=watch)
+        else:
+            changes = Changes(settings)
+            loaded = load_tasks(settings)  # a mistake in them is told here once, not by every child
+            hand_over_at_the_end(loaded.traces)
+            code = asyncio.run(to_the_end(_supervise(settings, loaded, changes, watch)))
+    return finished(code)
 
 
 async def _install(settings: WorkerSettings) -> None:

@@ -8,13 +8,13 @@ import msgspec
 
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.service.setting_values import (
+    OneOf,
     duration,
     flag_names,
     http_address,
     kept_for,
     kept_until,
     listen_address,
-    one_of,
     schema_name,
     whole,
     yes_or_no,
@@ -123,7 +123,7 @@ _TABLE = (
         name="log_level",
         metavar="LEVEL",
         default="info",
-        parse=one_of(*LOG_LEVELS),
+        parse=OneOf(*LOG_LEVELS),
         everywhere=True,
         doc=f"How much to log on stderr: {', '.join(LOG_LEVELS)}.",
     ),
@@ -131,7 +131,7 @@ _TABLE = (
         name="log_format",
         metavar="FORMAT",
         default="text",
-        parse=one_of(*LOG_FORMATS),
+        parse=OneOf(*LOG_FORMATS),
         everywhere=True,
         doc="How to log: text, traced (text with the ids of traces), or json (one object per line).",
     ),
@@ -201,7 +201,7 @@ _TABLE = (
         name="backoff",
         metavar="NAME",
         default="natural",
-        parse=one_of(*BACKOFFS),
+        parse=OneOf(*BACKOFFS),
         doc=f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.",
     ),
     Setting(
@@ -236,14 +236,14 @@ _TABLE = (
         name="synchronous",
         metavar="WORD",
         default="FULL",
-        parse=one_of("FULL", "NORMAL"),
+        parse=OneOf("FULL", "NORMAL"),
         doc="SQLite: FULL, or NORMAL (a power failure may lose the last commits).",
     ),
     Setting(
         name="preset",
         metavar="NAME",
         default="default",
-        parse=one_of(*PRESETS),
+        parse=OneOf(*PRESETS),
         doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h,"
         " tasks take turns, completed jobs are kept for 14 days, failed ones for 30.",
     ),

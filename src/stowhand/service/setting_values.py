@@ -39,16 +39,17 @@ def duration(least: float, unit: str = "s") -> Callable[[str], float]:
     return parse
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+class OneOf:
     """One of a few words, in any case."""
 
-    def parse(text: str) -> str:
-        for word in words:
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __call__(self, text: str) -> str:
+        for word in self.words:
             if word.lower() == text.strip().lower():
                 return word
-        raise ValueError(f"{text!r} given, must be one of {', '.join(words)}")
-
-    return parse
+        raise ValueError(f"{text!r} given, must be one of {', '.join(self.words)}")
 
 
 def http_address(text: str) -> str:

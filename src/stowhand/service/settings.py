@@ -242,7 +242,7 @@ class _Reading:
     def _named(text: str, source: str) -> ResolvedStore:
         try:
             return ResolvedStore(store_url(text), source)
-        except ConfigurationError as error:
+        except (ConfigurationError, UnicodeError) as error:
             raise ConfigurationError(f"{source}: {error}") from None
 
     def _parsed(self, setting: Setting, preset: Mapping[str, str]) -> Any:
@@ -273,7 +273,7 @@ class _Reading:
         if tasks is None or app is None:
             return {}
         if tasks.rank == app.rank:
-            self.problems.append(f"{tasks.source} and {app.source} are both given: tasks come from one of them")
+            self.problems.append(f"{tasks.source} and {app.source} are both given: leave out one of them")
         return {"app": None} if tasks.rank < app.rank else {"tasks": None}
 
 

@@ -49,9 +49,9 @@ class StatusServer:
         try:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._server = _Server(family, place, pages, clock or SystemClock())
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be the name of a host
             raise ConfigurationError(
-                f"--http {address}: cannot listen there ({error.strerror or error});"
+                f"--http {address}: cannot listen there ({getattr(error, 'strerror', None) or error});"
                 " give another port, or 0 for any free one"
             ) from None
         self.port: int = self._server.server_address[1]
@@ -81,7 +81,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started: the place is free again
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

@@ -19,6 +19,8 @@ FRESH = 1.0
 """Seconds for which an answer about the store stands."""
 COUNTED_WITHIN = 2.0
 COUNTS_FRESH = 5.0
+COUNTING_SHARE = 0.1
+"""Of the time: counting millions of finished jobs takes long, and an answer stands the longer."""
 
 
 class StoreProbe:
@@ -42,7 +44,7 @@ class StoreProbe:
 
         loop = asyncio.get_running_loop()
         self._status = _Asked(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
-        self._figures = _Asked(figures, loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH)
+        self._figures = _Asked(figures, loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
 
     @property
     def heard(self) -> float | None:
@@ -79,11 +81,12 @@ class _Asked(Generic[T]):
         clock: Clock,
         patience: float,
         fresh: float,
+        share: float = 1.0,
     ) -> None:
         self._question, self._loop, self._clock = question, loop, clock
-        self._patience, self._fresh = patience, fresh
+        self._patience, self._fresh, self._share = patience, fresh, share
         self._lock = threading.Lock()
-        self._asked = float("-inf")
+        self._next = float("-inf")
         self._answer: T | None = None
         self._refused = False
         self.good: float | None = None
@@ -91,11 +94,13 @@ class _Asked(Generic[T]):
     def answer(self) -> T | None:
         """``None``: there is none within the patience."""
         with self._lock:
-            if not self._refused and self._clock.monotonic() - self._asked >= self._fresh:
+            began = self._clock.monotonic()
+            if not self._refused and began >= self._next:
                 self._answer = self._ask()
-                self._asked = self._clock.monotonic()
+                ended = self._clock.monotonic()
+                self._next = max(ended + self._fresh, began + (ended - began) / self._share)
                 if self._answer is not None:
-                    self.good = self._asked
+                    self.good = ended
             return self._answer
 
     def _ask(self) -> T | None:

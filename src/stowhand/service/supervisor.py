@@ -20,17 +20,23 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.service import exit_codes
-from stowhand.service.process import LAST_WRITE, hard_exit
+from stowhand.service.process import LAST_WRITE, STOPPED, hard_exit
 from stowhand.service.settings import WorkerSettings
 from stowhand.service.wishes import Wishes
 from stowhand.store import Heart
-from stowhand.worker import LAST_PAUSE, new_identity
+from stowhand.worker import new_identity
 
 STEADY = 5.0
 """A child that lived so many seconds is replaced at once; one that did not is held to fail at starting."""
 SLOWEST_RESTART = 10.0
+LAST_LOOK = 0.2
+"""Seconds before all has to be over, when children that are still there are killed."""
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
-"""Codes with which a child says that starting it again would end the same way."""
+"""Codes with which a child says that starting it again would end the same way. But a store that goes away later may
+come back: a child that was to take a dead one's place is tried again."""
+SAID = 200
+"""What a child adds to the code with which it ends in order. With any other, a handler has ended it (``os._exit``)."""
+IN_ORDER = {SAID + code: code for code in (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES)}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -49,13 +55,19 @@ class Child:
         self.number = number
         self.name = ""
         self.process: asyncio.subprocess.Process | None = None
-        self.started = 0.0
+        self.started = self.ended = 0.0
+        """The moments of the process that was made last, by the stopwatch."""
         self.quick_deaths = 0
 
     def tell(self, word: str) -> None:
         """Send a line. A child that has died needs no telling."""
         if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(word.encode() + b"\n")
+
+    @property
+    def is_done(self) -> bool:
+        """It has ended in order, and well."""
+        return self.process is not None and IN_ORDER.get(self.process.returncode or 0) == exit_codes.OK
 
     def kill(self) -> bool:
         """False: there is nothing alive."""
@@ -80,7 +92,13 @@ class Supervisor:
         self._stopped = asyncio.Event()
         self._wishes = Wishes()
         self._code = exit_codes.OK
+        self._began = stopwatch()
         self.children = [Child(number) for number in range(settings.processes)]
+
+    @property
+    def stopping(self) -> bool:
+        """Children that end are not replaced any more."""
+        return self._stopped.is_set()
 
     async def run(self) -> int:
         """Start the children and keep them running. Gives the exit code."""
@@ -101,7 +119,7 @@ class Supervisor:
         if self._wishes.count > 2:
             self._code = exit_codes.FAILURE
             self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
-        bound = (self._settings.grace if self._wishes.count == 1 else 0.0) + 2 * LAST_PAUSE
+        bound = (self._settings.grace if self._wishes.count == 1 else 0.0) + STOPPED - LAST_LOOK
         self._clock.call_later(bound, self._kill_all)
 
     def _tell(self, child: Child) -> None:
@@ -115,14 +133,20 @@ class Supervisor:
         for child in self.children:
             if child.kill():
                 self._code = exit_codes.FAILURE
+        # A store that has fallen silent may still be asked for what the dead held.
+        self._clock.call_later(LAST_LOOK / 2, lambda: hard_exit(exit_codes.FAILURE))
 
     async def _keep(self, child: Child) -> None:
         while not self._stopped.is_set():
             await self._start(child)
             assert child.process is not None
-            code = await child.process.wait()
+            ended = await child.process.wait()
+            child.ended = stopwatch()
+            code = IN_ORDER.get(ended, exit_codes.FAILURE)
+            if self.stopping and ended == -signal.SIGTERM:
+                code = exit_codes.OK  # a signal to all of us found it before it worked: it held nothing
             if code != exit_codes.OK:
-                await self._bury(child, code)
+                await self._bury(child, IN_ORDER.get(ended, ended))
             if self._ends_with(child, code):
                 return
             with suppress(TimeoutError):
@@ -143,12 +167,13 @@ class Supervisor:
 
     def _ends_with(self, child: Child, code: int) -> bool:
         """Whether this slot is done: asked to stop, drained, or unable to start."""
-        if code in SETTLED_CODES:
+        never_worked = code == exit_codes.STORE_UNREACHABLE
+        if code in SETTLED_CODES and not (never_worked and (self.stopping or stopwatch() - self._began > STEADY)):
             self._code = code
             if not self._stopped.is_set():
                 self._stop()
             return True
-        if self._stopped.is_set() and code != exit_codes.OK:
+        if self._stopped.is_set() and code != exit_codes.OK and not never_worked:
             self._code = exit_codes.FAILURE
         return self._stopped.is_set() or (self._settings.once and code == exit_codes.OK)
 
@@ -156,7 +181,7 @@ class Supervisor:
         """Take back at once what the dead child held, and say so."""
         assert child.process is not None
         jobs = await asyncio.to_thread(self._reset, child.name)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = f"was killed by {_named(-code)}" if code < 0 else f"ended with code {code}"
         self._events.emit(ChildDied(child.name, child.process.pid, how, jobs))
 
     def _reset(self, name: str) -> int:
@@ -178,3 +203,11 @@ class Supervisor:
             return 0.0
         child.quick_deaths += 1
         return min(0.1 * 2.0 ** (child.quick_deaths - 1), SLOWEST_RESTART)
+
+
+def _named(number: int) -> str:
+    """Of a signal; most of the real-time ones have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -70,6 +70,7 @@ class Watchman(Onlooker):
         self._vitals: Vitals | None = None
         self._scheduler: Scheduler | None = None
         self._processes: Callable[[], list[Process]] | None = None
+        self._gives_up: Callable[[], bool] = lambda: False
         self._late: Callable[[float], None] = lambda late: None
         self._seen = self._clock.monotonic()
         """When the parent's loop last moved."""
@@ -141,7 +142,7 @@ class Watchman(Onlooker):
     @contextmanager
     def supervising(self, supervisor: Supervisor) -> Iterator[None]:
         seeing = asyncio.get_running_loop().create_task(self._see())
-        self._processes = lambda: self._children(supervisor)
+        self._processes, self._gives_up = lambda: self._children(supervisor), lambda: supervisor.stopping
         try:
             yield
         finally:
@@ -158,15 +159,17 @@ class Watchman(Onlooker):
             self._exposition.bury(event.pid)
 
     def _children(self, supervisor: Supervisor) -> list[Process]:
+        """Those that are there, or have to be: one that is dead has as long to be replaced as one has to start."""
         found = []
         for child in supervisor.children:
-            code, report = None, None
-            if child.process is not None:
-                code = child.process.returncode
-                report = reporter.read(self.folder, child.process.pid) if code is None else None
-            if not (code == 0 and self._settings.once):  # that one has done its work
-                since = stopwatch() - child.started if child.process is not None else 0.0
-                found.append(Process(f"process {child.number + 1}", since, report))
+            name, process = f"process {child.number + 1}", child.process
+            if process is None:
+                found.append(Process(name, 0.0, None))
+            elif process.returncode is None:
+                report = reporter.read(self.folder, process.pid)
+                found.append(Process(name, stopwatch() - child.started, report))
+            elif not (supervisor.stopping or (child.is_done and self._settings.once)):  # that one has done its work
+                found.append(Process(name, stopwatch() - child.ended if child.ended > child.started else 0.0, None))
         return found
 
     # -- what it says ----------------------------------------------------------------------------
@@ -186,7 +189,7 @@ class Watchman(Onlooker):
 
     def unready(self) -> list[str]:
         """Why no work is done now; nothing: it is."""
-        found = ["it is stopping"] if self._draining else []
+        found = ["it is stopping"] if self._draining or self._gives_up() else []
         if not self._claims():
             found += self._starting()
         trouble = self._probe.trouble()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
-from stowhand.checking import read_id
+from stowhand.checking import read_id, read_ids
 from stowhand.explaining import Facts, Holder, explain
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER
@@ -23,6 +23,7 @@ from stowhand.operating import (
     read_queue,
     worker_row,
 )
+from stowhand.testing import acting
 from stowhand.testing.rows import Row, Rows
 
 
@@ -45,6 +46,14 @@ class MemoryOperations:
         with self.transaction() as (rows, _):
             rows.news = True
             return QueueChange(name, rows.paused.pop(name, None) is not None)
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        with self.transaction() as (rows, now):
+            found = (rows.live.get(job_id) for job_id in read_ids(job_ids))
+            failed = [row.id for row in found if row is not None and row.state is State.FAILED]
+            for job_id in failed:
+                acting.retry(rows, job_id, now)
+            return failed
 
     async def queues(self) -> Sequence[QueueRow]:
         with self.transaction() as (rows, now):
@@ -126,6 +135,7 @@ def task_row(task: str, own: Sequence[Row], now: datetime) -> TaskRow:
         task=task,
         waiting=sum(row.waits() for row in own),
         due=sum(row.waits() and row.run_at <= now for row in own),
+        errored=states.count(State.ERRORED),
         running=states.count(State.PROCESSING),
         failed=states.count(State.FAILED),
         completed=states.count(State.COMPLETED),
@@ -160,7 +170,7 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
         now=now,
         lease_until=row.lease_until,
         paused_since=None if row.queue is None else rows.paused.get(row.queue),
-        holder=None if holder is None else Holder(holder.id, holder.worker, holder.started_at),
+        holder=None if holder is None else Holder(holder.id, holder.worker, holder.started_at, holder.lease_until),
         ahead=min(len(ahead), MOST_AHEAD + 1),
         workers=roll(rows, now),
     )

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from stowhand.errors import StoreUnreachable
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import Verdict
 from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.test_queues import UNFINDABLE
@@ -73,24 +74,30 @@ def test_a_claim_that_meets_a_pause_takes_nothing_and_waits_for_nobody(
             resuming.execute("select stowhand.resume_queue('q')")
 
 
-def test_a_settlement_that_meets_a_pause_gives_the_queue_to_it(
-    store: PostgresStore, sql: Sql, postgres_url: str, run: Any
+@pytest.mark.parametrize("settlement", [COMPLETED, Settlement(State.FAILED, Ended.FAILED, error="no")])
+def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
+    store: PostgresStore, sql: Sql, postgres_url: str, run: Any, settlement: Settlement
 ) -> None:
-    async def begin() -> Any:
-        await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
-        lease = await take(store)
-        await store.close()
-        return lease
+    async def story() -> None:
+        await store.enqueue_many(NewJob(task="t", queue=name) for name in ("q", "other", None, "q"))
+        leases = {one.queue: one.lease for one in await claim(store, 3)}
+        batch = [(lease, settlement) for lease in leases.values()]
+        heart = store.heart()
+        with psycopg.connect(postgres_url) as pausing:
+            pausing.execute("select stowhand.pause_queue('q')")
+            verdicts = dict(zip(leases, await store.settle(batch, repeat=False), strict=True))
+            assert verdicts == {"q": Verdict.BUSY, "other": Verdict.SETTLED, None: Verdict.SETTLED}
+            assert heart.release([leases["q"]]) == [leases["q"]], "it is asked again, until it can be done"
+            assert heart.reset_lease(leases["q"]) == []
+            assert not heart.abandon(leases["q"].token)
+            assert not heart.beat([leases["q"]], 30.0).lost
+            pausing.commit()
+        assert await store.settle([(leases["q"], settlement)], repeat=False) == [Verdict.SETTLED]
+        heart.close()
 
-    lease = run(begin())
-    settle = "select * from stowhand.settle_completed(array[%s::bigint], array[%s::uuid], true)"
-    with psycopg.connect(postgres_url) as pausing:
-        pausing.execute("select stowhand.pause_queue('q')")
-        thread, settled = blocked(postgres_url, settle, (lease.job_id, lease.token))
-        pausing.commit()
-        thread.join(10)
-    assert settled == [(lease.job_id,)]
-    assert sql("select holder_id, holder_token::text from stowhand.queues") == [(-1, NOBODY)]
+    run(story())
+    assert sql("select holder_id, holder_token::text from stowhand.queues where name = 'q'") == [(-1, NOBODY)]
+    assert sql(WRONG) == []
     assert run(claimed(store)) == []
 
 

@@ -69,6 +69,9 @@ class Elsewhere:
     async def resume_queue(self, name: str) -> NoReturn:
         self._refuse("resuming a queue")
 
+    async def retry_failed(self, job_ids: Sequence[int]) -> NoReturn:
+        self._refuse("retrying jobs")
+
     async def queues(self) -> NoReturn:
         self._refuse("looking at queues")
 

@@ -41,6 +41,8 @@ class HttpStore(Elsewhere):
 
     on_listening: Callable[[str, BaseException | None], None] | None = None
     """Never called: what is heard comes as answers to polls, and ``hears`` says how it stands."""
+    rations = True
+    """A claim may bring fewer than were asked for though more are due: answers are bounded."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
         self._options = options or HttpOptions()

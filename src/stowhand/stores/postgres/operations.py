@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from stowhand.checking import read_id
+from stowhand.checking import read_id, read_ids
 from stowhand.errors import StoreUnreachable
 from stowhand.explaining import Facts, Holder, explain
 from stowhand.job import Job, State
@@ -24,7 +24,7 @@ from stowhand.operating import (
     worker_row,
 )
 from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.rows import Row, read_job
+from stowhand.stores.postgres.rows import Row, plain_array, read_job
 
 PURGE_AT_ONCE = 5000
 """Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
@@ -44,6 +44,10 @@ class Operations:
         """Workers are woken."""
         ((changed,),) = await self._asked("resume_queue", read_queue(name), self._home.now())
         return QueueChange(name, changed)
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """All or, if somebody keeps one of them locked, none."""
+        return [row[0] for row in await self._asked("retry_failed", plain_array(read_ids(job_ids)), self._home.now())]
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
@@ -101,8 +105,8 @@ class Operations:
         around = await self._asked("circumstances", some, some, self._home.now(), job.id)
         if not around:  # it is over
             return explain(Facts(job=job, now=job.run_at))
-        ((at, lease_until, paused, holder, worker, since, ahead),) = around
-        held = None if holder is None else Holder(holder, worker, since)
+        ((at, lease_until, paused, holder, worker, since, until, ahead),) = around
+        held = None if holder is None else Holder(holder, worker, since, until)
         return explain(
             Facts(
                 job=job,
@@ -120,8 +124,9 @@ class Operations:
             try:
                 return await self._home.pool.rows("inspect", self._home.statements[name], values)
             except psycopg.errors.LockNotAvailable:
+                what = "one of the jobs" if name == "retry_failed" else "the queue"
                 raise StoreUnreachable(
-                    f"{self._home.address}: somebody's open transaction holds the queue; try again when it has ended"
+                    f"{self._home.address}: somebody's open transaction holds {what}; try again when it has ended"
                 ) from None
 
 

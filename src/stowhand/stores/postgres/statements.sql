@@ -278,17 +278,18 @@ where j.name is not null or q.paused_at is not null
 order by coalesce(j.name, q.name) collate "C"
 
 -- name: task_counts
-select t.task, sum(t.waiting)::bigint, sum(t.due)::bigint, sum(t.running)::bigint, sum(t.failed)::bigint,
-  sum(t.completed)::bigint, sum(t.canceled)::bigint
+select t.task, sum(t.waiting)::bigint, sum(t.due)::bigint, sum(t.errored)::bigint, sum(t.running)::bigint,
+  sum(t.failed)::bigint, sum(t.completed)::bigint, sum(t.canceled)::bigint
 from (
   select l.task,
     count(*) filter (where l.state in ('queued', 'errored')) as waiting,
     count(*) filter (where l.state in ('queued', 'errored') and l.run_at <= v.at) as due,
+    count(*) filter (where l.state = 'errored') as errored,
     count(*) filter (where l.state = 'processing') as running,
     count(*) filter (where l.state = 'failed') as failed, 0 as completed, 0 as canceled
   from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at) group by l.task
   union all
-  select h.task, 0, 0, 0, 0, count(*) filter (where h.state = 'completed'), count(*) filter (where h.state = 'canceled')
+  select h.task, 0, 0, 0, 0, 0, count(*) filter (where h.state = 'completed'), count(*) filter (where h.state = 'canceled')
   from {schema}.history h group by h.task
 ) t group by t.task order by t.task collate "C"
 
@@ -311,7 +312,7 @@ select {schema}.worker_gone(%s)
 
 -- What explain needs of a live job beside the job: its queue's holder, and how many are claimed before it.
 -- name: circumstances
-select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at,
+select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until,
   case when j.queue is null then (
     select count(*) from (
       select from {schema}.live a
@@ -331,6 +332,9 @@ where j.id = %s::bigint
 -- name: purge_history
 select completed, canceled, _next
 from {schema}.purge_history(%s::float8, %s::float8, %s::bigint, %s::int, %s::timestamptz)
+
+-- name: retry_failed
+select * from {schema}.retry_failed(%s::bigint[], %s::timestamptz)
 
 -- name: purge_failed
 select {schema}.purge_failed(%s::float8, %s::int, %s::timestamptz)

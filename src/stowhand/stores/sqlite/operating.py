@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -42,6 +43,12 @@ def pause(connection: sqlite3.Connection, now: Moment, queue: str) -> QueueChang
 def resume(connection: sqlite3.Connection, queue: str) -> QueueChange:
     """Its heads are as free as its running job leaves them."""
     return QueueChange(queue, connection.execute(SQL["resume"], {"queue": queue}).rowcount > 0)
+
+
+def retry_failed(connection: sqlite3.Connection, now: Moment, job_ids: Sequence[int]) -> list[int]:
+    """Only those that have failed; their ids."""
+    given = {"ids": as_json(job_ids), "now": now.wall}
+    return sorted(job_id for (job_id,) in connection.execute(SQL["retry_failed"], given).fetchall())
 
 
 def queues(connection: sqlite3.Connection, now: Moment) -> list[QueueRow]:
@@ -98,22 +105,29 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
     moment = to_datetime(now.wall)
     if found is None:  # it is over
         return explain(Facts(job=job, now=moment))
-    boot, until, paused, holder, worker, since = found
+    boot, until, paused, holder, worker, since, its_boot, its_until = found
     place = {"queue": job.queue, "priority": job.priority, "run_at": to_micros(job.run_at), "id": job.id}
     (ahead,) = connection.execute(SQL["ahead"], place | {"now": now.wall, "most": MOST_AHEAD + 1}).fetchone()
-    if until is not None:  # one of another boot ended with that: when, nobody knows
-        until = now.wall + (until - now.ticks) if boot == now.boot else 0
     return explain(
         Facts(
             job=job,
             now=moment,
-            lease_until=None if until is None else to_datetime(until),
+            lease_until=_lease_end(now, boot, until),
             paused_since=None if paused is None else to_datetime(paused),
-            holder=None if holder is None else Holder(holder, worker, to_datetime(since)),
+            holder=None
+            if holder is None
+            else Holder(holder, worker, to_datetime(since), _lease_end(now, its_boot, its_until)),
             ahead=ahead,
             workers=workers(connection, now),
         )
     )
+
+
+def _lease_end(now: Moment, boot: str | None, until: int | None) -> datetime | None:
+    """By the wall clock. One of another boot ended with that: when, nobody knows."""
+    if until is None:
+        return None
+    return to_datetime(now.wall + (until - now.ticks) if boot == now.boot else 0)
 
 
 def purge(

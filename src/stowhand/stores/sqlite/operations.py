@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from stowhand.checking import read_ids
 from stowhand.job import State
 from stowhand.operating import Ages, Explanation, Purged, QueueChange, QueueRow, TaskRow, WorkerRow, read_queue
-from stowhand.stores.sqlite import operating
+from stowhand.stores.sqlite import administer, operating
 from stowhand.stores.sqlite.tables import Tables
 
 
@@ -25,6 +26,14 @@ class Operations(Tables):
         change = await self._write(lambda connection, _: operating.resume(connection, name))
         self._wake.ring()
         return change
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """Page by page; whoever sleeps hears of it."""
+        retried: list[int] = []
+        for ids in administer.pages(read_ids(job_ids)):
+            retried += await self._write(partial(operating.retry_failed, job_ids=ids))
+            self._wake.ring()
+        return retried
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""

@@ -154,11 +154,11 @@ class SqliteStore(Operations):
 
     async def counts(self) -> dict[State, int]:
         """By state."""
-        return await self._read(lambda connection, _: inspector.counts(connection))
+        return await self._read_all(lambda connection, _: inspector.counts(connection))
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that is due longest has waited."""
-        return await self._read(inspector.oldest_due)
+        return await self._read_all(inspector.oldest_due)
 
     async def retry(self, job_id: int) -> Answer:
         """Due now."""

@@ -2,6 +2,7 @@
 
 writer    everything that writes, in the order in which it was asked for
 reader    looking never waits for writing
+counter   looking at every row, which takes as long as there are rows: nobody else waits for that
 wake      on the loop's own thread: a number that tells whether somebody committed
 heart     on the worker's other thread
 """
@@ -9,6 +10,7 @@ heart     on the worker's other thread
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ from stowhand.stores.sqlite.moment import Moment, Now
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Moment], T]
+STEPS = 100_000
+"""Of SQLite's machine, some milliseconds, between two looks whether an answer is still wanted."""
 
 
 class Threads:
@@ -31,7 +35,7 @@ class Threads:
 
     def __init__(self, path: Path, synchronous: str, now: Now) -> None:
         self._path, self._synchronous, self._now = path, synchronous, now
-        self._writer, self._reader = self._connect(), self._connect()
+        self._writer, self._reader, self._counter = self._connect(), self._connect(), self._connect()
         # It is used on the loop's own thread, which must not be kept waiting.
         self._wake = Wake(self._connect(patience=0.0))
         self._threads = OwnThreads()
@@ -74,11 +78,27 @@ class Threads:
     async def _read(self, work: Work[T]) -> T:
         return await self._on_thread(self._reader, lambda: self._reader.read(work))
 
+    async def _read_all(self, work: Work[T]) -> T:
+        """Read beside all others; given up soon after nobody waits for it any more."""
+        over = threading.Event()
+
+        def counted(connection: sqlite3.Connection, now: Moment) -> T:
+            connection.set_progress_handler(over.is_set, STEPS)
+            try:
+                return work(connection, now)
+            finally:
+                connection.set_progress_handler(None, 0)
+
+        try:
+            return await self._on_thread(self._counter, lambda: self._counter.read(counted))
+        finally:
+            over.set()
+
     async def _on_thread(self, connection: Connection[Moment], call: Callable[[], T]) -> T:
         return await self._threads.run(connection, call)
 
     async def _close_threads(self) -> None:
-        await self._threads.close(self._reader, self._writer)
+        await self._threads.close(self._reader, self._counter, self._writer)
 
 
 _SIZES = (

@@ -68,6 +68,7 @@ begin
       ('pause_queue', 'admin'),
       ('resume_queue', 'admin'),
       ('retry', 'admin'),
+      ('retry_failed', 'admin'),
       ('cancel', 'admin'),
       ('remove', 'admin'),
       ('complete_jobs', 'admin'),

@@ -37,6 +37,7 @@ begin
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
       select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
   return query select v.id from unnest(_verdicts) as v;
@@ -96,6 +97,7 @@ begin
       where l.id = f.id and l.token = f.token
         and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)
       offset 0 for update skip locked) j);
+  _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
   return query select v.id, v.state from unnest(_verdicts) as v;

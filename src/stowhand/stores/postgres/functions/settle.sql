@@ -37,6 +37,45 @@ begin
   end if;
 end $$;
 
+-- Lock queue rows before anything is written. What somebody's open transaction keeps for longer than a moment (a pause
+-- that is not committed) is given back: jobs of those queues count as locked rows, tried again later, alone.
+create or replace function {schema}.closed_queues(_names text[]) returns text[]
+language plpgsql as $$
+declare
+  _patience text := current_setting('lock_timeout');
+  _open text[] := array(
+    select q.name from {schema}.queues q where q.name = any(_names) order by q.name for update skip locked);
+  _closed text[] := '{}';
+begin
+  if cardinality(_open) < cardinality(_names) then
+    _closed := array(select q.name from {schema}.queues q where q.name = any(_names) and not q.name = any(_open));
+    begin
+      perform set_config('lock_timeout', '50ms', true);
+      perform from {schema}.queues q where q.name = any(_closed) order by q.name for update;
+      perform set_config('lock_timeout', _patience, true);
+      _closed := '{}';
+    exception when lock_not_available then
+      _open := array(
+        select q.name from {schema}.queues q where q.name = any(_closed) order by q.name for update skip locked);
+      _closed := array(select c.name from unnest(_closed) as c(name) where not c.name = any(_open));
+    end;
+  end if;
+  return _closed;
+end $$;
+
+-- Those of the verdicts that can be carried out now.
+create or replace function {schema}.possible(_verdicts {schema}.verdict[]) returns {schema}.verdict[]
+language plpgsql as $$
+declare
+  _names text[] := array(select v.queue from unnest(_verdicts) as v where v.queue is not null);
+  _closed text[];
+begin
+  if cardinality(_names) = 0 then return _verdicts; end if;
+  _closed := {schema}.closed_queues(_names);
+  if cardinality(_closed) = 0 then return _verdicts; end if;
+  return array(select v from unnest(_verdicts) as v where (v.queue = any(_closed)) is not true);
+end $$;
+
 -- The commonest settlement: completed, nothing to add. Gives the ids that were settled.
 create or replace function {schema}.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null)
 returns setof bigint
@@ -48,9 +87,16 @@ declare
   _held bigint[];
   _by uuid[];
 begin
-  _mine := array(
-    select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.id from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into _mine, _names
+    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id, l.queue from {schema}.live l where l.id = f.id and l.token = f.token offset 0
+      for update skip locked) j;
+  if _names is not null then
+    _names := {schema}.closed_queues(_names);
+    if cardinality(_names) > 0 then
+      _mine := array(select l.id from {schema}.live l where l.id = any(_mine) and (l.queue = any(_names)) is not true);
+    end if;
+  end if;
   if _keep then
     with gone as (
       delete from {schema}.live j where j.id = any(_mine) returning j.*
@@ -154,6 +200,7 @@ begin
       cross join lateral (
         select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from {schema}.live l
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   return query select v.id, v.token from unnest(_verdicts) as v;
 end $$;

@@ -1,0 +1,49 @@
+"""Why a worker cannot start: everything that is wrong, at once, and not one mistake after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, StoreUnreachable, StowhandError
+from stowhand.service.loading import load_tasks
+from stowhand.service.recurring import items_in_file
+from stowhand.service.reloading import check_watch
+from stowhand.service.settings import WorkerSettings
+from stowhand.service.status_server import StatusServer
+from stowhand.stores import open_store
+
+
+def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandError:
+    """``first``, or an error that tells besides what else is wrong: each a line of its own, in the order of a start."""
+    of_the_store = isinstance(first, StoreUnreachable | SchemaError)
+    checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, load_tasks, items_in_file]
+    found: list[str] = []
+    for check in checks if of_the_store else (*checks, _open):
+        try:
+            check(settings)
+        except StowhandError as error:
+            found.append(str(error))
+    found = [*found, str(first)] if of_the_store else [str(first), *found]
+    wrong = list(dict.fromkeys(found))
+    return ConfigurationError("\n".join(wrong)) if len(wrong) > 1 else first
+
+
+def _listen(settings: WorkerSettings) -> None:
+    if settings.http is not None:
+        StatusServer(settings.http, {}).close()
+
+
+def _open(settings: WorkerSettings) -> None:
+    """As a worker would, but nothing is installed."""
+
+    async def look() -> None:
+        store = open_store(settings.store.url, settings.store.options())
+        try:
+            await store.open()
+        except SchemaMissing:
+            return
+        finally:
+            await store.close()
+
+    asyncio.run(look())

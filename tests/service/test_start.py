@@ -1,0 +1,119 @@
+"""What keeps a worker from starting is told at once, each with its way out; and every option has its variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.cli.worker import command
+from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code
+from stowhand.service.run import run_worker
+from stowhand.service.setting_table import SETTINGS
+from stowhand.service.settings import WorkerSettings, read_settings
+
+NOBODY = "postgresql://nobody@127.0.0.1:1/x"
+"""Port 1: refused at once."""
+
+# Of each option of the worker: something that it can be, and something that it cannot.
+VALUES: dict[str, tuple[str, str | None]] = {
+    "connection": ("sqlite:///other.db", "mysql://x"),
+    "token": ("secret", None),
+    "ca_file": ("ca.pem", None),
+    "insecure": ("yes", "perhaps"),
+    "schema": ("jobs", "x" * 64),
+    "no_prepared_statements": ("1", "2"),
+    "log_level": ("WARNING", "loud"),
+    "log_format": ("json", "xml"),
+    "tasks": ("work", None),
+    "app": ("shop.jobs:app", None),
+    "crontab": ("times", None),
+    "jobs": ("7", "0"),
+    "processes": ("2", "none"),
+    "max_pool_size": ("12", "-1"),
+    "poll_interval": ("500", "soon"),
+    "lease": ("20s", "0.1"),
+    "grace": ("1m", "-1"),
+    "timeout": ("300s", "0"),
+    "backoff": ("service", "linear"),
+    "forbidden_flags": ("slow,big", "x" * 200),
+    "history": ("14d", "14y"),
+    "failed_retention": ("30d", "never"),
+    "listen_url": ("postgresql://direct/x", "sqlite:///x"),
+    "synchronous": ("normal", "OFF"),
+    "preset": ("service", "servce"),
+    "fair": ("on", "fair"),
+    "watch": ("true", "x"),
+    "http": ("0.0.0.0:9100", "host"),
+    "otel": ("TRUE", "-"),
+    "once": ("true", "twice"),
+    "schema_only": ("true", "3"),
+}
+
+
+def values_of(settings: WorkerSettings) -> dict[str, Any]:
+    """Every setting, by name; of the store its address alone: who named it differs."""
+    store = {name: getattr(settings.store, name) for name in settings.store.__struct_fields__}
+    own = {name: getattr(settings, name) for name in settings.__struct_fields__ if name != "store"}
+    return {**own, **store, "connection": settings.store.url}
+
+
+def test_every_option_of_a_worker_is_tried_here() -> None:
+    assert {option.name for option in command.params} == VALUES.keys()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_variable_says_what_its_option_says(name: str, tmp_path: Path) -> None:
+    value, _ = VALUES[name]
+    usual = values_of(read_settings({}, environ={}, folder=tmp_path))
+    said = values_of(read_settings({name: value}, environ={}, folder=tmp_path))
+    heard = values_of(read_settings({}, environ={SETTINGS[name].env: value}, folder=tmp_path))
+    assert heard == said
+    assert heard[name] != usual[name]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, wrong) in VALUES.items() if wrong is not None])
+def test_a_wrong_variable_is_named(name: str, tmp_path: Path) -> None:
+    wrong = VALUES[name][1]
+    assert wrong is not None
+    with pytest.raises(ConfigurationError) as refused:
+        read_settings({}, environ={SETTINGS[name].env: wrong}, folder=tmp_path)
+    assert str(refused.value).startswith(f"{SETTINGS[name].env}: ")
+
+
+def test_a_variable_that_is_no_text_is_named_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^STOWHAND_CONNECTION: "):
+        read_settings({}, environ={"STOWHAND_CONNECTION": "\udcff"}, folder=tmp_path)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_everything_that_is_wrong_is_told_at_once(processes: str, tmp_path: Path) -> None:
+    settings = read_settings(
+        {
+            "connection": NOBODY,
+            "app": "no_such_module:app",
+            "crontab": str(tmp_path / "absent"),
+            "http": "192.0.2.1:80",
+            "processes": processes,
+        },
+        environ={},
+        folder=tmp_path,
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        run_worker(settings)
+    address, app, crontab, store = str(refused.value).split("\n")[:4]
+    assert address.startswith("--http 192.0.2.1:80: ")
+    assert app.startswith("'no_such_module:app': ")
+    assert crontab.startswith(f"crontab {tmp_path}")
+    assert store.startswith(NOBODY)
+    assert exit_code(refused.value) == USAGE
+
+
+def test_a_store_that_cannot_be_reached_keeps_its_code_and_is_told_last_beside_others(tmp_path: Path) -> None:
+    said = {"connection": NOBODY, "app": "tests.service.work:app"}
+    with pytest.raises(StoreUnreachable) as unreachable:
+        run_worker(read_settings(said, environ={}, folder=tmp_path))
+    assert exit_code(unreachable.value) == STORE_UNREACHABLE
+    assert str(unreachable.value).count(NOBODY) == 1

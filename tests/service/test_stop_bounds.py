@@ -1,0 +1,185 @@
+"""A worker has left five seconds after its grace: whatever blocks its loop, and however silent its store is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stowhand.events import Events
+from stowhand.job import Job, NewJob, State
+from stowhand.options import WorkerOptions
+from stowhand.queue_store import QueueStore
+from stowhand.service import exit_codes, process
+from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
+from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.supervisor import LAST_LOOK, STEADY, Child, Supervisor
+from stowhand.tasks.executable import KILL_AFTER
+from stowhand.worker import LAST_CALLS, LAST_PAUSE
+from tests.conftest import Run
+from tests.service.processes import Workers, with_store
+from tests.support.proxy import Proxy
+
+HASTY = ("tests.service.hasty",)
+STOPPED = 1.5
+"""In a hasty worker."""
+SLACK = 3.0
+"""Seconds for a slow machine; a blocked loop took half a minute and more."""
+
+
+def _enqueue(url: str, task: str, payload: str) -> int:
+    async def enqueue(store: QueueStore) -> int:
+        return (await store.enqueue(NewJob(task=task, payload=payload))).id
+
+    return with_store(url, enqueue)
+
+
+def _job(url: str, job_id: int) -> Job:
+    job = with_store(url, lambda store: store.get(job_id))
+    assert job is not None
+    return job
+
+
+def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
+    assert KILL_AFTER < LAST_PAUSE - LAST_CALLS, "a stopping worker waits a little longer for its programs"
+    assert LAST_PAUSE < process.STOPPED - MADE_TO, "who is not stuck ends in order"
+    assert GIVE_BACK < MADE_TO - LAST_LOOK, "a child gives back what it holds before it is killed"
+
+
+def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    workers = Workers(url, tmp_path)
+    job_id = _enqueue(url, "blocker", '{"seconds": 120}')
+    started = workers.start("--log-level", "debug", "--grace", "0", program=HASTY)
+    try:
+        workers.wait_for("Started task")
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(STOPPED + SLACK) == exit_codes.FAILURE
+    finally:
+        workers.destroy()
+    job = _job(url, job_id)
+    assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
+
+
+def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(postgres_url: str, tmp_path: Path) -> None:
+    job_id = _enqueue(postgres_url, "innocent", '{"number": 1, "pause": 0.5}')
+    with Proxy(postgres_url) as proxy:
+        workers = Workers(proxy.url, tmp_path)
+        started = workers.start("--log-level", "debug", "--grace", "1s", program=HASTY)
+        try:
+            workers.wait_for("Started task")
+            for role in ("claim", "settle", "heart", "listen"):
+                proxy.silence_next_request(role)
+            started.send_signal(signal.SIGTERM)
+            assert started.wait(STOPPED + SLACK) == exit_codes.FAILURE, "the driver's own patience is five seconds"
+        finally:
+            workers.destroy()
+    assert f"Not recorded: task {job_id} (innocent) ended well" in workers.said(), workers.said()
+
+
+class Fake:
+    """As much of a worker as a stopper knows."""
+
+    def __init__(self) -> None:
+        self.options = WorkerOptions(grace=7.0)
+        self.stops: list[bool] = []
+
+    def stop(self, *, now: bool) -> None:
+        self.stops.append(now)
+
+
+def test_a_child_hears_its_supervisor_while_its_loop_is_blocked_and_after_a_signal_of_its_own(run: Run) -> None:
+    async def scenario() -> None:
+        worker, bounds = Fake(), list[float]()
+        stopper = Stopper(worker, lambda: None, bounds.append)  # type: ignore[arg-type]
+        stopper.wish()
+        reader = threading.Thread(target=stopper.drain)
+        reader.start()
+        reader.join()  # the loop runs on only now
+        assert bounds == [7.0], "the same wish, heard from two sides"
+        reader = threading.Thread(target=stopper.now)
+        reader.start()
+        reader.join()
+        assert bounds == [7.0, 0.0]
+        await asyncio.sleep(0)
+        assert worker.stops == [False, True]
+
+    run(scenario())
+
+
+def _supervisor(url: str) -> Supervisor:
+    settings = WorkerSettings(store=StoreSettings(connection=ResolvedStore(url, "a test")), processes=2)
+
+    def no_heart() -> object:
+        raise AssertionError("nobody has died")
+
+    return Supervisor(settings, no_heart, Events())  # type: ignore[arg-type]
+
+
+def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_again_later(run: Run) -> None:
+    async def scenario() -> None:
+        code = exit_codes.STORE_UNREACHABLE
+        early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
+        assert early._ends_with(Child(0), code)
+        assert early.stopping
+        late._began -= STEADY + 1
+        assert not late._ends_with(Child(0), code)
+        assert not late.stopping
+        late.wish()
+        assert late._ends_with(Child(0), code)
+        assert late._code == exit_codes.OK, "it held nothing"
+        assert late._ends_with(Child(0), exit_codes.SCHEMA_UNSUITABLE), "that will not pass by itself"
+
+    run(scenario())
+
+
+def test_the_first_process_of_a_container_hears_a_signal_while_it_starts(tmp_path: Path) -> None:
+    """The kernel keeps from process 1 every signal that it has no handler for."""
+    inside = ["unshare", "--pid", "--fork", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no process namespaces here")
+    (tmp_path / "tasks").mkdir()
+    loading = tmp_path / "loading"
+    (tmp_path / "tasks" / "slow.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(loading)!r}).touch()\ntime.sleep(60)\nasync def slow(): pass\n"
+    )
+    command = [*inside, "--kill-child", sys.executable, "-m", "stowhand.cli", "worker", "-c", "sqlite:///queue.db"]
+    outer = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while not loading.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        first = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0])
+        os.kill(first, signal.SIGTERM)
+        assert outer.wait(20) == 128 + signal.SIGTERM
+    finally:
+        outer.kill()
+        outer.wait()
+
+
+def test_a_signal_to_all_processes_while_they_start_is_no_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> int:
+        supervisor, made = _supervisor("sqlite:///x"), asyncio.Queue[asyncio.subprocess.Process]()
+
+        async def start(child: Child) -> None:
+            child.process = await asyncio.create_subprocess_exec("sleep", "60", stdin=asyncio.subprocess.PIPE)
+            made.put_nowait(child.process)
+
+        monkeypatch.setattr(supervisor, "_start", start)
+        running = asyncio.create_task(supervisor.run())
+        both = [await made.get(), await made.get()]
+        supervisor.wish()
+        for one in both:
+            one.terminate()
+        return await running
+
+    assert run(scenario()) == exit_codes.OK

@@ -1,0 +1,47 @@
+"""Asking a store how it is, seldom."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stowhand.job import State
+from stowhand.service.store_probe import COUNTS_FRESH, StoreProbe
+from stowhand.testing import FakeClock, MemoryStore
+from tests.conftest import Run
+
+
+class Slow(MemoryStore):
+    """Counting takes time."""
+
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
+        super().__init__()
+        self.clock, self.seconds, self.counted = clock, seconds, 0
+
+    async def counts(self) -> dict[State, int]:
+        self.counted += 1
+        await self.clock.advance(self.seconds)
+        return await super().counts()
+
+
+def counted_within(run: Run, seconds: int, *, taking: float) -> int:
+    """How often it is counted if it is asked once a second."""
+
+    async def go() -> int:
+        clock = FakeClock()
+        store, probe = Slow(clock, taking), StoreProbe(clock)
+        probe.of(store, lent=False)
+        since = clock.monotonic()
+        while clock.monotonic() < since + seconds:
+            assert await asyncio.to_thread(probe.figures) is not None
+            await clock.advance(1)
+        return store.counted
+
+    return run(go())
+
+
+def test_a_quick_count_is_asked_for_every_few_seconds(run: Run) -> None:
+    assert counted_within(run, 60, taking=0.01) == 60 / COUNTS_FRESH
+
+
+def test_a_slow_count_takes_no_more_than_a_tenth_of_the_time(run: Run) -> None:
+    assert counted_within(run, 60, taking=1.5) == 4

@@ -1,0 +1,40 @@
+"""Counting takes as long as there are rows. No worker waits for it, and it ends when nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stowhand.job import NewJob
+from stowhand.stores.sqlite import SqliteStore, inspector
+
+ROWS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200000000)"
+LONG = f"{ROWS} SELECT 'queued', count(*) FROM n"
+"""A minute's work, more or less."""
+PATIENCE = 10.0
+
+
+def test_nobody_waits_for_a_count_and_a_count_that_nobody_wants_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(inspector.SQL, "counts", LONG)
+
+    async def look() -> None:
+        store = SqliteStore(path)
+        counting = asyncio.ensure_future(store.counts())
+        try:
+            await asyncio.sleep(0.05)  # it may have begun or not: what follows holds either way
+            job = await store.enqueue(NewJob(task="t"))
+            async with asyncio.timeout(PATIENCE):
+                assert await store.next_due(None) == 0
+                assert (await store.status()).installed
+                assert await store.get(job.id) is not None
+        finally:
+            counting.cancel()
+            await asyncio.wait([counting])
+        async with asyncio.timeout(PATIENCE):
+            await store.close()
+
+    asyncio.run(look())
