@@ -35,6 +35,22 @@ async def first(job) -> None:
 
 flow.create_workers("first", first)
 """
+HANGING = """
+import threading
+from opentelemetry import trace
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from stowhand.service import process
+
+process.LAST_SPANS = 0.1
+
+
+class Hanging(SpanExporter):
+    def export(self, spans):
+        threading.Event().wait()
+
+
+trace.get_tracer_provider().add_span_processor(BatchSpanProcessor(Hanging()))
+"""
 
 
 @pytest.fixture
@@ -99,3 +115,12 @@ def test_a_flow_is_traced_where_it_is_run(program: Stowhand, folder: Path) -> No
         running.communicate(timeout=60)
     assert running.returncode == 0
     assert [span["name"] for span in spans_of(folder)] == ["run demo/first"]
+
+
+def test_a_command_whose_spans_nobody_takes_ends_all_the_same(program: Stowhand, call: Stowhand, folder: Path) -> None:
+    """The provider's own exit handler waits half a minute for that."""
+    call("migrate")
+    (folder / "shop.py").write_text(APP + HANGING)
+    added = program("add", "send", "--app", "shop:app", "--otel")
+    assert (added.code, added.out) == (0, "1\n")
+    assert "The last spans were not handed over within 0.1 s" in added.err

@@ -115,6 +115,28 @@ def test_after_each_of_five_outages_every_worker_goes_on_and_nothing_is_lost(
     run(story())
 
 
+@pytest.mark.durable
+def test_workers_that_start_while_a_replica_is_being_promoted_wait_for_that(
+    run: Run, always_server: RedisServer, passed: Passed
+) -> None:
+    """Nobody has marked the queues yet, and nobody can."""
+    always_server.flush()
+
+    async def story() -> None:
+        async with chain(always_server.url, counting(passed)) as flow:
+            with always_server.client() as client:
+                client.replicaof("127.0.0.1", "1")
+                try:
+                    await flow.start_all()
+                    with pytest.raises(StoreUnreachable, match="replica"):
+                        await flow.create_job({"n": 1})
+                finally:
+                    client.replicaof("NO", "ONE")
+            await through(flow, await flow.create_jobs([{"n": 1}]), passed)
+
+    run(story())
+
+
 def test_a_server_that_forgets_everything_is_worked_on_anew(run: Run, passed: Passed) -> None:
     holding, held = asyncio.Event(), asyncio.Semaphore(0)
     count = counting(passed)

@@ -136,6 +136,21 @@ def test_in_redis_it_is_a_field_that_a_program_may_give_and_that_harms_nobody(
     assert sorted(links) == sorted([[], [], [given], [ids_of(named(spans, "first", "enqueue")[0])]])
 
 
+def test_where_only_its_attempts_are_traced_its_jobs_are_left_alone(run: Run, redis_url: str, spans: Spans) -> None:
+    async def step(job: FlowJob) -> None:
+        seen.append(dict(job))
+
+    async def go() -> None:
+        flow = Flow("demo", redis_url, [STEPS[0], Queue("second")], events=spans.traces().of(Events()))
+        await pass_through(flow, {"first": step, "second": step}, {"n": 1})
+        await flow.close()
+
+    seen: list[dict[str, Any]] = []
+    run(go())
+    assert [set(job) - {"completed-queue"} for job in seen] == [{"id", "n", "correlationId"}] * 2
+    assert len(named(spans, "second")) == 1
+
+
 def test_untraced_it_leaves_what_it_always_left(run: Run, redis_url: str) -> None:
     async def step(job: FlowJob) -> None: ...
 

@@ -117,3 +117,19 @@ def test_a_store_that_cannot_be_reached_keeps_its_code_and_is_told_last_beside_o
         run_worker(read_settings(said, environ={}, folder=tmp_path))
     assert exit_code(unreachable.value) == STORE_UNREACHABLE
     assert str(unreachable.value).count(NOBODY) == 1
+
+
+def test_an_app_that_fails_while_it_is_imported_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks would be there twice, if it were imported again to see what else is wrong."""
+    (tmp_path / "halves_app.py").write_text("from stowhand import App\napp = App()\n")
+    (tmp_path / "halves_tasks.py").write_text(
+        "from halves_app import app\n@app.task\nasync def send(): ...\nimport no_such_module\n"
+    )
+    (tmp_path / "halves.py").write_text("from halves_app import app\nimport halves_tasks\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = {"connection": f"sqlite:///{tmp_path}/queue.db", "app": "halves:app"}
+    with pytest.raises(ConfigurationError) as refused:
+        run_worker(read_settings(said, environ={}, folder=tmp_path))
+    assert str(refused.value) == "'halves:app': importing halves failed: No module named 'no_such_module'"

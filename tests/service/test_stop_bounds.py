@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stowhand.events import Events
@@ -21,14 +23,15 @@ from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes, process
 from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
-from stowhand.service.supervisor import LAST_LOOK, STEADY, Child, Supervisor
+from stowhand.service.supervisor import LAST_LOOK, SAID, STEADY, Child, Order, Supervisor
+from stowhand.store import ResetJob
 from stowhand.tasks.executable import KILL_AFTER
 from stowhand.worker import LAST_CALLS, LAST_PAUSE
 from tests.conftest import Run
 from tests.service.processes import Workers, with_store
 from tests.support.proxy import Proxy
 
-HASTY = ("tests.service.hasty",)
+HASTY, LINGERING = ("tests.service.hasty",), ("tests.service.lingering",)
 STOPPED = 1.5
 """In a hasty worker."""
 SLACK = 3.0
@@ -85,6 +88,33 @@ def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(post
     assert f"Not recorded: task {job_id} (innocent) ended well" in workers.said(), workers.said()
 
 
+def test_who_has_done_all_and_is_slow_to_leave_has_not_failed(tmp_path: Path) -> None:
+    """Exit handlers of the tasks' own, or of what they import, may take their time."""
+    workers = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
+    started = workers.start("--grace", "0", program=LINGERING)
+    try:
+        workers.wait_for("looking for jobs")
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == exit_codes.OK
+    finally:
+        workers.destroy()
+
+
+def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    with_store(url, lambda store: store.counts())
+    store = StoreSettings(connection=ResolvedStore(url, "a test"))
+    order = Order(WorkerSettings(store=store, app="tests.service.work:app"), "child")
+    with subprocess.Popen([sys.executable, "-m", *LINGERING, "child"], stdin=subprocess.PIPE) as child:
+        try:
+            assert child.stdin is not None
+            child.stdin.write(msgspec.json.encode(order) + b"\ndrain\n")
+            child.stdin.flush()
+            assert child.wait(20) == SAID + exit_codes.OK
+        finally:
+            child.kill()
+
+
 class Fake:
     """As much of a worker as a stopper knows."""
 
@@ -115,13 +145,22 @@ def test_a_child_hears_its_supervisor_while_its_loop_is_blocked_and_after_a_sign
     run(scenario())
 
 
-def _supervisor(url: str) -> Supervisor:
+class Heart:
+    """Gives back what dead children held, once."""
+
+    def __init__(self, held: Sequence[ResetJob]) -> None:
+        self._held = [held]
+
+    def reset_worker(self, name: str) -> Sequence[ResetJob]:
+        return self._held.pop() if self._held else ()
+
+    def close(self) -> None: ...
+
+
+def _supervisor(url: str, held: Sequence[ResetJob] = ()) -> Supervisor:
     settings = WorkerSettings(store=StoreSettings(connection=ResolvedStore(url, "a test")), processes=2)
-
-    def no_heart() -> object:
-        raise AssertionError("nobody has died")
-
-    return Supervisor(settings, no_heart, Events())  # type: ignore[arg-type]
+    heart = Heart(held)
+    return Supervisor(settings, lambda: heart, Events())  # type: ignore[arg-type, return-value]
 
 
 def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_again_later(run: Run) -> None:
@@ -166,9 +205,16 @@ def test_the_first_process_of_a_container_hears_a_signal_while_it_starts(tmp_pat
         outer.wait()
 
 
-def test_a_signal_to_all_processes_while_they_start_is_no_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("held", "code"),
+    [((), exit_codes.OK), ((ResetJob(7, "deaf", State.QUEUED, "w"),), exit_codes.FAILURE)],
+    ids=["before they work", "whose handler lets signals kill"],
+)
+def test_a_signal_that_kills_all_processes_is_a_failure_where_it_ends_a_job(
+    run: Run, monkeypatch: pytest.MonkeyPatch, held: Sequence[ResetJob], code: int
+) -> None:
     async def scenario() -> int:
-        supervisor, made = _supervisor("sqlite:///x"), asyncio.Queue[asyncio.subprocess.Process]()
+        supervisor, made = _supervisor("sqlite:///x", held), asyncio.Queue[asyncio.subprocess.Process]()
 
         async def start(child: Child) -> None:
             child.process = await asyncio.create_subprocess_exec("sleep", "60", stdin=asyncio.subprocess.PIPE)
@@ -182,4 +228,4 @@ def test_a_signal_to_all_processes_while_they_start_is_no_failure(run: Run, monk
             one.terminate()
         return await running
 
-    assert run(scenario()) == exit_codes.OK
+    assert run(scenario()) == code

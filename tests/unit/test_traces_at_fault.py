@@ -154,6 +154,23 @@ def test_a_part_of_opentelemetry_that_raises_refuses_no_job(run: Run, spans: Spa
     assert sum(row.state is State.COMPLETED for row in app_rows(app)) == 4
 
 
+def test_what_is_raised_at_the_end_of_an_attempts_span_is_told_once(
+    run: Run, spans: Spans, app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(SpanProcessor):
+        def on_end(self, span: Any) -> None:
+            raise BufferError
+
+    @app.task
+    async def send() -> None: ...
+
+    jobs = [send.new_job() for _ in range(3)]
+    spans.provider.add_span_processor(Broken())
+    run(work(app, *jobs))
+    told = [record.message for record in caplog.records if "BufferError" in record.message]
+    assert (len(told), "Tracing failed" in told[0]) == (1, True), told
+
+
 def test_who_listens_to_the_store_is_told_as_ever(spans: Spans) -> None:
     store = MemoryStore()
     told: list[str] = []

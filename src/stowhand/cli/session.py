@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -36,7 +36,12 @@ def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[
             await store.open()
             return await doing(traced(store, traces))
 
-    with nullcontext() if traces is None else traces.within(os.environ.get(IN_ENVIRONMENT)):
+    if traces is None:
+        return asyncio.run(session())
+    from stowhand.service.process import hand_over_at_the_end
+
+    hand_over_at_the_end(traces)
+    with traces.within(os.environ.get(IN_ENVIRONMENT)):
         return asyncio.run(session())
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from stowhand.correlation import bound
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
 from stowhand.flows.crew import Crew
@@ -201,7 +202,8 @@ class Flow(Crew):
     async def start_all(self) -> None:
         """Connect, and start every worker. Raises ConfigurationError where a queue is another flow's."""
         await self.open()
-        await self.engine.take()
+        with suppress(StoreError):  # every worker asks for itself, and waits an outage out
+            await self.engine.take()
         for worker in self.workers:
             worker.start()
 

@@ -43,9 +43,11 @@ class AttemptSpan:
 
     def end(self, outcome: str, error: str | None, status: str | None) -> None:
         """It was recorded so. ``error``: its whole text, sanitised; ``status``: the line of it that says the most."""
-        span = self._span
-        if span is None:
-            return
+        with guarded():
+            if self._span is not None:
+                self._end(self._span, outcome, error, status)
+
+    def _end(self, span: Span, outcome: str, error: str | None, status: str | None) -> None:
         span.set_attribute("stowhand.outcome", outcome)
         if error is not None:
             if self._raised is not None:

@@ -48,6 +48,7 @@ def _watch(order: Order) -> Onlooker:
 
 
 def _listen(stopper: Stopper) -> None:
+    stopper.said = SAID
     signal.signal(signal.SIGTERM, lambda *_: stopper.wish())  # also while the loop is blocked
     threading.Thread(target=_read_wishes, args=(stopper,), name="stowhand wishes", daemon=True).start()
 

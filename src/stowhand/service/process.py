@@ -86,6 +86,10 @@ class Stopper:
         self._worker, self._leave, self._bounded = worker, leave, bounded
         self._wishes = Wishes()
         self.loop = asyncio.get_running_loop()
+        self.said = 0
+        """What is added to the code of a process that ends in order."""
+        self.code: int | None = None
+        """With which the process ends, once its work is over: whoever makes it leave after that changes it no more."""
 
     def wish(self) -> None:
         """Once: drain. Again: hand back at once. A third time: leave."""
@@ -108,6 +112,11 @@ class Stopper:
             self._bounded(0.0)
         self._wishes.count = max(self._wishes.count, 2)
         self._stop(now=True)
+
+    def over(self, code: int) -> int:
+        """The work is over, with that code."""
+        self.code = self.said + code
+        return code
 
     def _stop(self, *, now: bool) -> None:
         if not self.loop.is_closed():
@@ -145,7 +154,8 @@ async def _work(
         )
         tell_listening(store, events, worker.id)
         watch.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
-        stopper = Stopper(worker, lambda: leave(store, worker), partial(_leave_in_time, store, worker))
+        leaving = partial(leave, store, worker, lambda: stopper.code)
+        stopper: Stopper = Stopper(worker, leaving, partial(_leave_in_time, leaving))
         if control is not None:
             control(stopper)
         if recurring is not None:
@@ -154,7 +164,7 @@ async def _work(
         if worker.unfinished:
             _last_write(store, worker.unfinished)
             hard_exit(exit_codes.FAILURE)
-        return exit_codes.FAILURE if unrecorded else exit_codes.OK
+        return stopper.over(exit_codes.FAILURE if unrecorded else exit_codes.OK)
     finally:
         handler.close()
         await store.close()
@@ -195,10 +205,15 @@ def finished(code: int) -> int:
     late = [traces for traces in _TRACES if not traces.flush(LAST_SPANS)]
     if late:
         core_logger().warning(f"The last spans were not handed over within {LAST_SPANS:g} s")
-        for traces in late:
-            LAST_WORDS.remove(traces.leave)
+        _leave_spans(late)
         hard_exit(code)
     return code
+
+
+def _leave_spans(of: Sequence[Traces]) -> None:
+    for traces in of:
+        if traces.leave in LAST_WORDS:
+            LAST_WORDS.remove(traces.leave)
 
 
 def hard_exit(code: int) -> None:
@@ -219,20 +234,28 @@ def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     _within(lambda: _release(store, leases), LAST_WRITE)
 
 
-def leave(store: QueueStore, worker: Worker, within: float = LAST_WRITE) -> None:
-    """The third wish: everything this worker holds goes back unspent, as far as the time allows; the process ends."""
+def leave(
+    store: QueueStore, worker: Worker, earned: Callable[[], int | None] = lambda: None, within: float = LAST_WRITE
+) -> None:
+    """The third wish: everything this worker holds goes back unspent, as far as the time allows; the process ends.
+
+    ``earned``: the code of work that is over, else ``None``: only the process has not ended yet, and nothing is held.
+    """
+    if (code := earned()) is not None:
+        _leave_spans(_TRACES)  # they had their time, or have it just now
+        hard_exit(code)
     kill_programs()
     _within(worker.give_up, UNREAD)
     _within(lambda: _release(store, worker.held, worker.id), within)
     hard_exit(exit_codes.FAILURE)
 
 
-def _leave_in_time(store: QueueStore, worker: Worker, grace: float) -> None:
+def _leave_in_time(leaving: Callable[..., object], grace: float) -> None:
     """Whatever holds this process up: a blocked loop, or a call to a store that is never answered."""
 
     def wait() -> None:
         sleep_blocking(grace + STOPPED - MADE_TO)
-        leave(store, worker, GIVE_BACK)
+        leaving(within=GIVE_BACK)
 
     threading.Thread(target=wait, name="stowhand deadline", daemon=True).start()
 

@@ -18,6 +18,8 @@ def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandErr
     """``first``, or an error that tells besides what else is wrong: each a line of its own, in the order of a start."""
     of_the_store = isinstance(first, StoreUnreachable | SchemaError)
     checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, load_tasks, items_in_file]
+    if str(first).startswith(f"{settings.app!r}: "):
+        checks.remove(load_tasks)  # what it has imported before it failed would not bear to be imported again
     found: list[str] = []
     for check in checks if of_the_store else (*checks, _open):
         try:

@@ -143,10 +143,8 @@ class Supervisor:
             ended = await child.process.wait()
             child.ended = stopwatch()
             code = IN_ORDER.get(ended, exit_codes.FAILURE)
-            if self.stopping and ended == -signal.SIGTERM:
-                code = exit_codes.OK  # a signal to all of us found it before it worked: it held nothing
-            if code != exit_codes.OK:
-                await self._bury(child, IN_ORDER.get(ended, ended))
+            if code != exit_codes.OK and not await self._bury(child, ended):
+                code = exit_codes.OK
             if self._ends_with(child, code):
                 return
             with suppress(TimeoutError):
@@ -177,12 +175,16 @@ class Supervisor:
             self._code = exit_codes.FAILURE
         return self._stopped.is_set() or (self._settings.once and code == exit_codes.OK)
 
-    async def _bury(self, child: Child, code: int) -> None:
-        """Take back at once what the dead child held, and say so."""
+    async def _bury(self, child: Child, ended: int) -> bool:
+        """Take back at once what the dead child held, and say so. False: a signal to all of us found it before it
+        worked, and it held nothing."""
         assert child.process is not None
         jobs = await asyncio.to_thread(self._reset, child.name)
-        how = f"was killed by {_named(-code)}" if code < 0 else f"ended with code {code}"
+        if self.stopping and ended == -signal.SIGTERM and not jobs:
+            return False
+        how = f"was killed by {_named(-ended)}" if ended < 0 else f"ended with code {IN_ORDER.get(ended, ended)}"
         self._events.emit(ChildDied(child.name, child.process.pid, how, jobs))
+        return True
 
     def _reset(self, name: str) -> int:
         heart = self._make_heart()

@@ -337,7 +337,7 @@ def test_a_suspect_is_forgotten_too(run: Run, redis_url: str, look: redis.Redis,
             job = await bench.create({"n": 1})
             look.hset(bench.hash_key(job), "resets:first", "2")
             assert await bench.claim("first") == []
-            assert look.lrange(bench.key("queue:first:suspects"), 0, -1) == [job]
+            assert look.lrange(bench.queue("first", "suspects"), 0, -1) == [job]
             await bench.engine.delete(job)
             assert bench.all_keys() == set()
 

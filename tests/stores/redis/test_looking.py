@@ -162,7 +162,7 @@ def test_every_queue_is_counted(run: Run, redis_url: str, look: redis.Redis, lay
             look.hset(bench.hash_key(job), "resets:first", 2)
             await bench.claim("first", 1)
             look.lrem(bench.queue("first", "waiting"), 1, job)
-            look.rpush(bench.key("queue:first:suspects"), job)
+            look.rpush(bench.queue("first", "suspects"), job)
             assert await bench.engine.counts() == [
                 LineCount(queue="first", priority=1, waiting=3, processing=1, delayed=1),
                 LineCount(queue="parent", priority=1, parked=1),
@@ -188,7 +188,7 @@ def test_positions_are_the_order_of_service(run: Run, redis_url: str, look: redi
             late, soon = await bench.create({}, delay=90), await bench.create({}, priority=2, delay=60)
             apart = await bench.create({})
             look.lrem(bench.queue("first", "waiting"), 1, apart)
-            look.rpush(bench.key("queue:first:suspects"), apart)
+            look.rpush(bench.queue("first", "suspects"), apart)
             found = await bench.engine.positions("first", 10)
             assert [(each.job_id, each.priority, each.state, each.position) for each in found] == [
                 *((job, 1, "waiting", place) for place, job in enumerate(high, 1)),

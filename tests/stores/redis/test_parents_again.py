@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from stowhand.flows import FlowJob, FlowShape, Queue
+from stowhand.queue_store import Done
 from tests.conftest import Run
 from tests.support.flow_bench import flow_bench
 from tests.support.valkey import LiveRedis
@@ -92,5 +93,31 @@ def test_what_it_gathered_before_is_gone_while_it_waits_again(
             await bench.work("parent")
             assert bench.value(job, "children:parent:results") is None
             assert bench.members("parent", "parked") == [job]
+
+    run(story())
+
+
+def test_a_child_of_an_earlier_time_is_not_put_back(
+    run: Run, redis_url: str, look: redis.Redis, shape: FlowShape
+) -> None:
+    """Its parent has gone on without it, and waits for others now."""
+
+    def fail(job: FlowJob) -> None:
+        raise ValueError("no")
+
+    async def story() -> None:
+        async with flow_bench(redis_url, shape, look) as bench:
+            job = await bench.create(kids(1))
+            await bench.work("parent")
+            (old,) = [key.removeprefix("job:") for key in bench.value(job, "children:parent:jobs")]
+            await bench.work("parent:kid", fail)
+            await bench.work("parent")
+            await bench.work("check", lambda _: {"next_queue": "parent"} | kids(2))
+            before = await bench.engine.retry([old])
+            await bench.work("parent")
+            for answer in (*before, *await bench.engine.retry([old])):
+                assert (answer.done, "has gone on" in answer.why) == (Done.REFUSED, True)
+            assert bench.value(job, "children:parent:open") == 1
+            assert bench.value(old, "failed") is True
 
     run(story())

@@ -120,6 +120,8 @@ class RedisEngine:
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """One after the other, each in one script."""
+        self._taken = False  # it may be long ago
+        await self.take()
         return [await self._retrying.retry(job_id) for job_id in job_ids]
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
@@ -193,10 +195,10 @@ class RedisEngine:
 
     def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
         """The settlement's script keeps them and moves the job on."""
-        if fields or handed_on() is not None:
-            return _ended(StepEnd(fields=raw(fields), next=next_queue))
+        if fields or (self.carries and handed_on() is not None):
+            return self._ended(StepEnd(fields=raw(fields), next=next_queue))
         if next_queue not in self._bare:
-            self._bare[next_queue] = _ended(StepEnd(next=next_queue))
+            self._bare[next_queue] = self._ended(StepEnd(next=next_queue))
         return self._bare[next_queue]
 
     def encode(self, result: object) -> str:
@@ -217,18 +219,17 @@ class RedisEngine:
         except StoreError as error:
             job.ctx.logger.warning(f"its children cannot be read: {error}")
             return self.postpone(line, job, OUTAGE_PAUSE, "its children could not be read")
-        return _ended(end) if isinstance(end, StepEnd) else end
+        return self._ended(end) if isinstance(end, StepEnd) else end
 
     async def left(self, line: Line, job: FlowJob) -> None:
         """The settlement of the last child has woken its parent."""
 
-
-def _ended(end: StepEnd) -> Outcome:
-    """Written here, so that what cannot be written fails the job: it must not pass for a job without results."""
-    try:
-        return Complete(encode_end(handed_over(end)))
-    except ValueError as error:  # InvalidJob, and names that are no Unicode
-        return Fail(clean(f"the step's end cannot be written: {error}"))
+    def _ended(self, end: StepEnd) -> Outcome:
+        """Written here, so that what cannot be written fails the job: it must not pass for a job without results."""
+        try:
+            return Complete(encode_end(handed_over(end) if self.carries else end))
+        except ValueError as error:  # InvalidJob, and names that are no Unicode
+            return Fail(clean(f"the step's end cannot be written: {error}"))
 
 
 class _LineStore(FlowStore):

@@ -10,13 +10,14 @@ import msgspec
 from stowhand import strict_json
 from stowhand.carried import TRACE_PARENT
 from stowhand.clock import Clock
-from stowhand.errors import OutcomeUnknown, StoreError
+from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.flow_shape import Layout, Line
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Client
 from stowhand.stores.redis.lines import LineAt
 from stowhand.stores.redis.looking import Looking
 from stowhand.stores.redis.naming import Naming, Spot
+from stowhand.stores.redis.owning import take_queues
 from stowhand.stores.redis.scripts import SCRIPTS, run
 from stowhand.stores.redis.trouble import NoReply, repeated, translated
 
@@ -92,26 +93,30 @@ class Jobs:
         return made
 
     async def _create(self, batch: Sequence[tuple[str, JobToBe]]) -> None:
-        args: list[Any] = [self._keys.jobs, self._life, "1" if self._dated else ""]
+        keys = [self._keys.job(batch[0][0]), *([] if self._dated else [self._keys.flow(self._shape.entry.name)])]
+        args: list[Any] = [self._keys.jobs, self._life, "1" if self._dated else "", self._shape.name]
         for job_id, job in batch:
             args += self._words(job_id, job)
         unanswered = False
 
-        async def attempt() -> None:
+        async def attempt() -> Any:
             nonlocal unanswered
             try:
                 with translated(self._address):
-                    await run(self._client(), _CREATE, (self._keys.job(batch[0][0]),), args)
+                    return await run(self._client(), _CREATE, keys, args)
             except NoReply:
                 unanswered = True
                 raise
 
         try:
-            await repeated(attempt, self._address, self._clock, unanswered=True)
+            made = await repeated(attempt, self._address, self._clock, unanswered=True)
         except StoreError as error:
             if unanswered:
                 raise OutcomeUnknown(f"it is not known whether the jobs were created: {error}") from error
             raise
+        if not made:
+            await take_queues(self._keys, self._client(), self._address, self._clock)  # says whose it is by now
+            raise StoreUnreachable(f"{self._address}: queue {self._shape.entry.name!r} has changed hands; try again")
 
     def _words(self, job_id: str, job: JobToBe) -> Iterator[Any]:
         """As ``create.lua`` reads them."""

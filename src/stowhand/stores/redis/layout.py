@@ -6,7 +6,7 @@
     a queue's base     queue:<queue>                            queue:<queue>:<priority>
     its lists          <base>:waiting, <base>:processing
     its sorted sets    <base>:delayed, <base>:parked, <base>:unlocked           scores are milliseconds since the epoch
-    of a queue         queue:<queue>:suspects, queue:<queue>:swept; classic: queue:<queue>:flow
+    of a queue         those of its first priority: <base>:suspects, <base>:swept; classic: <base>:flow
     a lock             lock:<queue>:<id>
 
 With a hash tag every key begins with ``{tag}:``.
@@ -74,6 +74,13 @@ class Keys:
         """What the names of everything of a queue begin with, whatever the priority."""
         return f"{self.prefix}queue:{queue}"
 
+    def root(self, queue: str) -> str:
+        """What the names of that begin with which there is once, and not of each priority.
+
+        It lies with the first: so the layouts have nothing in common, where both have a queue of one name.
+        """
+        return self.base(queue)
+
     def waiting(self, queue: str, priority: int = 1) -> str:
         """List; the head is served first."""
         return f"{self.base(queue, priority)}:waiting"
@@ -96,15 +103,15 @@ class Keys:
 
     def suspects(self, queue: str) -> str:
         """List of ids whose workers died twice: they run apart."""
-        return f"{self.queue(queue)}:suspects"
+        return f"{self.root(queue)}:suspects"
 
     def swept(self, queue: str) -> str:
         """Text, there while nobody need sweep the queue again."""
-        return f"{self.queue(queue)}:swept"
+        return f"{self.root(queue)}:swept"
 
     def flow(self, queue: str) -> str:
         """Text: the flow that the queue is of, in the classic layout."""
-        return f"{self.queue(queue)}:flow"
+        return f"{self.root(queue)}:flow"
 
     def lock(self, queue: str, job_id: str) -> str:
         """Text ``<worker>:<claim token>``, which lives as long as the lease."""

@@ -21,7 +21,7 @@ class LineAt:
         self.keys, self.line = keys, line
         queue = line.queue
         self.bases = bases_of(keys, line)
-        self.root = keys.queue(line.name)
+        self.root = keys.root(line.name)
         self._quoted = msgspec.json.encode(keys.shape.name).decode()
         wanted = queue.attributes_to_get
         self.wanted = None if wanted is None else tuple(dict.fromkeys(wanted))

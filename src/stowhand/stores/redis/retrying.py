@@ -105,6 +105,7 @@ class Retrying:
         return {
             "hash": f"{self._keys.hashes(above)}{listed}",
             "lock": self._keys.lock(queue, listed),
+            "jobs": f"children:{queue}:jobs",
             "open": f"children:{queue}:open",
             "results": f"children:{queue}:results",
         }

@@ -56,7 +56,7 @@ class Standing:
         args = [
             word
             for line, rank in places
-            for word in (self._keys.queue(line.name), "1" if rank == 1 else "", self._keys.base(line.name, rank))
+            for word in (self._keys.root(line.name), "1" if rank == 1 else "", self._keys.base(line.name, rank))
         ]
         found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
         return [Count(line.name, rank, *(next(found) for _ in range(4))) for line, rank in places]
@@ -88,7 +88,7 @@ class Standing:
 
     async def _ask(self, script: Script, line: Line, args: Sequence[Any]) -> Any:
         async def attempt() -> Any:
-            return await run(self._client(), script, (self._keys.queue(line.name),), args)
+            return await run(self._client(), script, (self._keys.root(line.name),), args)
 
         return await repeated(attempt, self._address, self._clock, unanswered=True)
 

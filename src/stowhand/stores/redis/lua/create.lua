@@ -1,9 +1,10 @@
 -- Keep new jobs, make them findable, and put them into their queue: all of them in this one step.
--- KEYS: any of the flow. ARGV: what the flow's hashes begin with, their life in ms, '1' where they tell when they were
--- made, then for each job: id, address of its list, milliseconds until it may start (0: at once),
--- number of values, field, value, …, number of lookup lists, list, …
+-- KEYS: any of the flow; classic: the mark whose the queue is. ARGV: what the flow's hashes begin with, their life in
+-- ms, '1' where they tell when they were made, the flow, then for each job: id, address of its list, milliseconds until
+-- it may start (0: at once), number of values, field, value, …, number of lookup lists, list, …
 -- A job that is there already was made by an earlier try, whose reply was lost: it is left as it is. Where one cannot be
 -- made (a key of a wrong type, a missing permission), none is.
+-- Gives 1; or 0, and then none is made: the queue is another flow's.
 local hashes, life, dated = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local LONG = 32 -- a lookup list of this length may begin with jobs that have expired
@@ -78,7 +79,7 @@ local function make(place)
 end
 
 local function make_all()
-  local place = 4
+  local place = 5
   while ARGV[place] do
     place = make(place)
   end
@@ -98,6 +99,10 @@ local function unmake(id, base, first, last)
   end
 end
 
+local owner = KEYS[2] and redis.call('GET', KEYS[2])
+if owner and owner ~= ARGV[4] then
+  return 0
+end
 local sound, trouble = pcall(make_all)
 if sound then
   return 1

@@ -7,8 +7,12 @@ for place = 2, #ARGV do
   end
 end
 for place = 2, #ARGV do
-  if redis.call('EXISTS', ARGV[place]) == 0 then -- what is there needs no memory
-    redis.call('SET', ARGV[place], ARGV[1])
+  if redis.call('EXISTS', ARGV[place]) == 0 then
+    local told = redis.pcall('SET', ARGV[place], ARGV[1])
+    -- Where memory is full, whoever works makes room: the sweep says it again.
+    if told.err and not string.find(told.err, 'maxmemory', 1, true) then
+      return told
+    end
   end
 end
 return {}

@@ -4,7 +4,7 @@
 --   queue, waiting             the queue's name, and the list to be put into
 --   life                       milliseconds that it is kept from now on
 --   kept                       keys that live as long: its lookups, its children
---   parent                     of a child: hash, lock, and the fields open and results
+--   parent                     of a child: hash, lock, and the fields jobs, open and results
 -- Gives 'retried', or why not.
 local job = cjson.decode(ARGV[1])
 local row = redis.call('HMGET', KEYS[1], 'failed', 'failedQueue')
@@ -12,10 +12,22 @@ if row[1] ~= job.failed or row[2] ~= job.failed_queue then
   return 'changed'
 end
 local parent, waits = job.parent, false
+
+-- A parent that has come again has other children.
+local function is_its_child()
+  local sound, keys = pcall(cjson.decode, redis.call('HGET', parent.hash, parent.jobs) or '')
+  for _, key in ipairs(sound and type(keys) == 'table' and keys or {}) do
+    if key == KEYS[1] then
+      return true
+    end
+  end
+  return false
+end
+
 if parent then
   if redis.call('EXISTS', parent.hash) == 0 then
     return 'orphan'
-  elseif redis.call('HEXISTS', parent.hash, parent.results) == 1 then
+  elseif redis.call('HEXISTS', parent.hash, parent.results) == 1 or not is_its_child() then
     return 'gathered'
   elseif redis.call('EXISTS', parent.lock) == 1 then
     return 'gathering'
