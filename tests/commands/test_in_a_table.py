@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def test_on_sqlite_too_and_a_cancel_ends_the_command(tmp_path: Path, run: Run, m
     file = tmp_path / "shop.db"
 
     async def story() -> None:
-        with sqlite3.connect(file, isolation_level=None) as connection:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.executescript(
                 full_ddl(Plan(shape=read_shape("builds", None, {}, folds=False), dialect="sqlite"))
             )
