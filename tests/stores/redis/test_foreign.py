@@ -17,8 +17,13 @@ from tests.support.redis_proxy import RedisProxy
 DAY = 86_400_000
 
 
-def limited(desk: Desk, *keys: str) -> FlowStore:
-    """A store of ``first`` whose login may do everything, and that with these keys."""
+def limited(desk: Desk, *keys: str, readable: str) -> FlowStore:
+    """A store of ``first`` whose login may do everything, and that with these keys; others it may read.
+
+    Before Redis 7 there is no such right: it may not even read them.
+    """
+    if int(desk.client.info()["redis_version"].split(".")[0]) >= 7:
+        keys = (*keys, f"%R~{readable}")
     desk.client.acl_setuser("limited", enabled=True, reset=True, passwords=["+secret"], commands=["+@all"])
     desk.client.execute_command("ACL", "SETUSER", "limited", *keys)
     parts = urlsplit(desk.url)
@@ -144,7 +149,7 @@ def test_delayed_jobs_that_cannot_be_promoted_do_not_hold_up_those_that_wait(des
 def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Desk) -> None:
     """A login that may not touch them: the ids stay where they were, in their order."""
     ids = guarded.add_many(5)
-    store = limited(guarded, "~queue:*", "~job:*", "~dead:*", "%R~lock:*")
+    store = limited(guarded, "~queue:*", "~job:*", "~dead:*", readable="lock:*")
     with pytest.raises(StoreError, match="lacks a permission"):
         guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=3, lease=LEASE)))
     assert (guarded.ids(), guarded.ids(kind="processing")) == (ids, [])
@@ -152,11 +157,30 @@ def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Desk) -> Non
 
 def test_a_settlement_that_cannot_write_the_hash_leaves_the_job_where_it_was(guarded: Desk) -> None:
     lease = guarded.start()
-    store = limited(guarded, "~queue:*", "%R~job:*", "~lock:*", "~settled:*")
+    store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", readable="job:*")
     assert guarded.run(store.settle([(lease, ended("second", x=1))])) == [Verdict.LOST]
     assert guarded.where(lease.job_id) == ["first processing"]
     assert (guarded.lock("first", lease.job_id) or "").endswith(lease.token)
     assert guarded.settle(lease, ended("second", x=1)) is Verdict.SETTLED
+
+
+def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Desk) -> None:
+    held, swept = guarded.start(), guarded.add(push=False)
+    guarded.client.rpush(guarded.keys.processing("first"), swept)  # its worker died
+    ids = guarded.add_many(3)
+    store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", "~dead:*", readable="nothing")
+    with pytest.raises(StoreError, match="permission"):
+        guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=9, lease=LEASE)))
+    assert guarded.run(store.settle([(held, ended("second"))])) == [Verdict.LOST]
+    heart = store.heart()
+    heart.release([held])
+    heart.abandon(held.token)
+    heart.close()
+    for _ in range(3):
+        guarded.client.zincrby(guarded.keys.unlocked("first"), -1001, swept)  # a second has passed
+        assert guarded.run(store.sweep()) == []
+    assert (guarded.ids(), sorted(guarded.ids(kind="processing"))) == (ids, sorted([held.job_id, swept]))
+    assert guarded.settle(held, ended("second")) is Verdict.SETTLED
 
 
 def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_desk: Desk) -> None:

@@ -41,7 +41,10 @@ end
 -- Its worker died. It is out of processing, and its lock is gone. Gives what it became; nil: its hash is gone, it had
 -- failed already (the original's workers say so first, and take it out of processing after that), or it has to stay.
 local function reset(id, base)
-  local row = fields_of(id, RESETS, 'parent', 'failed', 'failedQueue')
+  local row, hidden = fields_of(id, RESETS, 'parent', 'failed', 'failedQueue')
+  if hidden then
+    redis.call('RPUSH', base .. ':processing', id)
+  end
   if not row or row[3] == 'true' and row[4] == cjson.encode(line.queue) then
     return nil
   end

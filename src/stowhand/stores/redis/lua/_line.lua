@@ -39,11 +39,18 @@ local function locks_of(ids)
   return found
 end
 
--- Some fields of a job; nil when there is no such hash, whatever else may have its name.
+-- Why a job cannot be read; nil where something else than a hash has its name.
+local function hidden(row)
+  local words = words_of(row)
+  return not string.find(words, 'WRONGTYPE', 1, true) and words or nil
+end
+
+-- Some fields of a job; nil when there is no such hash, whatever else may have its name; nil and a reason when nobody
+-- can say (a login that may not read it): such a job stays where it is.
 local function fields_of(id, ...)
   local row = redis.pcall('HMGET', line.hashes .. id, ...)
   if row.err then
-    return nil
+    return nil, hidden(row)
   end
   for place = 1, select('#', ...) do
     if row[place] then

@@ -6,11 +6,13 @@ for _, base in ipairs(line.bases) do
   local locks = locks_of(ids)
   for place = #ids, 1, -1 do
     if is_ours(locks[place], ARGV[2]) then
-      local row = fields_of(ids[place], RESETS)
-      local stood = redis.call('LREM', base .. ':processing', 0, ids[place])
-      redis.call('DEL', line.locks .. ids[place])
-      if row and stood > 0 then
-        give_back(ids[place], base, count(row[1]))
+      local row, hidden = fields_of(ids[place], RESETS)
+      if not hidden then
+        local stood = redis.call('LREM', base .. ':processing', 0, ids[place])
+        redis.call('DEL', line.locks .. ids[place])
+        if row and stood > 0 then
+          give_back(ids[place], base, count(row[1]))
+        end
       end
     end
   end

@@ -22,11 +22,16 @@ end
 -- A job as it is to be answered, and how its fields are found by name; nil for one that is not there.
 local function look(id)
   if fields then
-    local row = fields_of(id, unpack(fields))
+    local row, why = fields_of(id, unpack(fields))
+    if why then
+      error(why, 0)
+    end
     return row, row and function(name) return row[known[name]] end
   end
   local row = redis.pcall('HGETALL', line.hashes .. id)
-  if row.err or #row == 0 then
+  if row.err and hidden(row) then
+    error(hidden(row), 0)
+  elseif row.err or #row == 0 then
     return nil
   end
   local values = {}

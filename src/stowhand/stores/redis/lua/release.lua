@@ -3,9 +3,9 @@
 for place = #ARGV - 1, 2, -2 do
   local id, token = ARGV[place], ARGV[place + 1]
   if is_ours(redis.call('GET', line.locks .. id), token) then
-    local row = fields_of(id, RESETS, 'priority')
-    local base = leave(id, row and row[2], 0)
-    if base or not row then
+    local row, hidden = fields_of(id, RESETS, 'priority')
+    local base = not hidden and leave(id, row and row[2], 0)
+    if base or not row and not hidden then
       redis.call('DEL', line.locks .. id)
     end
     if base and row then

@@ -141,8 +141,9 @@ for index, entry in ipairs(entries) do
   local id = entry[1]
   known[index] = 'L'
   if is_ours(locks[index], entry[2]) then
-    local row = fields_of(id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId')
-    local base = leave(id, row and row[2], 1)
+    local row, hidden =
+      fields_of(id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId')
+    local base = not hidden and leave(id, row and row[2], 1)
     if base and row then
       local hash = line.hashes .. id
       known[index], left[index] = 'S', { base = base, parent = row[4] }
@@ -152,7 +153,7 @@ for index, entry in ipairs(entries) do
       elseif row[1] then
         redis.call('HDEL', hash, RESETS)
       end
-    elseif not row then
+    elseif not row and not hidden then
       known[index] = 'G'
       freed[#freed + 1] = line.locks .. id
     end
