@@ -153,8 +153,16 @@ def test_whoever_holds_the_lock_for_too_long_is_named(path: Path, run: Run, monk
     )
     assert holder.stdout is not None
     holder.stdout.readline()
+    store = SqliteStore(path)
+
+    async def enqueue() -> None:
+        try:
+            await store.enqueue(NewJob(task="t"))
+        finally:
+            await store.close()
+
     with pytest.raises(StoreUnreachable) as raised:
-        run(SqliteStore(path).enqueue(NewJob(task="t")))
+        run(enqueue())
     holder.communicate()
     assert "is locked" not in str(raised.value)
     if sys.platform == "linux":
