@@ -24,3 +24,13 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
         yield started
     finally:
         started.destroy()
+
+
+@pytest.fixture
+def sqlite_workers(tmp_path: Path) -> Iterator[Workers]:
+    """Where the kind of store does not matter."""
+    started = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
+    try:
+        yield started
+    finally:
+        started.destroy()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from stowhand.job import State
+from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import QueueStore
 from stowhand.store import StoreOptions
 from stowhand.stores import open_store
@@ -72,6 +72,22 @@ def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
             await store.close()
 
     return asyncio.run(go())
+
+
+def add(url: str, task: str, payload: str) -> int:
+    """Enqueue one; its id."""
+
+    async def enqueue(store: QueueStore) -> int:
+        return (await store.enqueue(NewJob(task=task, payload=payload))).id
+
+    return with_store(url, enqueue)
+
+
+def job_of(url: str, job_id: int) -> Job:
+    """As it is now; it must be there."""
+    job = with_store(url, lambda store: store.get(job_id))
+    assert job is not None
+    return job
 
 
 def wait_until_done(url: str, seconds: float) -> dict[State, int]:

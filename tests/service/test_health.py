@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ import pytest
 from stowhand.cli.health import asked
 from stowhand.clock import stopwatch
 from stowhand.events import Events
-from stowhand.job import NewJob
-from stowhand.queue_store import QueueStore
 from stowhand.service.health import STARTING, Process, Report, bounds, stuck, stuck_processes
 from stowhand.service.settings import read_settings
 from stowhand.service.supervisor import Supervisor
@@ -27,23 +24,7 @@ from stowhand.service.watchman import Watchman
 from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages
-from tests.service.processes import Workers, with_store
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Workers]:
-    started = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
-    try:
-        yield started
-    finally:
-        started.destroy()
-
-
-def add(url: str, task: str, payload: str) -> None:
-    async def enqueue(store: QueueStore) -> None:
-        await store.enqueue(NewJob(task=task, payload=payload))
-
-    with_store(url, enqueue)
+from tests.service.processes import Workers, add
 
 
 def health(*options: str, **environment: str) -> tuple[int, str]:
@@ -55,16 +36,16 @@ def health(*options: str, **environment: str) -> tuple[int, str]:
     return done.returncode, said.strip()
 
 
-def test_a_worker_that_drains_is_alive_and_not_ready(here: Workers) -> None:
-    add(here.url, "innocent", '{"number": 1, "pause": 4}')
-    process = here.start("--http", "0", "--log-level", "debug")
-    pages = Pages(here)
+def test_a_worker_that_drains_is_alive_and_not_ready(sqlite_workers: Workers) -> None:
+    add(sqlite_workers.url, "innocent", '{"number": 1, "pause": 4}')
+    process = sqlite_workers.start("--http", "0", "--log-level", "debug")
+    pages = Pages(sqlite_workers)
     pages.wait_until_ready()
     status, said = pages.json("/healthz")
     assert (status, said["status"]) == (200, "ok")
     assert said["loops"].keys() == {"loop", "heartbeat", "claiming", "settling", "waking", "cron"}
     assert pages.json("/readyz")[1]["store_heard_seconds_ago"] < 5
-    here.wait_for("Started task")
+    sqlite_workers.wait_for("Started task")
     port = str(pages.port)
     assert health("--http", port) == (0, "ok")
     assert health("--ready", STOWHAND_HTTP=f"0.0.0.0:{port}") == (0, "ready")
@@ -80,18 +61,18 @@ def test_a_worker_that_drains_is_alive_and_not_ready(here: Workers) -> None:
 
 
 def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_bound(
-    here: Workers, monkeypatch: pytest.MonkeyPatch
+    sqlite_workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = Manager(f"@stowhand-test-watchdog-{os.getpid()}")
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.setenv("WATCHDOG_USEC", "500000")
-    here.start("--http", "0", "--lease", "1")
-    pages = Pages(here)
+    sqlite_workers.start("--http", "0", "--lease", "1")
+    pages = Pages(sqlite_workers)
     manager.wait_for("READY=1")
     pages.wait_until_ready()
     manager.hear(0.0)
     assert manager.hear(1.0).count("WATCHDOG=1") in range(2, 6), "every half of what was asked"
-    add(here.url, "blocker", '{"seconds": 5}')
+    add(sqlite_workers.url, "blocker", '{"seconds": 5}')
     pages.wait(lambda pages: pages.json("/healthz")[1]["loops"]["loop"] > 1)
     assert pages.ask("/healthz")[0] == 200, "for a short while is not death"
     assert pages.ask("/readyz")[0] == 503, "but no work is taken"
@@ -105,10 +86,10 @@ def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_boun
     assert lag['stowhand_worker_loop_lag_seconds_bucket{le="2.5"}'] < lag["stowhand_worker_loop_lag_seconds_count"]
 
 
-def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(here: Workers) -> None:
-    add(here.url, "innocent", '{"number": 1}')
-    here.start("--http", "0", "--processes", "2")
-    pages = Pages(here)
+def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(sqlite_workers: Workers) -> None:
+    add(sqlite_workers.url, "innocent", '{"number": 1}')
+    sqlite_workers.start("--http", "0", "--processes", "2")
+    pages = Pages(sqlite_workers)
     assert pages.ask("/healthz")[0] == 200, "to start is no death"
     pages.wait_until_ready()
     said = pages.json("/healthz")[1]
@@ -117,16 +98,16 @@ def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(h
     for process in said["processes"].values():
         assert process["loops"].keys() == {"loop", "heartbeat", "claiming", "settling", "waking"}
         assert process["said_seconds_ago"] < 10
-    add(here.url, "killer", "{}")
+    add(sqlite_workers.url, "killer", "{}")
     pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
     assert "is starting" in pages.json("/readyz")[1]["reasons"][0]
     assert pages.ask("/healthz")[0] == 200
     pages.wait_until_ready()
 
 
-def test_before_the_first_claim_nothing_is_ready(here: Workers) -> None:
-    here.start("--http", "0", program=("tests.service.slow_start",))
-    pages = Pages(here)
+def test_before_the_first_claim_nothing_is_ready(sqlite_workers: Workers) -> None:
+    sqlite_workers.start("--http", "0", program=("tests.service.slow_start",))
+    pages = Pages(sqlite_workers)
     status, said = pages.json("/readyz")
     assert status == 503
     assert said["reasons"][0].startswith("it is starting")
@@ -134,16 +115,16 @@ def test_before_the_first_claim_nothing_is_ready(here: Workers) -> None:
     pages.wait_until_ready()
 
 
-def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(here: Workers) -> None:
-    add(here.url, "innocent", '{"number": 1}')
-    here.start("--http", "0.0.0.0:0", "--once")
-    assert here.processes[0].wait(20) == 0
-    assert "shown to whoever reaches 0.0.0.0:0; there is no password" in here.said()
+def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(sqlite_workers: Workers) -> None:
+    add(sqlite_workers.url, "innocent", '{"number": 1}')
+    sqlite_workers.start("--http", "0.0.0.0:0", "--once")
+    assert sqlite_workers.processes[0].wait(20) == 0
+    assert "shown to whoever reaches 0.0.0.0:0; there is no password" in sqlite_workers.said()
     taken = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     port = taken.server_address[1]
-    assert here.start("--http", str(port)).wait(20) == 2
-    assert "give another port" in here.said(1)
-    assert "Worker connected" not in here.said(1)
+    assert sqlite_workers.start("--http", str(port)).wait(20) == 2
+    assert "give another port" in sqlite_workers.said(1)
+    assert "Worker connected" not in sqlite_workers.said(1)
     threading.Thread(target=taken.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{port}"
     assert asked(address, "/healthz") == (False, f"what answers at {address} is no worker")

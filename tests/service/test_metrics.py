@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,13 +35,6 @@ from tests.support.proxy import Proxy
 
 DONE = "stowhand_worker_jobs_processed_total"
 RUNNING = "stowhand_worker_in_flight"
-
-
-@pytest.fixture
-def sqlite_workers(tmp_path: Path) -> Any:
-    started = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
-    yield started
-    started.destroy()
 
 
 @pytest.fixture

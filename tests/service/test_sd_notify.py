@@ -5,45 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stowhand.job import NewJob
-from stowhand.queue_store import QueueStore
 from stowhand.service.notify_socket import notifier
 from tests.service.manager import Manager
-from tests.service.processes import Workers, with_store
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Workers]:
-    started = Workers(f"sqlite:///{tmp_path}/queue.db", tmp_path)
-    try:
-        yield started
-    finally:
-        started.destroy()
-
-
-def add(url: str, task: str, payload: str) -> None:
-    async def enqueue(store: QueueStore) -> None:
-        await store.enqueue(NewJob(task=task, payload=payload))
-
-    with_store(url, enqueue)
+from tests.service.processes import Workers, add
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_signal(
-    here: Workers, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_workers: Workers, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = Manager(str(tmp_path / "notify") if processes == "1" else f"@stowhand-test-{os.getpid()}")
-    add(here.url, "innocent", '{"number": 1, "pause": 2.0}')
+    add(sqlite_workers.url, "innocent", '{"number": 1, "pause": 2.0}')
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    process = here.start("--processes", processes, "--log-level", "debug")
+    process = sqlite_workers.start("--processes", processes, "--log-level", "debug")
     manager.wait_for("READY=1")
-    assert "Worker connected" in here.said()
-    here.wait_for("Started task")
+    assert "Worker connected" in sqlite_workers.said()
+    sqlite_workers.wait_for("Started task")
     manager.wait_for("STATUS=working")
     process.send_signal(signal.SIGTERM)
     heard = manager.wait_for("STOPPING=1")
@@ -53,17 +34,17 @@ def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_si
     assert not any("STOPPING" in word for word in manager.hear(0.1)), "once"
 
 
-def test_a_reload_is_announced_and_its_end(here: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_is_announced_and_its_end(sqlite_workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = Manager(f"@stowhand-test-reload-{os.getpid()}")
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    process = here.start()
+    process = sqlite_workers.start()
     manager.wait_for("READY=1")
     process.send_signal(signal.SIGHUP)
     reloading = manager.wait_for("RELOADING=1")[-1]
     microseconds = int(reloading.partition("MONOTONIC_USEC=")[2])
     assert abs(microseconds / 1_000_000 - time.monotonic()) < 10
     manager.wait_for("READY=1")
-    here.wait_for("Read the crontab again")
+    sqlite_workers.wait_for("Read the crontab again")
 
 
 def test_the_variables_are_ours_alone() -> None:

@@ -17,9 +17,8 @@ import msgspec
 import pytest
 
 from stowhand.events import Events
-from stowhand.job import Job, NewJob, State
+from stowhand.job import State
 from stowhand.options import WorkerOptions
-from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes, process
 from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
@@ -28,7 +27,7 @@ from stowhand.store import ResetJob
 from stowhand.tasks.executable import KILL_AFTER
 from stowhand.worker import LAST_CALLS, LAST_PAUSE
 from tests.conftest import Run
-from tests.service.processes import Workers, with_store
+from tests.service.processes import Workers, add, job_of, with_store
 from tests.support.proxy import Proxy
 
 HASTY, LINGERING = ("tests.service.hasty",), ("tests.service.lingering",)
@@ -36,19 +35,6 @@ STOPPED = 1.5
 """In a hasty worker."""
 SLACK = 3.0
 """Seconds for a slow machine; a blocked loop took half a minute and more."""
-
-
-def _enqueue(url: str, task: str, payload: str) -> int:
-    async def enqueue(store: QueueStore) -> int:
-        return (await store.enqueue(NewJob(task=task, payload=payload))).id
-
-    return with_store(url, enqueue)
-
-
-def _job(url: str, job_id: int) -> Job:
-    job = with_store(url, lambda store: store.get(job_id))
-    assert job is not None
-    return job
 
 
 def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
@@ -60,7 +46,7 @@ def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
 def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
     workers = Workers(url, tmp_path)
-    job_id = _enqueue(url, "blocker", '{"seconds": 120}')
+    job_id = add(url, "blocker", '{"seconds": 120}')
     started = workers.start("--log-level", "debug", "--grace", "0", program=HASTY)
     try:
         workers.wait_for("Started task")
@@ -68,12 +54,12 @@ def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path
         assert started.wait(STOPPED + SLACK) == exit_codes.FAILURE
     finally:
         workers.destroy()
-    job = _job(url, job_id)
+    job = job_of(url, job_id)
     assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
 
 
 def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(postgres_url: str, tmp_path: Path) -> None:
-    job_id = _enqueue(postgres_url, "innocent", '{"number": 1, "pause": 0.5}')
+    job_id = add(postgres_url, "innocent", '{"number": 1, "pause": 0.5}')
     with Proxy(postgres_url) as proxy:
         workers = Workers(proxy.url, tmp_path)
         started = workers.start("--log-level", "debug", "--grace", "1s", program=HASTY)

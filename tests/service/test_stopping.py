@@ -5,35 +5,21 @@ from __future__ import annotations
 import signal
 import time
 
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import QueueStore
-from tests.service.processes import Workers, with_store
-
-
-def _enqueue(url: str, task: str, payload: str) -> int:
-    async def enqueue(store: QueueStore) -> int:
-        return (await store.enqueue(NewJob(task=task, payload=payload))).id
-
-    return with_store(url, enqueue)
-
-
-def _job(url: str, job_id: int) -> Job:
-    job = with_store(url, lambda store: store.get(job_id))
-    assert job is not None
-    return job
+from stowhand.job import State
+from tests.service.processes import Workers, add, job_of
 
 
 def test_the_first_signal_lets_a_running_job_end(url: str, workers: Workers) -> None:
-    job_id = _enqueue(url, "innocent", '{"number": 1, "pause": 1.0}')
+    job_id = add(url, "innocent", '{"number": 1, "pause": 1.0}')
     process = workers.start("--log-level", "debug")
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     assert process.wait(15) == 0
-    assert _job(url, job_id).state is State.COMPLETED
+    assert job_of(url, job_id).state is State.COMPLETED
 
 
 def test_the_second_signal_hands_a_running_job_back_unspent_at_once(url: str, workers: Workers) -> None:
-    job_id = _enqueue(url, "innocent", '{"number": 1, "pause": 60.0}')
+    job_id = add(url, "innocent", '{"number": 1, "pause": 60.0}')
     process = workers.start("--log-level", "debug")
     workers.wait_for("Started task")
     process.send_signal(signal.SIGINT)
@@ -42,35 +28,35 @@ def test_the_second_signal_hands_a_running_job_back_unspent_at_once(url: str, wo
     process.send_signal(signal.SIGINT)
     assert process.wait(15) == 0
     assert time.monotonic() - began < 5
-    job = _job(url, job_id)
+    job = job_of(url, job_id)
     assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
 
 
 def test_a_handler_that_ignores_everything_cannot_keep_the_process_alive(url: str, workers: Workers) -> None:
-    job_id = _enqueue(url, "stubborn", '{"seconds": 120}')
+    job_id = add(url, "stubborn", '{"seconds": 120}')
     process = workers.start("--log-level", "debug", "--grace", "0.5")
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     assert process.wait(25) == 1
-    job = _job(url, job_id)
+    job = job_of(url, job_id)
     assert (job.state, job.attempts) == (State.QUEUED, 0), "its lease went back as the last write"
 
 
 def test_a_thread_that_cannot_be_stopped_cannot_keep_the_process_alive(url: str, workers: Workers) -> None:
-    job_id = _enqueue(url, "slow_thread", '{"seconds": 120}')
+    job_id = add(url, "slow_thread", '{"seconds": 120}')
     process = workers.start("--log-level", "debug", "--grace", "0.5")
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     assert process.wait(25) == 1
-    assert _job(url, job_id).state is State.QUEUED
+    assert job_of(url, job_id).state is State.QUEUED
 
 
 def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, workers: Workers) -> None:
-    job_id = _enqueue(url, "blocker", '{"seconds": 4}')
+    job_id = add(url, "blocker", '{"seconds": 4}')
     process = workers.start("--lease", "2", "--once")
     assert process.wait(30) == 0
     said = workers.said()
     assert "blocker" in said
     assert "time.sleep" in said, "the stack says where"
-    job = _job(url, job_id)
+    job = job_of(url, job_id)
     assert (job.state, job.attempts) == (State.COMPLETED, 1)
