@@ -9,7 +9,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
 
+from stowhand.job import NewJob
 from stowhand.observe.traces import Traces
+from stowhand.service.app import App
 
 
 class Spans:
@@ -55,3 +57,11 @@ def links_of(span: ReadableSpan) -> list[tuple[int, int]]:
 def traceparent_of(span: ReadableSpan) -> str:
     context = context_of(span)
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+async def work(app: App, *jobs: NewJob) -> None:
+    """Enqueue them, and work them off."""
+    async with app:
+        for job in jobs:
+            await app.enqueue(job)
+        await app.worker(once=True).run()

@@ -25,24 +25,7 @@ from stowhand.tasks.executable import define_executable
 from stowhand.testing import MemoryStore
 from stowhand.worker import Worker
 from tests.conftest import Run
-from tests.support.spans import Spans, facts_of, ids_of, links_of, traceparent_of
-
-
-@pytest.fixture
-def spans() -> Spans:
-    return Spans()
-
-
-@pytest.fixture
-def app(spans: Spans) -> App:
-    return App(store=MemoryStore(), traces=spans.traces())
-
-
-async def work(app: App, *jobs: NewJob) -> None:
-    async with app:
-        for job in jobs:
-            await app.enqueue(job)
-        await app.worker(once=True).run()
+from tests.support.spans import Spans, facts_of, ids_of, links_of, traceparent_of, work
 
 
 def test_an_attempt_is_a_trace_of_its_own_linked_to_the_span_that_enqueued_it(run: Run, spans: Spans, app: App) -> None:

@@ -23,24 +23,7 @@ from stowhand.store import Claim, Lease
 from stowhand.stores.http import HttpStore
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.support.spans import Spans, facts_of, links_of
-
-
-@pytest.fixture
-def spans() -> Spans:
-    return Spans()
-
-
-@pytest.fixture
-def app(spans: Spans) -> App:
-    return App(store=MemoryStore(), traces=spans.traces())
-
-
-async def work(app: App, *jobs: NewJob) -> None:
-    async with app:
-        for job in jobs:
-            await app.enqueue(job)
-        await app.worker(once=True).run()
+from tests.support.spans import Spans, facts_of, links_of, work
 
 
 @pytest.mark.parametrize(
