@@ -17,6 +17,8 @@ from pathlib import Path
 Fault = Callable[[], str]
 FROZEN = 3.0
 """Longer than the lease of 2 s, so that a frozen worker wakes up a zombie."""
+BOOT = 30.0
+"""Seconds: no machine of ours takes as long to start a worker."""
 
 
 @dataclass
@@ -65,10 +67,14 @@ class Fleet:
         return f"froze {process.pid}"
 
     def stop(self, grace: float) -> list[int]:
-        """Stop them all in the ordinary way; gives the exit codes."""
+        """Stop them all in the ordinary way; gives the exit codes.
+
+        Those that were started a moment ago, in the place of a dead one, are awaited until they hear the signal.
+        """
         for thaw in self.frozen.values():
             thaw.join()
         for process in self.processes:
+            _wait_for_ears(process)
             _send(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + grace
         codes = []
@@ -128,6 +134,20 @@ class Plan:
             told.append(f"{self.seconds:.1f} s, {done:.0%} done: {self._todo.pop(0)[1]()}")
             fleet.keep()
         return told
+
+
+def _wait_for_ears(process: subprocess.Popen[bytes]) -> None:
+    """Until the process has a handler for SIGTERM, as the kernel knows it; while Python starts there is none."""
+    deadline = time.monotonic() + BOOT
+    while process.poll() is None and not _hears(process.pid, signal.SIGTERM):
+        assert time.monotonic() < deadline, f"{process.pid} has no handler for SIGTERM after {BOOT} s"
+        time.sleep(0.02)
+
+
+def _hears(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

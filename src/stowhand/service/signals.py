@@ -14,14 +14,12 @@ WISHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def handle_signals(wish: Callable[[], object], reload: Callable[[], object] = lambda: None) -> None:
     """TERM and INT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``."""
-    loop = asyncio.get_running_loop()
-    numbers = [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * has_terminal()
-    for number in WISHES:
-        loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
-    for number in numbers:
-        signal.signal(number, lambda *_: wish())  # and is heard even while the loop is blocked
-    if signal.SIGHUP not in numbers:
-        loop.add_signal_handler(signal.SIGHUP, reload)
+    terminal = has_terminal()
+    # With one handler of its own the loop is woken by any signal; and what Python calls itself is heard even while the
+    # loop is blocked. A signal that came between the two would be lost, so TERM and INT never have one of the loop's.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, (lambda: None) if terminal else reload)
+    for number in [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * terminal:
+        signal.signal(number, lambda *_: wish())
 
 
 async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
