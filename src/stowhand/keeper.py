@@ -12,7 +12,6 @@ which the worker's loop watches (``Worker._guard``).
 
 from __future__ import annotations
 
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Beaten, Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
+from stowhand.frames import frame_of
 from stowhand.leases import Held, Leases, leases_of
 from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.roll import Enrollment
@@ -212,6 +212,8 @@ class Watch:
         self._late = 0.0
         self._next_report = BLOCKED_AFTER
         self._hang_reported = False
+        self._doubted = False
+        """The last look believed it blocked only if the next one does: the whole process may have stood still."""
         self.driving: Callable[[], Held | None] = lambda: None
         self.timeout_of: Callable[[Any], float | None] = lambda claim: None
         self.on_hang: Callable[[], None] = lambda: None
@@ -226,7 +228,7 @@ class Watch:
         """The loop runs."""
         last, self.last = self.last, self._clock.monotonic()
         self._late = max(self._late, self.last - last)
-        self.hangs = False
+        self.hangs = self._doubted = False
 
     def late(self) -> float:
         """Seconds by which its words came late, the most since this was last asked. From any thread."""
@@ -247,11 +249,14 @@ class Watch:
         held = self.driving()
         claim = held.claim if held is not None else None
         patience = 3 * self._options.lease + (self.timeout_of(claim) or 0.0 if claim is not None else 0.0)
+        if not self._doubted and (held is None or blocked > patience):
+            self._doubted, self._next_report = True, blocked
+            return
         self.hangs = blocked > patience
         self._next_report = min(self._next_report, max(patience, blocked) + 0.01)
         if self.hangs:
             self._next_report = blocked * 2
-        stack = sys._current_frames().get(self._thread)  # noqa: SLF001 - its documented use: stacks of other threads
+        stack = frame_of(self._thread)
         self._events.emit(
             LoopBlocked(
                 worker=self._worker,

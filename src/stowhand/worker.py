@@ -20,6 +20,7 @@ import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from stowhand.attempt_logger import AttemptLogger
@@ -90,7 +91,7 @@ class Worker:
         polls = terms is not None and terms.polls
         self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
         self.vitals = self._examine()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._ticker: Ticker | None = None
         self._progress = asyncio.Event()
         """Something ended that a stopping worker may be waiting for."""
@@ -237,8 +238,7 @@ class Worker:
         return tell
 
     def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
-        # A last tick may outlive the loop; what it hears then concerns nobody.
-        if self._loop is not None and not self._loop.is_closed():
+        with suppress(RuntimeError):  # a last tick may outlive the loop; what it hears then concerns nobody
             self._loop.call_soon_threadsafe(call, *args)
 
     def _stop_one(self, held: Held, why: Stop) -> None:

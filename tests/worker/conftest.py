@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -310,5 +310,5 @@ def test_an_app_passes_lists_and_functions_on(flags: Any) -> None:
             await act.enqueue(2)
             await app.worker(once=True, forbidden_flags=flags).run()
 
-    asyncio.run(asyncio.wait_for(story(), 10))
+    asyncio.run(asyncio.wait_for(story(), 30))
     assert ran == ([1, 2] if flags is None else [2])

@@ -89,7 +89,7 @@ async def test_a_deaf_post_handle_is_left_behind_when_the_worker_stops() -> None
             await stage.clock.advance(0.5)
             if stage.worker._hooks._closed:
                 break
-        await asyncio.wait_for(asyncio.shield(stage.ending), 3)
+        await asyncio.wait_for(asyncio.shield(stage.ending), 20)
         ended = stage.clock.monotonic()
         await gone()
     assert ended <= 10
@@ -104,7 +104,7 @@ async def test_a_deaf_pre_claim_is_left_behind_when_the_worker_stops() -> None:
     async with at_work(Deaf()) as stage:
         stage.worker.stop()
         await stage.clock.advance(6)
-        await asyncio.wait_for(asyncio.shield(stage.ending), 3)
+        await asyncio.wait_for(asyncio.shield(stage.ending), 20)
         await gone()
 
 

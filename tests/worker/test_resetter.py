@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,27 +18,39 @@ from stowhand.job import NewJob, State
 from stowhand.resetter import Resetter, ResetterOptions
 from stowhand.store import ClaimRequest
 from stowhand.testing import FakeClock
+from stowhand.testing.clock import FakeTimer
 from tests.worker.stage import FaultyStore
+
+SOON = 20.0
+"""What takes a moment, on a machine that has none to spare."""
+
+
+class RestingClock(FakeClock):
+    """Counts how often the resetter has begun to rest: so many looks have ended and were told."""
+
+    rests = 0
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
+        self.rests += 1
+        return super().call_later(seconds, call)
 
 
 class Bench:
-    def __init__(self, store: FaultyStore, clock: FakeClock, resetter: Resetter, said: list[Event]) -> None:
+    def __init__(self, store: FaultyStore, clock: RestingClock, resetter: Resetter, said: list[Event]) -> None:
         self.store, self.clock, self.resetter, self.said = store, clock, resetter, said
         self.running = asyncio.ensure_future(resetter.run())
 
     async def until(self, looks: int) -> None:
         """Until it has looked so often, by a clock that is moved."""
-        while len(self.store.called("reset_stalled")) < looks:
-            seen = len(self.store.called("reset_stalled"))
+        while self.clock.rests < looks:
             await asyncio.sleep(0.002)  # a look is made in a thread
-            if seen:
+            if 0 < self.clock.rests < looks:
                 await self.clock.advance(0.5)
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
 async def at_work(kind: type[FaultyStore] = FaultyStore, **options: Any) -> AsyncIterator[Bench]:
-    clock, said, events = FakeClock(), list[Event](), Events()
+    clock, said, events = RestingClock(), list[Event](), Events()
     store = kind(clock)
     for told in (JobsReset, StoreTrouble, StoreRecovered):
         events.on(told, said.append)
@@ -47,7 +59,7 @@ async def at_work(kind: type[FaultyStore] = FaultyStore, **options: Any) -> Asyn
     yield bench
     resetter.stop()
     resetter.stop()
-    await asyncio.wait_for(bench.running, 5)
+    await asyncio.wait_for(bench.running, SOON)
 
 
 async def test_it_looks_at_once_and_then_every_interval() -> None:
@@ -89,9 +101,9 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
     store = Full(clock)
     resetter = Resetter(store, ResetterOptions(slack=7.0), clock=clock)
     running = asyncio.ensure_future(resetter.run())
-    await asyncio.to_thread(empty.wait, 5)
+    assert await asyncio.to_thread(empty.wait, SOON)
     resetter.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, SOON)
     assert store.called("reset_stalled") == [7.0] * 3
 
 
@@ -105,7 +117,7 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
             def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
                 begun.set()
-                go_on.wait(5)
+                go_on.wait(SOON)
                 return [1]
 
             heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
@@ -115,10 +127,10 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
     events.on(JobsReset, told.append)
     resetter = Resetter(store, events=events)
     running = asyncio.ensure_future(resetter.run())
-    assert await asyncio.to_thread(begun.wait, 5)
+    assert await asyncio.to_thread(begun.wait, SOON)
     resetter.stop()
     go_on.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, SOON)
     assert (len(store.called("reset_stalled")), len(told)) == (1, 1)
 
 
@@ -156,7 +168,7 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
 
     store = Unfit(clock := FakeClock())
     with pytest.raises(SchemaTooNew):
-        await asyncio.wait_for(Resetter(store, clock=clock).run(), 5)
+        await asyncio.wait_for(Resetter(store, clock=clock).run(), SOON)
     assert len(store.called("reset_stalled")) == (0 if where == "admit" else 1)
 
 
@@ -186,7 +198,7 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
     class Hangs:
         def reset_stalled(self, slack: float) -> list[Any]:
             hanging.set()
-            go_on.wait(10)
+            go_on.wait(SOON)
             order.append("answered")
             return []
 
@@ -201,12 +213,12 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
     monkeypatch.setattr(store, "heart", Hangs)
     resetter = Resetter(store)
     running = asyncio.ensure_future(resetter.run())
-    assert await asyncio.to_thread(hanging.wait, 5)
+    assert await asyncio.to_thread(hanging.wait, SOON)
     resetter.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, SOON)
     assert order == []
     go_on.set()
-    await asyncio.to_thread(closed.wait, 5)
+    assert await asyncio.to_thread(closed.wait, SOON)
     assert order == ["answered", "closed"]
 
 

@@ -420,7 +420,13 @@ async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> No
 # -- real time and threads ---------------------------------------------------------------------------
 
 
+def hearts() -> set[threading.Thread]:
+    """Those of workers of other tests too."""
+    return {thread for thread in threading.enumerate() if thread.name == "stowhand heart"}
+
+
 async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
+    others = hearts()
     clock = SystemClock()
     store = FaultyStore(clock)
     started = asyncio.Event()
@@ -435,11 +441,18 @@ async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
     before = asyncio.all_tasks()
     running = asyncio.ensure_future(worker.run())
     await started.wait()
-    assert any(thread.name == "stowhand heart" for thread in threading.enumerate())
+    assert len(hearts() - others) == 1
     worker.stop()
-    await asyncio.wait_for(running, 5)
-    assert not any(thread.name == "stowhand heart" for thread in threading.enumerate())
+    await asyncio.wait_for(running, 20)
+    assert hearts() <= others
     assert asyncio.all_tasks() <= before
     (row,) = store.rows()
     assert (row.id, row.state, row.attempts) == (job.id, State.QUEUED, 0)
     assert store.called("close") == [None]
+
+
+def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> None:
+    """As one does that the store has kept waiting until the worker had ended."""
+    worker = Worker(FaultyStore(SystemClock()), handler_of(nothing), WorkerOptions(once=True))
+    asyncio.run(worker.run())
+    assert worker._tick() > 0
