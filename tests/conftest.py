@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from tests.support.binaries import older_than
 from tests.support.databases import Databases, Setup
@@ -19,6 +20,12 @@ from tests.support.servers import PostgresServer, main_server
 from tests.support.valkey import LiveRedis, main_redis
 
 T = TypeVar("T")
+
+# How long one example takes is the machine's business. The examples are the same in every run, so that what a run finds
+# is about the change it looks at; --hypothesis-profile wander looks for new ones.
+settings.register_profile("stowhand", deadline=None, derandomize=True)
+settings.register_profile("wander", deadline=None)
+settings.load_profile("stowhand")
 
 
 class Run(Protocol):

@@ -64,6 +64,7 @@ def heed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.timeout(300)
 def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     options = ["--json", "--only", "drain", "--jobs", "30000", "--runs", "1"]  # enough to be interrupted in
     command = [*COMMAND, "-c", f"sqlite:///{tmp_path}/mine.db", *options]
@@ -73,7 +74,7 @@ def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         assert "drain, 1 process" in bench.stdout.readline()
         workers = psutil.Process(bench.pid).children(recursive=True)
         bench.send_signal(signal.SIGINT)
-        assert bench.wait(60) == 130
+        assert bench.wait(100) == 130
     assert not [worker for worker in workers if worker.is_running()]
     assert list(tmp_path.iterdir()) == []
 
@@ -89,7 +90,7 @@ def _run(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[s
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 Fault = Callable[[], str]
 FROZEN = 3.0
 """Longer than the lease of 2 s, so that a frozen worker wakes up a zombie."""
-BOOT = 30.0
+BOOT = 60.0
 """Seconds: no machine of ours takes as long to start a worker."""
 
 

@@ -82,7 +82,7 @@ def test_the_scripts_path_is_meant_from_where_it_is_typed(folder: Path) -> None:
 
     def typed(*arguments: str) -> str:
         done = subprocess.run(
-            [clone / "scripts" / "demo", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True
+            [clone / "scripts" / "demo", *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=True
         )
         return done.stdout.splitlines()[-1]
 

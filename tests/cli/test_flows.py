@@ -312,7 +312,7 @@ def test_the_monitor_looks_again_in_place_within_80_columns_until_ctrl_c(
         while seen.count(b"all ") < 2:
             seen += os.read(ours, 65536)
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(10) == 0
+        assert watching.wait(60) == 0
     finally:
         watching.kill()
         os.close(ours)
@@ -335,7 +335,7 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
         assert line, said
         said += line
     working.send_signal(signal.SIGTERM)
-    out, rest = working.communicate(timeout=20)
+    out, rest = working.communicate(timeout=60)
     assert (working.returncode, out) == (0, "")
     said += rest
     assert "slots: first (3), second (1), second:kid (2)\n" in said

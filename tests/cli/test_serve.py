@@ -6,8 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,17 +62,17 @@ def serving(folder: Path) -> Iterator[Serving]:
 
 
 def test_a_served_store_ends_its_polls_and_itself_at_a_signal(serving: Serving) -> None:
-    client = Client(serving.url)
+    client, later = Client(serving.url), Client(serving.url)
     assert client.claim() == []
-    poll = threading.Thread(target=lambda: client.post("claim", **claiming(wait=30)))
-    poll.start()
-    time.sleep(0.1)
-    began = time.monotonic()
+    poll = json.dumps(claiming(wait=30)).encode()
+    client.connection.request("POST", "/v1/claim", poll, {"content-type": "application/json"})
+    assert later.get("/v1/terms").status == 200, "so the poll has been read too"
     serving.process.send_signal(signal.SIGTERM)
-    assert serving.process.wait(10) == 0
-    assert time.monotonic() - began < 4
-    poll.join(5)
+    with client.connection.getresponse() as answer:
+        assert (answer.status, json.load(answer)["claims"]) == (200, []), "it was answered, not cut off"
+    assert serving.process.wait(60) == 0
     client.close()
+    later.close()
     serving.end()
     assert "No tokens: every program of this machine may work on it" in serving.said
 

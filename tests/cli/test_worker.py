@@ -81,7 +81,7 @@ def test_a_signal_ends_an_idle_worker_with_0(folder: Path, number: signal.Signal
                 break
         worker.send_signal(number)
         rest = worker.stderr.read()
-        assert worker.wait(timeout=30) == 0, rest
+        assert worker.wait(timeout=60) == 0, rest
     assert "Stopped" in rest
 
 

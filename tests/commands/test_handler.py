@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -256,10 +257,23 @@ def test_bytes_that_are_no_text_can_be_stored(desk: Desk) -> None:
 IGNORING = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
 
 
+def timed_out(desk: Desk, command: Command, *, own: bool = False, **options: Any) -> tuple[Any, float]:
+    """How a command ends that takes too long, once its time was enough to say a word; and that time."""
+    for limit in (0.5, 2.0, 8.0):
+        if own:
+            command = msgspec.structs.replace(command, timeout=limit)
+        else:
+            options["timeout"] = limit
+        outcome = outcome_of(desk, command, **options)
+        if not desk.entries[-1].out.startswith("["):
+            return outcome, limit
+    raise AssertionError("it never said a word")
+
+
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(desk: Desk) -> None:
     began = SystemClock().monotonic()
-    outcome = outcome_of(desk, sh("sleep 300 & echo $!; echo $$; wait"), timeout=timedelta(seconds=0.3))
-    assert SystemClock().monotonic() - began < 3
+    outcome = outcome_of(desk, sh("sleep 300 & echo $!; echo $$; wait"), timeout=timedelta(seconds=0.3), grace=60)
+    assert SystemClock().monotonic() - began < 20
     assert isinstance(outcome, Retry)
     assert outcome.error.startswith("step took longer than 0.3 s and was killed by SIGTERM\n")
     (entry,) = desk.entries
@@ -271,17 +285,18 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(desk: Desk) 
 
 
 def test_what_a_command_says_while_it_is_ended_is_heard(desk: Desk) -> None:
-    outcome_of(desk, sh("trap 'echo cleaned; exit 0' TERM; while :; do sleep 0.02; done"), timeout=0.5)
-    (entry,) = desk.entries
-    assert entry.out.splitlines()[-2:] == ["cleaned", "[took longer than 0.5 s and exited with code 0]"]
+    script = "trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+    _, limit = timed_out(desk, sh(script))
+    entry = desk.entries[-1]
+    assert entry.out.splitlines()[-2:] == ["cleaned", f"[took longer than {limit:g} s and exited with code 0]"]
     assert entry.exit_code == 0
 
 
 def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_killed(desk: Desk) -> None:
-    outcome = outcome_of(desk, sh(IGNORING, timeout=0.5), timeout=60, grace=0.2)
+    outcome, limit = timed_out(desk, sh(IGNORING), own=True, timeout=60, grace=0.2)
     assert isinstance(outcome, Retry)
-    assert outcome.error.startswith("step took longer than 0.5 s and was killed by SIGKILL")
-    assert not psutil.pid_exists(int(desk.entries[0].out.split()[0])), "it was waited for: no zombie is left"
+    assert outcome.error.startswith(f"step took longer than {limit:g} s and was killed by SIGKILL")
+    assert not psutil.pid_exists(int(desk.entries[-1].out.split()[0])), "it was waited for: no zombie is left"
 
 
 @pytest.mark.parametrize(
@@ -337,7 +352,7 @@ def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_starte
         running = asyncio.ensure_future(made.handle(desk.ctx, {}))
         while set(psutil.Process().children()) <= others:  # noqa: ASYNC110 - one turn of the loop at a time
             await asyncio.sleep(0)
-        end = stopwatch() + 10
+        end = stopwatch() + 20
         while not told.exists() and stopwatch() < end:  # a loop that is busy: it runs, and asyncio has not heard of it
             sleep_blocking(0.01)
         desk.ctx.cancel("canceled")
@@ -399,9 +414,11 @@ def test_input_that_nobody_reads_is_let_go(desk: Desk) -> None:
     async def story() -> int:
         before = psutil.Process().num_fds()
         await CommandHandler[Any](lambda record: [holds]).handle(desk.ctx, {})
-        await SystemClock().sleep(0.05)
-        return psutil.Process().num_fds() - before
+        end = stopwatch() + 10
+        while (left := psutil.Process().num_fds() - before) > 0 and stopwatch() < end:
+            await SystemClock().sleep(0.05)
+        return left
 
     left = asyncio.run(story())
     psutil.Process(int(desk.entries[0].out)).kill()
-    assert left == 0, "a pipe to a program that left the group, for as long as that lives"
+    assert left <= 0, "a pipe to a program that left the group, for as long as that lives"

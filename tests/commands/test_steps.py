@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC
 
 import pytest
@@ -344,10 +345,10 @@ def test_a_flood_of_short_lines_costs_a_logger_no_time() -> None:
     desk = Desk(keeps_logs=False)
 
     async def story() -> float:
-        since = desk.clock.monotonic()
+        since = time.thread_time()  # of the processor: the loop's thread may have to wait for it
         async with step(desk.ctx, "flood") as entry:
             entry.write(b"y\n" * 5_000_000)
-        return desk.clock.monotonic() - since
+        return time.thread_time() - since
 
     assert asyncio.run(story()) < 1, "nothing else on the loop has its turn meanwhile"
     lines = OUT_LIMIT // 2

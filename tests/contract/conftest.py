@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.contract import flow_offers, table_offers
@@ -17,11 +18,12 @@ from tests.contract.lent_place import LentPlace
 from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
 from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace
 from tests.contract.table_place import PostgresRows, SqliteRows, TablePlace
+from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
 from tests.support.lent import Street
 
 STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite", "redis")
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 @pytest.fixture(params=STORES)
@@ -134,6 +136,8 @@ def contract_database(postgres_server: Databases) -> Iterator[PostgresPlace]:
     url = postgres_server.create_database()
     place = PostgresPlace(url)
     place.install()
+    with psycopg.connect(url, autocommit=True) as connection:
+        make_claims_patient(connection)
     yield place
     place.close()
     postgres_server.drop_database(url)

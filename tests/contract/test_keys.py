@@ -240,7 +240,9 @@ async def test_no_payload_is_lost_while_the_keys_job_is_claimed_again_and_again(
     while not producing.done() or await bench.store.next_due(None) is not None:
         for claim in await bench.claim(5):
             done.extend(elements(claim.record.payload))
-            assert await bench.settle(claim.lease) is Verdict.SETTLED
+            while (verdict := await bench.settle(claim.lease)) is Verdict.BUSY:
+                pass  # whose key is taken from it just now
+            assert verdict is Verdict.SETTLED
         await asyncio.sleep(0)
     await producing
     assert sorted(done) == list(range(40))

@@ -11,7 +11,7 @@ from stowhand.job import NewJob, State
 from stowhand.queue_store import QueueStore
 from tests.contract.bench import ERRORED, SNOOZED, Bench
 
-LONG = 10.0
+LONG = 40.0
 SHORT = 0.05
 
 

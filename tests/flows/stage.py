@@ -28,13 +28,13 @@ def counting(passed: Passed) -> WorkerFunction:
     return step
 
 
-def chain(url: str, function: WorkerFunction, *, counts: Sequence[int] = (2, 2, 2)) -> Flow:
+def chain(url: str, function: WorkerFunction, *, counts: Sequence[int] = (2, 2, 2), lock_time: float = 10) -> Flow:
     """Three queues without a retry: a job that was lost on the way, and taken for that, has failed."""
     following = (*NAMES[1:], None)
     queues = [Queue(name, next_queue=then) for name, then in zip(NAMES, following, strict=True)]
     flow = Flow("demo", url, queues=queues, events=Events())
     for name, count in zip(NAMES, counts, strict=True):
-        flow.create_workers(name, function, count=count, lock_time=10, wait_timeout=WAIT)
+        flow.create_workers(name, function, count=count, lock_time=lock_time, wait_timeout=WAIT)
     return flow
 
 

@@ -88,7 +88,7 @@ def test_executions_are_counted_by_how_they_ended(run: Run, place: str) -> None:
 
     run(story())
     assert shop.ended("first") == {"ok": 2, "retry": 1, "failed": 1, "poison": 1, "canceled": 1, "snoozed": 1}
-    assert 0 < shop("job_duration_seconds_sum", queue="first") < 10
+    assert 0 < shop("job_duration_seconds_sum", queue="first") < 30
     standing = {"waiting": 2, "processing": 0, "delayed": 0, "parked": 0}
     for state, number in standing.items():
         assert shop("queue_jobs", queue="second", priority="1", state=state) == number

@@ -98,7 +98,7 @@ def test_after_each_of_five_outages_every_worker_goes_on_and_nothing_is_lost(
 
     async def story() -> None:
         ids: list[str] = []
-        async with chain(always_server.url, counting(passed)) as flow:
+        async with chain(always_server.url, counting(passed), lock_time=100) as flow:
             await flow.start_all()
             for turn in range(5):
                 ids += await flow.create_jobs({"n": n} for n in range(20))
@@ -108,11 +108,11 @@ def test_after_each_of_five_outages_every_worker_goes_on_and_nothing_is_lost(
                 began = stopwatch()
                 ids.append(await patient(partial(flow.create_job, {"n": turn})))
                 await patient(partial(through, flow, ids))
-                assert stopwatch() - began < 6  # less than a lock lives: what was held is known, and settled
+                assert stopwatch() - began < 50  # less than a lock lives: what was held is known, and settled
             assert {worker.status for worker in flow.workers} == {Status.RUNNING}
         assert set(passed) == {(job, name) for job in ids for name in NAMES}
 
-    run(story())
+    run(story(), timeout=90)
 
 
 @pytest.mark.durable
@@ -203,21 +203,22 @@ def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: 
             await holding.wait()
         return await count(job)  # type: ignore[misc]
 
-    async def story(pair: RedisPair, url: str) -> None:
-        async with chain(url, step) as flow:
+    async def story(pair: RedisPair, sentinel: RedisSentinel) -> None:
+        async with chain(sentinel.url, step) as flow:
             await flow.start_all()
             ids = await flow.create_jobs({"n": n} for n in range(6))
             for _ in range(2):
                 await held.acquire()
             await asyncio.to_thread(pair.wait_for_replica)
             await asyncio.to_thread(pair.primary.stop, "kill")
+            sentinel.hurry()
             holding.set()
             ids.append(await patient(partial(flow.create_job, {"n": 6})))
             await patient(partial(through, flow, ids, passed))
             assert {worker.status for worker in flow.workers} == {Status.RUNNING}
 
     with RedisPair(find_redis()) as pair, RedisSentinel(find_redis(), pair) as sentinel:
-        run(story(pair, sentinel.url))
+        run(story(pair, sentinel), timeout=60)
 
 
 # -- memory
@@ -262,8 +263,9 @@ def test_a_flow_says_at_its_start_that_its_server_evicts_jobs(run: Run) -> None:
             await flow.stop_all()
 
         run(story())
-        assert "set maxmemory-policy noeviction" in lines.getvalue()
-        assert len(lines.getvalue().splitlines()) == 1
+        # A loop that is held up by the machine is warned of too.
+        (told,) = [line for line in lines.getvalue().splitlines() if "The event loop is blocked" not in line]
+        assert "set maxmemory-policy noeviction" in told
 
 
 # -- connections

@@ -101,8 +101,8 @@ def _walk() -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """Empty for what is no text."""
+    """Empty for what is no text, or has gone since it was listed."""
     try:
         return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, FileNotFoundError):
         return ""

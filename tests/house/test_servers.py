@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
+from tests.support import places
 from tests.support.accounts import existing_account
 from tests.support.binaries import PREFERRED_MAJOR, find_postgres, older_than
 from tests.support.databases import Databases
 from tests.support.servers import PostgresServer
+from tests.support.sources import ROOT
 
 
 def test_the_main_server_answers(postgres_url: str) -> None:
@@ -77,23 +80,26 @@ def test_a_closed_server_leaves_nothing() -> None:
 
 def test_the_server_of_a_killed_test_run_is_swept_away() -> None:
     program = (
-        "import os, signal; from tests.support.servers import main_server; s = main_server();"
-        "print(s.pid, s._place.home, s._place.sockets, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "import sys; from tests.support.servers import main_server; s = main_server();"
+        "print(s.pid, s._place.home, s._place.sockets, flush=True); sys.stdin.read()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-    root = Path(__file__).parents[2]
-    killed = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", program],
-        cwd=root,
+        cwd=ROOT,
         env=environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    pid, home, sockets = killed.stdout.split()
-    assert _alive(int(pid))
+    ) as run:
+        assert run.stdout is not None
+        pid, home, sockets = run.stdout.readline().split()
+        with places._locked(places.HOMES / "lock"):  # so that no other run sweeps it away before it was looked at
+            run.kill()
+            run.wait()
+            assert _alive(int(pid))
     with PostgresServer(find_postgres()[0]):
-        assert not _alive(int(pid))
+        _wait_for_the_end_of(int(pid))
         assert not Path(home).exists()
         assert not Path(sockets).exists()
 
@@ -106,6 +112,13 @@ def test_where_namespaces_are_forbidden_root_uses_an_existing_account() -> None:
         with PostgresServer(binaries, account=account) as server:
             assert not _is_root(server.pid)
             server.drop_database(server.create_database())
+
+
+def _wait_for_the_end_of(pid: int) -> None:
+    end = time.monotonic() + 20
+    while _alive(pid):
+        assert time.monotonic() < end, f"process {pid} still runs"
+        time.sleep(0.02)
 
 
 def _alive(pid: int) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import redis
 
+from stowhand.clock import stopwatch
+
 NOT_COMPARED = re.compile("ledger:.*|queue:.*:(swept|unlocked|flow)")
 """The tests' own; and what our sweep remembers from one look to the next."""
 
@@ -23,15 +25,20 @@ class Left(msgspec.Struct, frozen=True):
     """Text; of a list all its elements. Of a lock only that it is there: it names a worker."""
     life: int = 0
     """Seconds; -1: for ever. Fields have none."""
+    took: float = 0.0
+    """Seconds in which all of it was written: some of its life may be over by now."""
 
     def is_like(self, other: Left) -> bool:
         """The same but for the seconds that have passed."""
-        near = abs(self.life - other.life) <= 2 and (self.life < 0) == (other.life < 0)
+        near = abs(self.life - other.life) <= 2 + max(self.took, other.took) and (self.life < 0) == (other.life < 0)
         return (self.kind, self.value) == (other.kind, other.value) and near
 
 
-def look(client: redis.Redis, jobs: Mapping[str, str]) -> dict[str, Left]:
-    """All of it. ``jobs``: ids by what they are to be called; children are called by their places (of one parent)."""
+def look(client: redis.Redis, jobs: Mapping[str, str], since: float) -> dict[str, Left]:
+    """All of it. ``jobs``: ids by what they are to be called; children are called by their places (of one parent).
+
+    ``since``: when the first of it was written, by the stopwatch.
+    """
     names = {job_id: f"<{name}>" for name, job_id in jobs.items()} | _children(client)
 
     def named(text: str) -> str:
@@ -49,7 +56,7 @@ def look(client: redis.Redis, jobs: Mapping[str, str]) -> dict[str, Left]:
             left |= {f"{named(key)}.{name}": Left("field", named(text)) for name, text in found.items()}
             found = ""
         value = [named(each) for each in found] if isinstance(found, list) else found
-        left[named(key)] = Left(kind, value, life)
+        left[named(key)] = Left(kind, value, life, stopwatch() - since)
     return left
 
 

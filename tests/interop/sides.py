@@ -84,7 +84,7 @@ class _Sql:
 
     def _plain(self, row: Row) -> Row:
         rank = self._ranks.setdefault(row["id"], len(self._ranks) + 1)
-        near = abs(row["run_at"] - datetime.now(UTC)) < timedelta(seconds=60)
+        near = abs(row["run_at"] - datetime.now(UTC)) < timedelta(minutes=10)
         run_at = "now" if near else row["run_at"].astimezone(UTC).isoformat()
         return row | {"id": rank, "run_at": run_at, "flags": sorted(row["flags"])}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -91,8 +92,13 @@ def retry(claim: Claim[Any], error: str = "no luck") -> Settlement:
 
 
 def test_in_turns_and_at_once_no_record_is_run_by_both(run: Run, database: str, theirs: Theirs) -> None:
+    together = threading.Barrier(4)
+    """Each has its turn, and all of them at once."""
+
     async def our_part(side: Ours, ran: list[int]) -> None:
         while claims := await side.claim(3):
+            if not ran:
+                await asyncio.to_thread(together.wait, 20)
             ran += [claim.record["id"] for claim in claims]
             verdicts = await side.store.settle([(claim.lease, COMPLETED) for claim in claims])
             assert set(verdicts) == {Verdict.SETTLED}
@@ -100,6 +106,8 @@ def test_in_turns_and_at_once_no_record_is_run_by_both(run: Run, database: str, 
     def their_part(ran: list[int]) -> None:
         one = Theirs(database)
         while (job_id := one.dequeue()) is not None:
+            if not ran:
+                together.wait(20)
             ran.append(job_id)
             assert one.complete(job_id)
         one.close()
@@ -121,8 +129,7 @@ def test_in_turns_and_at_once_no_record_is_run_by_both(run: Run, database: str, 
             )
             by_us, by_them = ran[0] + ran[1], ran[2] + ran[3]
             assert sorted(by_us + by_them) == list(range(1, 151))
-            assert by_us, "no turn for us"
-            assert by_them, "no turn for them"
+            assert all(ran), "no turn for one of them"
             for row in theirs.sql("select * from jobs"):
                 assert (row["state"], row["num_resets"], row["num_failures"]) == ("completed", 0, 0)
                 assert row["size"] == row["id"]

@@ -79,7 +79,7 @@ def _job(n: int) -> dict[str, object]:
     return {"userId": n % 4, "roleIds": [n % 3, "r"], "n": n, "text": 'an "ü"', "flag": False}
 
 
-async def until(reached: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(reached: Callable[[], object], seconds: float = 60.0) -> None:
     end = stopwatch() + seconds
     while not reached():
         assert stopwatch() < end, "it did not come to that"
@@ -128,7 +128,7 @@ def test_every_job_passes_every_queue_once(
             await _is_found_equally(theirs, ours, failed)
 
     with redis_server.client() as client:
-        run(story(client))
+        run(story(client), 110)
 
 
 async def _is_found_equally(theirs: Side, ours: Side, failed: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ def test_what_either_deletes_is_gone_for_the_other(run: Run, redis_url: str) -> 
                     assert [job["id"] for job in await side.find("roleIds", "r")] == [kept]
                 await maker.delete(kept)
 
-    run(story())
+    run(story(), 110)
 
 
 def test_what_theirs_leaves_behind_when_it_dies_is_done_by_ours(
@@ -199,7 +199,7 @@ def test_what_theirs_leaves_behind_when_it_dies_is_done_by_ours(
             assert await witness.find("n", 1) == await ours.find("n", 1) == [expected]
 
     with redis_server.client() as client:
-        run(story(client))
+        run(story(client), 110)
 
 
 @pytest.mark.parametrize("parents_are", ["theirs", "ours"])
@@ -230,7 +230,7 @@ def test_a_parent_and_its_children_are_served_by_two_programs(
                 _fanned_out(job)
 
     with redis_server.client() as client:
-        run(story(client))
+        run(story(client), 110)
 
 
 def _bare(jobs: Sequence[Found]) -> list[Found]:
@@ -265,9 +265,10 @@ def test_what_ours_leaves_in_redis_is_what_theirs_leaves(run: Run, redis_url: st
         await side.child("fan", "other", OTHER)
         await side.work("third", STEPS[2])
         await side.start()
+        since = stopwatch()
         passed, failed = await side.create([_job(1) | {"nothing": None}, _job(FAILS) | {"nothing": None}])
         await until(lambda: client.exists("ledger:third") and not _queued(client))
-        return look(client, {"passed": passed, "failed": failed})
+        return look(client, {"passed": passed, "failed": failed}, since)
 
     async def story(client: redis.Redis) -> None:
         async with Theirs(redis_url, WHOLE) as side:
@@ -281,7 +282,7 @@ def test_what_ours_leaves_in_redis_is_what_theirs_leaves(run: Run, redis_url: st
         assert {name: (theirs[name], ours[name]) for name in different} == {}
 
     with redis_server.client() as client:
-        run(story(client))
+        run(story(client), 110)
 
 
 def _is_known(reasons: Mapping[str, str], names: Set[str]) -> None:

@@ -31,6 +31,12 @@ def leaving() -> Iterator[list[Lending]]:
 
 
 @pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits and is not woken looks again later than any test waits."""
+    monkeypatch.setattr("stowhand.lending.bell.LISTENING", 100.0)
+
+
+@pytest.fixture
 def lend(tokens: Path, leaving: list[Lending]) -> Iterator[Lend]:
     """``lend(store)`` starts a server; options by name."""
     started: list[Lending] = []

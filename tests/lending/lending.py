@@ -23,6 +23,8 @@ from stowhand.lending_events import LentChanged, RequestAnswered, TokensTrouble,
 from stowhand.store import Store
 
 T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds until a test gives up; longer than any request waits."""
 KINDS = (LentChanged, RequestAnswered, StoreTrouble, TokensTrouble, WrongTokens)
 
 
@@ -52,9 +54,9 @@ class Client:
         self.token = token
         assert parts.hostname is not None
         self.connection: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=20, context=tls)
+            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=PATIENCE, context=tls)
             if tls is not None
-            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
         )
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
@@ -121,7 +123,7 @@ class Lending:
     def start(self) -> None:
         """Raises what keeps it from starting."""
         self._thread.start()
-        assert self._up.wait(10)
+        assert self._up.wait(PATIENCE)
         if self.failed is not None:
             raise self.failed
 
@@ -133,6 +135,16 @@ class Lending:
     def connections(self) -> int:
         """How many are open."""
         return len(self.server._server.server_state.connections)
+
+    def wait_for_a_poll(self) -> None:
+        """Until a request waits for work."""
+        app: Any = self.server._server.config.app
+
+        async def waits() -> None:
+            while not app._lender._claims._polls:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+        self.do(waits())
 
     def client(self, token: str = "", tls: ssl.SSLContext | None = None) -> Client:
         client = Client(self.url, token, tls)
@@ -148,7 +160,7 @@ class Lending:
                 self._loop.call_soon_threadsafe(self.server.stop)
 
     def join(self) -> None:
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server does not stop"
 
     def stop(self, *, closing: bool = True) -> None:
@@ -156,7 +168,7 @@ class Lending:
         self.join()
 
     def do(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
 
     def add(self, task: str = "t", **details: Any) -> int:
         """A job in the lent store."""

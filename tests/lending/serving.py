@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-PATIENCE = 20.0
+from tests.support.valkey import free_port
+
+PATIENCE = 60.0
 
 
 class Serving:
@@ -18,9 +19,7 @@ class Serving:
 
     def __init__(self, store_url: str, folder: Path, tokens: Path) -> None:
         self._store_url, self._folder, self._tokens = store_url, folder, tokens
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port: int = free.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -65,7 +64,7 @@ class Serving:
         return (self._folder / "serve.log").read_text(errors="replace")
 
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=2)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
             connection.request("GET", "/healthz")
             return connection.getresponse().status == 200

@@ -130,14 +130,15 @@ def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatc
     client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_claim_waits_until_there_is_work(lend: Lend) -> None:
     lending = lend()
     client = lending.client()
     timer = threading.Timer(0.1, lending.add)
     timer.start()
     began = time.monotonic()
-    (claim,) = client.claim(wait=10)
-    assert time.monotonic() - began < 3
+    (claim,) = client.claim(wait=30)
+    assert time.monotonic() - began < 20
     assert claim["task"] == "t"
 
 
@@ -145,27 +146,28 @@ def test_a_claim_waits_no_longer_than_it_says(lend: Lend) -> None:
     client = lend().client()
     began = time.monotonic()
     assert client.claim(wait=0.2) == []
-    assert 0.15 < time.monotonic() - began < 3
+    assert 0.15 < time.monotonic() - began < 20
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_job_that_falls_due_ends_a_wait(lend: Lend) -> None:
     lending = lend()
     lending.add(delay=0.3)
     began = time.monotonic()
-    assert len(lending.client().claim(wait=10)) == 1
-    assert time.monotonic() - began < 5
+    assert len(lending.client().claim(wait=30)) == 1
+    assert time.monotonic() - began < 20
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_what_is_claimed_for_a_client_that_hung_up_goes_back_at_once(lend: Lend) -> None:
     lending = lend()
     gone, other = lending.client(), lending.client()
     gone.connection.request("POST", "/v1/claim", json.dumps(claiming(wait=20)), {"content-type": "application/json"})
-    time.sleep(0.05)
+    lending.wait_for_a_poll()
     gone.close()
-    time.sleep(0.05)
     lending.add()
-    (claim,) = other.claim(wait=2)
-    assert claim["attempts"] == 1
+    (claim,) = other.claim(wait=20)
+    assert (claim["attempts"], claim["resets"]) == (1, 0)
 
 
 class Hesitant(MemoryStore):
@@ -177,7 +179,7 @@ class Hesitant(MemoryStore):
 
     async def claim(self, request: ClaimRequest) -> Any:
         self.asked.set()
-        await asyncio.to_thread(self.go.wait, 10)
+        await asyncio.to_thread(self.go.wait, 30)
         return await super().claim(request)
 
 
@@ -186,34 +188,35 @@ def test_what_was_claimed_while_the_client_hung_up_goes_back_unspent(lend: Lend)
     lending = lend(store)
     job_id, gone = lending.add(), lending.client()
     gone.connection.request("POST", "/v1/claim", json.dumps(claiming()), {"content-type": "application/json"})
-    assert store.asked.wait(5)
+    assert store.asked.wait(30)
     gone.close()
     while lending.connections:
         time.sleep(0.01)
     store.go.set()
-    (claim,) = lending.client().claim(wait=5)
+    (claim,) = lending.client().claim(wait=30)
     assert (claim["lease"]["job_id"], claim["attempts"], claim["resets"]) == (job_id, 1, 0)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_repeat_that_comes_while_the_store_is_asked_is_not_slept_over(lend: Lend) -> None:
     store = Hesitant()
     lending = lend(store)
     token, answers = str(uuid.uuid4()), []
     first, second = lending.client(), lending.client()
     polls = [
-        threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=20))),
+        threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30))),
         threading.Thread(target=lambda: answers.append(second.claim(1, token))),
     ]
     polls[0].start()
-    assert store.asked.wait(5)
+    assert store.asked.wait(30)
     polls[1].start()
     time.sleep(0.1)
     began = time.monotonic()
     store.go.set()
     for poll in polls:
-        poll.join(15)
+        poll.join()
     assert answers == [[], []]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 class Forgetful(MemoryStore):
@@ -234,31 +237,33 @@ def test_a_released_token_claims_nothing_although_the_store_forgets_it(lend: Len
     assert len(client.claim()) == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_same_token_again_ends_the_poll_before_it(lend: Lend) -> None:
     lending = lend()
     token, answers = str(uuid.uuid4()), []
     first = lending.client()
-    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=20)))
+    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30)))
     thread.start()
-    time.sleep(0.1)
+    lending.wait_for_a_poll()
     began = time.monotonic()
     assert lending.client().claim(1, token) == []
-    thread.join(5)
+    thread.join()
     assert answers == [[]]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_release_ends_the_poll_of_its_token(lend: Lend) -> None:
     lending = lend()
     token, answers = str(uuid.uuid4()), []
     first = lending.client()
-    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=20)))
+    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30)))
     thread.start()
-    time.sleep(0.1)
+    lending.wait_for_a_poll()
     began = time.monotonic()
     assert lending.client().post("release", token=token).body["abandoned"]
-    assert time.monotonic() - began < 5
-    thread.join(5)
+    thread.join()
+    assert time.monotonic() - began < 20
     lending.add()
     assert answers == [[]]
     assert first.claim(1, token) == []
@@ -371,17 +376,18 @@ def test_due_answers_at_once_or_when_the_bell_rings(lend: Lend) -> None:
     client = lending.client()
     due = client.post("due").body
     assert due["seconds"] is None
-    lending.add(delay=50)
-    assert 40 < client.post("due").body["seconds"] <= 50
+    lending.add(delay=500)
+    assert 400 < client.post("due").body["seconds"] <= 500
+    bell = client.post("due").body["bell"]
     threading.Timer(0.1, lending.add).start()
     began = time.monotonic()
-    rung = client.post("due", wait=10, bell=client.post("due").body["bell"]).body
-    assert time.monotonic() - began < 3
+    rung = client.post("due", wait=30, bell=bell).body
     # Another bell than the one that is known is news at once.
-    assert client.post("due", wait=10, bell=due["bell"]).body["bell"] == rung["bell"]
+    assert client.post("due", wait=30, bell=due["bell"]).body["bell"] == rung["bell"]
+    assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=10)), ("due", {"wait": 10})])
+@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=30)), ("due", {"wait": 30})])
 def test_requests_that_wait_are_bounded_by_token(
     lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path, call: str, body: dict[str, Any]
 ) -> None:
@@ -439,7 +445,7 @@ def test_the_server_gives_back_the_jobs_of_workers_that_are_gone(lend: Lend) -> 
     (claim,) = asyncio.run(store.claim(ClaimRequest(worker="gone", token=str(uuid.uuid4()), limit=1, lease=30.0)))
     asyncio.run(clock.advance(60))
     lending = lend(store)
-    assert lending.reset.wait(5)
+    assert lending.reset.wait(30)
     assert lending.state(claim.lease.job_id) == "queued"
 
 

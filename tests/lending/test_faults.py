@@ -107,7 +107,7 @@ def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(street: Stree
             assert await asyncio.to_thread(heart.abandon, token)
             await asyncio.to_thread(heart.close)
             on.proxy.go.set()
-            assert await asyncio.to_thread(on.proxy.done_late.wait, 10)
+            assert await asyncio.to_thread(on.proxy.done_late.wait, 25)
             assert await on.state(job.id) == (State.QUEUED, 0)
 
     run(go())

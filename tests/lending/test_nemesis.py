@@ -111,7 +111,7 @@ def test_whatever_befalls_the_line_and_the_server_each_job_is_settled_once(
             assert unknown == []
             assert told == dict.fromkeys(ids, 1)
 
-    run(go(), 60)
+    run(go(), 100)
 
 
 class _beside:  # noqa: N801 - reads as a place
@@ -138,7 +138,7 @@ async def _worker(store: HttpStore, handle: Any, told: Counter[int], unknown: li
     events = Events()
     events.on(JobEnded, lambda event: told.update([event.job_id]))
     events.on(JobUnknown, unknown.append)
-    options = WorkerOptions(concurrency=10, lease=6.0, heartbeat_interval=1.0, poll_interval=0.5, look_ahead=20)
+    options = WorkerOptions(concurrency=10, lease=30.0, heartbeat_interval=1.0, poll_interval=0.5, look_ahead=20)
     return Worker(store, handle, options, events=events)
 
 

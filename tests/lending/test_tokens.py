@@ -43,7 +43,7 @@ def test_an_expired_and_a_revoked_token_are_refused_in_the_same_words(lend: Lend
     client.post("claim", **claiming()).refused(401, "unauthorized")
 
 
-@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=10)), ("due", {"wait": 10})])
+@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=30)), ("due", {"wait": 30})])
 def test_a_poll_ends_when_its_token_is_revoked(lend: Lend, tokens: Path, call: str, body: dict[str, Any]) -> None:
     token = token_of(tokens)
     lending = lend()

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from stowhand.job import Job, State
@@ -20,6 +21,7 @@ from stowhand.testing.clock import START
 from tests.conftest import Run
 from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace, payload_of
 from tests.model.operations import Operations, Twin
+from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
 
 Rows = list[dict[str, object]]
@@ -35,7 +37,7 @@ def test_every_store_lives_the_same_life(
     file = SqlitePlace(tmp_path / "jobs.db")
     file.install()
     differential_database.empty()
-    run(live([MemoryPlace(), file, differential_database], seed), timeout=60)
+    run(live([MemoryPlace(), file, differential_database], seed), timeout=100)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,8 @@ def differential_database(postgres_server: Databases) -> Any:
     url = postgres_server.create_database()
     place = PostgresPlace(url)
     place.install()
+    with psycopg.connect(url, autocommit=True) as connection:
+        make_claims_patient(connection)
     yield place
     place.close()
     postgres_server.drop_database(url)

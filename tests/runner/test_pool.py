@@ -129,15 +129,17 @@ async def test_an_exhausted_pool_is_an_error_in_time_and_no_deadlock(postgres_ur
     async def greedy(payload: Any, helpers: Helpers) -> None:
         async def inner(connection: psycopg.AsyncConnection[Any]) -> None:
             await together.wait()
+            pool.timeout = 0.3
             try:
                 await helpers.add_job("never")
             except StoreUnreachable as error:
                 errors.append(error)
             await together.wait()
+            pool.timeout = 30.0
 
         await helpers.with_pg_client(inner)
 
-    async with pool_at(postgres_url, size=2, timeout=0.3) as pool, await make_worker_utils(pg_pool=pool) as utils:
+    async with pool_at(postgres_url, size=2) as pool, await make_worker_utils(pg_pool=pool) as utils:
         await utils.add_jobs([{"identifier": "greedy"}, {"identifier": "greedy"}])
         await run_once(pg_pool=pool, task_list={"greedy": greedy}, concurrency=2)
         assert (await utils._store.counts())[State.COMPLETED] == 2

@@ -22,7 +22,7 @@ class Manager:
         while said := self._door.recv(4096):
             self._heard.put(said.decode())
 
-    def wait_for(self, word: str, seconds: float = 20.0) -> list[str]:
+    def wait_for(self, word: str, seconds: float = 60.0) -> list[str]:
         """Everything up to the datagram that begins so, that one included."""
         heard: list[str] = []
         deadline = time.monotonic() + seconds

@@ -24,7 +24,7 @@ class Pages:
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, bytes]:
         """Status and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -43,7 +43,7 @@ class Pages:
         assert status == 200
         return samples(body)
 
-    def wait(self, reached: Callable[[Pages], bool], seconds: float = 20.0) -> None:
+    def wait(self, reached: Callable[[Pages], bool], seconds: float = 60.0) -> None:
         """Until it shows that."""
         deadline = time.monotonic() + seconds
         while not reached(self):

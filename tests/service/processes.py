@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from stowhand.store import StoreOptions
 from stowhand.stores import open_store
 
 T = TypeVar("T")
+BETWEEN = 0.6
+"""Seconds between two signals that are to count as two: within half a second they count once."""
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
@@ -42,7 +45,7 @@ class Workers:
         """What a worker has written so far."""
         return self._log(number).read_text(errors="replace")
 
-    def wait_for(self, words: str, number: int = 0, seconds: float = 20.0) -> None:
+    def wait_for(self, words: str, number: int = 0, seconds: float = 60.0) -> None:
         """Until a worker has said that."""
         deadline = time.monotonic() + seconds
         while words not in self.said(number):
@@ -59,6 +62,28 @@ class Workers:
         return self._folder / f"worker-{number}.log"
 
 
+def left_within(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Its exit code. Counted are looks of a twentieth of a second: what the machine takes from everybody is not."""
+    for _ in range(round(seconds * 20)):
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(0.05)
+    raise AssertionError(f"it has not left within {seconds:g} s")
+
+
+def signal_until(process: subprocess.Popen[bytes], number: int, heard: Callable[[], bool]) -> None:
+    """Once a second until it is heard.
+
+    What comes while a process is frozen may be taken by a thread of it that does not wake the one that is blocked.
+    """
+    for _ in range(60):
+        process.send_signal(number)
+        for _ in range(50):
+            if heard():
+                return
+            time.sleep(0.02)
+    raise AssertionError(f"signal {number} was never heard")
+
+
 def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
     """Open the store (installed if need be), use it, close it."""
 
@@ -67,7 +92,7 @@ def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
         try:
             await store.install()
             await store.open()
-            return await asyncio.wait_for(use(store), 60)
+            return await asyncio.wait_for(use(store), 150)
         finally:
             await store.close()
 

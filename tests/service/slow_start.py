@@ -1,19 +1,21 @@
-"""``python -m tests.service.slow_start worker …``: the program, with tasks that take a second to load."""
+"""``python -m tests.service.slow_start FILE worker …``: the program, whose tasks are loaded when that file is there."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 if __name__ == "__main__":
     from stowhand.cli import main
     from stowhand.service import loading, process
 
-    load = loading.load_tasks
+    load, gate = loading.load_tasks, Path(sys.argv.pop(1))
 
     def slowly(*given: object) -> object:
         """As it is, and later."""
-        time.sleep(1.0)
+        while not gate.exists():
+            time.sleep(0.02)
         return load(*given)  # type: ignore[arg-type]
 
     vars(process)["load_tasks"] = slowly

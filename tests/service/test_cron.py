@@ -39,14 +39,14 @@ def crontab(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("count", [2, 5])
 def test_identical_crontabs_make_one_job_per_tick(url: str, workers: Workers, crontab: Path, count: int) -> None:
     crontab.write_text(FILLED)
-    _known_since(url, FILLED, hours=3)
+    began = _known_since(url, FILLED, hours=3)
     for _ in range(count):
         workers.start("--crontab", str(crontab))
     for number in range(count):
-        workers.wait_for("Scheduling 1 recurring task", number, 40)
+        workers.wait_for("Scheduling 1 recurring task", number)
     ticks = Counter(tick for tick in _ticks(url) if tick.endswith("*"))
     assert set(ticks.values()) == {1}
-    assert 179 <= len(ticks) <= 181
+    assert 179 <= len(ticks) <= 180 + _minutes_since(began)
     made = [workers.said(number).partition("made up for ")[2].split(" ")[0] for number in range(count)]
     assert sum(int(number or 0) for number in made) == len(ticks), "each by one of them"
 
@@ -62,13 +62,13 @@ def test_a_live_minute_is_scheduled_once_by_several(url: str, workers: Workers, 
     minute = _shift(ahead, 3600.0, until_minute=1.5)
     for process in workers.processes:
         process.send_signal(signal.SIGHUP)  # looks at the store's clock, and sleeps until the minute that is near now
-    _wait_for(lambda: minute in {job.run_at for job in _jobs(url)}, workers, 20)
-    _wait_for(lambda: all(job.state is State.COMPLETED for job in _jobs(url)), workers, 20)
+    _wait_for(lambda: minute in {job.run_at for job in _jobs(url)}, workers)
+    _wait_for(lambda: all(job.state is State.COMPLETED for job in _jobs(url)), workers)
     jobs = _jobs(url)
     assert [json.loads(job.payload)["_cron"]["backfilled"] for job in jobs] == [False] * len(jobs)
     assert len({job.run_at for job in jobs}) == len(jobs), "never two for one minute"
     (live,) = (job for job in jobs if job.run_at == minute)
-    assert timedelta(0) <= live.created_at - minute < timedelta(seconds=5), "and on time"
+    assert timedelta(0) <= live.created_at - minute < timedelta(seconds=20), "and on time"
     assert "Scheduled task" in workers.said(0) + workers.said(1)
 
 
@@ -92,46 +92,46 @@ def test_hup_reads_the_crontab_again_and_a_bad_one_keeps_the_old(
     assert "no task 'missing' here" in workers.said()
     assert _known(url) == ["first", "second"]
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_supervisor_schedules_while_its_children_die(url: str, workers: Workers, crontab: Path) -> None:
     crontab.write_text(FILLED)
     process = workers.start("--crontab", str(crontab), "--processes", "2")
     workers.wait_for("Scheduling 1 recurring task")
-    _wait_for(lambda: workers.said().count("looking for jobs") == 2, workers, 30)
+    _wait_for(lambda: workers.said().count("looking for jobs") == 2, workers)
     for child in psutil.Process(process.pid).children():
         child.kill()
-    _wait_for(lambda: workers.said().count("looking for jobs") == 4, workers, 30)
+    _wait_for(lambda: workers.said().count("looking for jobs") == 4, workers)
     assert workers.said().count("Scheduling 1 recurring task") == 1, "children schedule nothing"
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_bad_crontab_stops_the_start_with_all_its_lines(url: str, workers: Workers, crontab: Path) -> None:
     crontab.write_text("61 * * * * innocent\n* * * * innocent\n")
-    assert workers.start("--crontab", str(crontab)).wait(20) == 2
+    assert workers.start("--crontab", str(crontab)).wait(60) == 2
     assert "line 1" in workers.said()
     assert "line 2" in workers.said()
-    assert workers.start("--crontab", str(crontab.with_name("missing")), "--processes", "2").wait(20) == 2
+    assert workers.start("--crontab", str(crontab.with_name("missing")), "--processes", "2").wait(60) == 2
     assert "No such file" in workers.said(1)
 
 
 def test_once_schedules_what_is_due_and_works_it_off(url: str, workers: Workers, crontab: Path) -> None:
     crontab.write_text(FILLED)
-    _known_since(url, FILLED, hours=1)
+    began = _known_since(url, FILLED, hours=1)
     for number, processes in enumerate(("1", "2")):
         assert workers.start("--crontab", str(crontab), "--once", "--processes", processes).wait(60) == 0
         assert workers.said(number).count("Scheduling 1 recurring task") == 1
     jobs = _jobs(url)
     assert {job.state for job in jobs} == {State.COMPLETED}
-    assert 60 <= len(jobs) <= 63
+    assert 60 <= len(jobs) <= 60 + _minutes_since(began)
     assert len({job.run_at for job in jobs}) == len(jobs)
 
 
 @pytest.mark.parametrize("to", [b"cron_enter", b"COMMIT", b"cron_ticks"])
 def test_a_lost_reply_costs_no_tick_and_makes_none_twice(run: Run, postgres_url: str, to: bytes) -> None:
-    _known_since(postgres_url, FILLED, hours=20)
+    began = _known_since(postgres_url, FILLED, hours=20)
     with Proxy(postgres_url) as proxy:
 
         async def scenario() -> list[str]:
@@ -156,7 +156,7 @@ def test_a_lost_reply_costs_no_tick_and_makes_none_twice(run: Run, postgres_url:
         ticks = run(scenario(), 60)
     backfilled = [tick for tick in ticks if tick.endswith("*")]
     assert len(set(backfilled)) == len(backfilled)
-    assert 1199 <= len(backfilled) <= 1201
+    assert 1199 <= len(backfilled) <= 1200 + _minutes_since(began)
 
 
 def test_an_app_schedules_in_the_background(run: Run, url: str) -> None:
@@ -173,7 +173,7 @@ def test_an_app_schedules_in_the_background(run: Run, url: str) -> None:
 
     async def scenario() -> None:
         async with app, app.run_in_background(crontab="* * * * * count ?id=other&fill=1h {number: 2}") as worker:
-            deadline = worker._clock.monotonic() + 20
+            deadline = worker._clock.monotonic() + 25
             while len(ran) < 5:
                 assert worker._clock.monotonic() < deadline, ran
                 await asyncio.sleep(0.02)
@@ -183,9 +183,10 @@ def test_an_app_schedules_in_the_background(run: Run, url: str) -> None:
     assert _known(url) == ["count", "other"]
 
 
-def _known_since(url: str, crontab: str, **ago: int) -> None:
-    """Have the items known for so long."""
-    since = wall_clock() - timedelta(**ago)
+def _known_since(url: str, crontab: str, **ago: int) -> datetime:
+    """Have the items known for so long; gives the moment until which."""
+    now = wall_clock()
+    since = now - timedelta(**ago)
 
     async def register() -> None:
         store = open_store(url, StoreOptions(pinned=lambda: since))
@@ -195,6 +196,12 @@ def _known_since(url: str, crontab: str, **ago: int) -> None:
         await store.close()
 
     asyncio.run(register())
+    return now
+
+
+def _minutes_since(moment: datetime) -> int:
+    """How many have begun since then."""
+    return int(wall_clock().timestamp() // 60 - moment.timestamp() // 60)
 
 
 def _shift(ahead: Path, seconds: float, until_minute: float | None = None) -> datetime:
@@ -234,8 +241,8 @@ def _known(url: str) -> list[str]:
     return with_store(url, look)
 
 
-def _wait_for(reached: Callable[[], bool], workers: Workers, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def _wait_for(reached: Callable[[], bool], workers: Workers) -> None:
+    deadline = time.monotonic() + 60
     while not reached():
         assert time.monotonic() < deadline, "\n".join(workers.said(at) for at in range(len(workers.processes)))
         time.sleep(0.05)

@@ -19,7 +19,7 @@ from tests.service.work import note
 QUEUES, JOBS, KILLS = 5, 100, 6
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(180)
 def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_killed(
     url: str, workers: Workers, tmp_path: Path
 ) -> None:
@@ -37,11 +37,11 @@ def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_kill
         )
 
     with_store(url, enqueue)
-    process = workers.start("--processes", "3", "--lease", "3")
+    process = workers.start("--processes", "3", "--lease", "30")
     for _ in range(KILLS):
         _wait_for_growth(ledger)
         _kill_one(psutil.Process(process.pid).children(), ledger)
-    counts = wait_until_done(url, 60)
+    counts = wait_until_done(url, 120)
     assert counts[State.COMPLETED] == QUEUES * JOBS
     lines = [line.split() for line in ledger.read_text().splitlines()]
     for number in range(QUEUES):
@@ -76,7 +76,7 @@ def _kill_one(children: list[psutil.Process], ledger: Path) -> None:
     child = random.choice(children)
     try:
         child.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while child.status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -87,8 +87,9 @@ def _kill_one(children: list[psutil.Process], ledger: Path) -> None:
 
 
 def _wait_for_growth(ledger: Path) -> None:
+    """Or until all is done: they may have been faster than whoever looks."""
     before = ledger.stat().st_size
-    deadline = time.monotonic() + 20
-    while ledger.stat().st_size < before + 1000:
+    deadline = time.monotonic() + 60
+    while ledger.stat().st_size < before + 1000 and ledger.read_text().count("ended") < QUEUES * JOBS:
         assert time.monotonic() < deadline, "nobody works"
         time.sleep(0.01)

@@ -59,7 +59,7 @@ def test_spans_are_linked_across_processes_and_every_line_says_its_trace(
     url: str, workers: Workers, spans: Spans, written: Path
 ) -> None:
     enqueue(url, spans)
-    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(30) == 0, workers.said()
+    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.said()
     found = spans_in(written)
     (first,), (enqueued,), (second,) = found["run first"], found["enqueue second"], found["run second"]
     assert [ids_in(link["context"]) for link in first["links"]] == [ids_of(spans.one("enqueue first"))]
@@ -94,7 +94,7 @@ def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, s
         heart.close()
 
     with_store(workers.url, enqueue_suspect)
-    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(30) == 0, workers.said()
+    assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.said()
     found = spans_in(written)
     (first,), (enqueued,) = found["run first"], found["enqueue second"]
     assert enqueued["parent_id"] == first["context"]["span_id"]
@@ -113,7 +113,7 @@ def test_several_processes_trace_and_text_bears_the_trace_on_request(
     for _ in range(4):
         enqueue(url, spans)
     process = workers.start(*TASKS, "--otel", "--once", "--log-format", "traced", "--processes", "2")
-    assert process.wait(30) == 0, workers.said()
+    assert process.wait(60) == 0, workers.said()
     found = spans_in(written)["run first"]
     linked = {ids_in(link["context"]) for span in found for link in span["links"]}
     assert linked == {ids_of(span) for span in spans.named("enqueue first")}
@@ -128,7 +128,7 @@ def test_without_the_switch_a_carried_context_is_left_alone(
     url: str, workers: Workers, spans: Spans, written: Path
 ) -> None:
     enqueue(url, spans)
-    assert workers.start("--app", "tests.service.traced_work:app", "--once").wait(30) == 0, workers.said()
+    assert workers.start("--app", "tests.service.traced_work:app", "--once").wait(60) == 0, workers.said()
     assert not written.exists() or not spans_in(written)
     assert "Completed task 1 (first) with success" in workers.said()
 

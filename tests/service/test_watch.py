@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def test_new_jobs_get_the_new_code_and_the_worker_goes_on(workers: Watching) -> 
     workers.wait_for("SAID two")
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert "watchfiles" not in workers.said(), "its own log lines are nobody's business"
     assert not list(workers.tasks.rglob("*.pyc"))
 
@@ -159,16 +160,20 @@ def test_every_process_of_a_supervisor_reloads_and_the_crontab_is_read_again(wor
     crontab.write_text("0 4 1 1 * hello ?id=first\n")
     process = workers.start("--processes", "2")
     workers.wait_for("'first'")
-    deadline = SystemClock().monotonic() + 20
-    while workers.said().count("looking for jobs") < 2:
-        assert SystemClock().monotonic() < deadline
+    _wait_for_twice(workers, "looking for jobs")
     workers.write("hello.py", saying("two"))
     crontab.write_text("0 4 1 1 * hello ?id=second\n")
-    while workers.said().count(LOADED) < 2:
-        assert SystemClock().monotonic() < deadline, workers.said()
+    _wait_for_twice(workers, LOADED)
     workers.wait_for("'second'")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(15) == 0
+    assert process.wait(60) == 0
+
+
+def _wait_for_twice(workers: Watching, words: str) -> None:
+    deadline = time.monotonic() + 60
+    while workers.said().count(words) < 2:
+        assert time.monotonic() < deadline, workers.said()
+        time.sleep(0.02)
 
 
 def test_a_single_process_reads_the_crontab_again_too(workers: Watching, tmp_path: Path) -> None:
@@ -242,22 +247,24 @@ def test_a_change_between_the_first_load_and_the_first_look_is_seen(
     (tmp_path / "a.py").write_text("1")
 
     async def story() -> None:
-        async with asyncio.timeout(10), watching(watched):
+        async with asyncio.timeout(25), watching(watched):
             while not seen:
                 await SystemClock().sleep(0.01)
 
     run(story())
 
 
-def test_watching_ends_soon_and_leaves_nothing_behind(tmp_path: Path, run: Run) -> None:
-    async def story() -> float:
+def test_watching_ends_soon_and_leaves_nothing_behind(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "EVERY", 300.0)
+
+    async def story() -> None:
         async with watching(Watched(tmp_path)):
             await SystemClock().sleep(0.3)
-            since = SystemClock().monotonic()
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        return SystemClock().monotonic() - since
 
-    assert run(story()) < 0.8
+    run(story())
 
 
 def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
@@ -272,7 +279,7 @@ def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
     reloader._events.on(TasksReloaded, lambda event: told.append(event.problem))
 
     async def story() -> None:
-        async with changes.reloading(reloader.reload), asyncio.timeout(20):
+        async with changes.reloading(reloader.reload), asyncio.timeout(25):
             root.rename(tmp_path / "old")
             while not any("no such folder of tasks" in (problem or "") for problem in told):
                 await SystemClock().sleep(0.01)

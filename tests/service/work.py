@@ -63,10 +63,26 @@ async def blocker(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 - that is the point
 
 
+@app.task(name="jam")
+async def jam(gate: str) -> None:
+    """Block the event loop until that file is there."""
+    while not Path(gate).exists():  # noqa: ASYNC240 - that is the point
+        time.sleep(0.02)  # noqa: ASYNC251
+
+
+@app.task(name="gated")
+async def gated(gate: str, file: str = "") -> None:
+    """Say in which process it runs, and end when that file is there."""
+    if file:
+        tell(file, str(os.getpid()))
+    while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - a test's task
+        await asyncio.sleep(0.02)
+
+
 @app.task(name="linger")
 async def linger(file: str, seconds: float) -> None:
     """Say in which process it runs, then take a while."""
-    Path(file).write_text(str(os.getpid()))  # noqa: ASYNC240 - a test's task
+    tell(file, str(os.getpid()))
     await asyncio.sleep(seconds)
 
 
@@ -85,6 +101,13 @@ async def in_turn(context: Context, ledger: str, queue: str, number: int) -> Non
     note(ledger, f"began {queue} {number} {os.getpid()}")
     await asyncio.sleep(0.01)
     note(ledger, f"ended {queue} {number} {os.getpid()}")
+
+
+def tell(file: str, words: str) -> None:
+    """Whoever sees the file finds all of them in it."""
+    new = Path(f"{file}.new")
+    new.write_text(words)
+    new.rename(file)
 
 
 def note(ledger: str, line: str) -> None:

@@ -99,6 +99,7 @@ class HttpProxy:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -93,7 +93,7 @@ class Street:
         for number in list(self._houses):
             self._take_back(number)
         self._server.should_exit = True
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def lend(self, store: Store[Any], tokens: Path | None = None) -> str:
@@ -110,7 +110,7 @@ class Street:
 
     def do(self, call: Coroutine[Any, Any, T]) -> T:
         """Run something in the server's loop."""
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(60)
 
     def _take_back(self, number: str) -> None:
         self.do(self._houses.pop(number).close())

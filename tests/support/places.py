@@ -69,8 +69,8 @@ def _kill_leftover(home: Path) -> None:
     note = next((file for name in PID_FILES if data and (file := data / name).exists()), None)
     if note is None:
         return
-    pid = int(note.read_text().split("\n")[0])
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ValueError):  # it just ends, or just begins
+        pid = int(note.read_text().split("\n")[0])
         leftover = psutil.Process(pid)
         # The number may have gone to another program since; the data folder in its arguments is the proof.
         if str(data) in leftover.cmdline():

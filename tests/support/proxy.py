@@ -46,6 +46,9 @@ class Proxy:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(OSError):
+            # Who waits for a client goes on waiting otherwise, and may end up with a later proxy's.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
             for one in self._open:
@@ -88,7 +91,12 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         server = socket.socket(socket.AF_UNIX)
-        server.connect(str(self._target))
+        try:
+            server.connect(str(self._target))
+        except OSError:  # nobody is there, and the client finds out
+            server.close()
+            client.close()
+            return
         with self._lock:
             self._open |= {client, server}
         role = _Role()

@@ -64,11 +64,30 @@ class RedisProxy:
         assert task is not None
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        beyond, back = await self._dial()
+        try:
+            beyond, back = await self._dial()
+        except OSError:  # nobody is there, and the client finds out
+            writer.close()
+            return
         self._open |= {writer, back}
         losing = asyncio.Event()
         replies = asyncio.create_task(_pump(beyond, writer, losing))
         try:
+            await self._carry(reader, back, losing, replies)
+        finally:
+            replies.cancel()
+            self._open -= {writer, back}
+            for end in (writer, back):
+                end.close()
+
+    async def _carry(
+        self,
+        reader: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+        losing: asyncio.Event,
+        replies: asyncio.Task[None],
+    ) -> None:
+        with contextlib.suppress(OSError):  # the server has gone
             while data := await _receive(reader):
                 cut = self._take(data)
                 if cut == "reply":
@@ -80,11 +99,6 @@ class RedisProxy:
                     await replies
                 if cut is not None:
                     break
-        finally:
-            replies.cancel()
-            self._open -= {writer, back}
-            for end in (writer, back):
-                end.close()
 
     def _take(self, data: bytes) -> Cut | None:
         for place, (what, to) in enumerate(self._cuts):

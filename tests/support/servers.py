@@ -7,6 +7,7 @@ with PostgresServer(find_postgres()[0]) as server:
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
+import psutil
 import psycopg
 
 from tests.support.accounts import Account, choose_account
@@ -87,12 +89,17 @@ class PostgresServer(Databases):
         """Stop and wait for the end. A server that does not obey in time is killed."""
         if self._process is None:
             return
+        # After a crash they end by themselves, a little later; until then no server starts on their data.
+        others = _children(self._process.pid) if mode == "kill" else []
         self._process.send_signal(STOP_SIGNALS[mode])
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(STOP_SECONDS)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(_works(one) for one in others) and time.monotonic() < deadline:
+            time.sleep(0.01)
         self._process = None
 
     def restart(self, mode: StopMode = "fast") -> None:
@@ -156,6 +163,18 @@ class PostgresServer(Databases):
 
     def _program(self, name: str) -> str:
         return str(self._bindir / name)
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _works(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def main_server() -> Databases:

@@ -10,6 +10,7 @@ import atexit
 import importlib.util
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -32,7 +33,7 @@ StopMode = Literal["orderly", "kill"]
 Appending = Literal[False, "always", "everysec"]
 
 OLDEST = (6, 2)
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 # The title of the process stays its command line, by which a leftover of a killed run is known.
 COMMON = {"daemonize": "no", "set-proc-title": "no", "save": "", "protected-mode": "yes"}
@@ -221,17 +222,24 @@ def main_redis() -> LiveRedis:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses, nor the one 10000 above it, which a cluster's node takes too."""
+    """A port of the loopback that nobody uses, nor the one 10000 above it, which a cluster's node takes too.
+
+    Both lie below those that systems give to connections, which might take them before a server does, or between a stop
+    and a start. As long as this process lives it is given to nobody else who asks here: its UDP port is kept.
+    """
     while True:
+        port = 10_000 + secrets.randbelow(10_000)
+        kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if port < 55_000:
-                try:
-                    second.bind(("127.0.0.1", port + 10_000))
-                except OSError:
-                    continue
-                return port
+            try:
+                kept.bind(("127.0.0.1", port))
+                first.bind(("127.0.0.1", port))
+                second.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                kept.close()
+                continue
+        atexit.register(kept.close)
+        return port
 
 
 def _appending(how: Appending) -> dict[str, str]:

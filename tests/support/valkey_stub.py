@@ -76,6 +76,7 @@ class TlsEnd:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("127.0.0.1").configure_cert(self._context)
         self._server: asyncio.Server | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -88,10 +89,16 @@ class TlsEnd:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        """Its clients have gone; what they leave open would be complained of in another test."""
         assert self._server is not None
         self._server.close()
+        await asyncio.gather(*self._running)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         from_server, to_server = await asyncio.open_unix_connection(self._target)
         await asyncio.gather(_pump(reader, to_server), _pump(from_server, writer))
 
@@ -102,6 +109,8 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
             sink.write(data)
             await sink.drain()
     sink.close()
+    with contextlib.suppress(OSError):
+        await sink.wait_closed()
 
 
 def _words(stream: BufferedIOBase) -> list[bytes] | None:

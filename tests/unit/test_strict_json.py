@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowhand import strict_json
-from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, UndecodablePayload
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x == 0 or abs(x) >= 1e-308)
@@ -214,8 +214,8 @@ def test_values_are_written_as_people_expect() -> None:
     ids=["quotes", "digits", "brackets", "backslash", "backslashes", "exponents", "long numbers"],
 )
 def test_hostile_text_costs_linear_time(text: str) -> None:
-    started = stopwatch()
+    started = time.thread_time()  # of the processor: the machine may be busy with others
     with pytest.raises(UndecodablePayload):
         strict_json.decode(text)
-    # A quadratic search would take minutes; a busy machine takes tenths of a second.
-    assert stopwatch() - started < 3.0
+    # A quadratic search would take minutes; a linear one takes tenths of a second.
+    assert time.thread_time() - started < 10

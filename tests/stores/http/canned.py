@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
 
@@ -40,7 +41,7 @@ class Canned:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rb") as stream:
+        with suppress(ConnectionError), client, client.makefile("rb") as stream:
             while head := _head(stream):
                 body = stream.read(_length(head))
                 self.asked.append(head)
@@ -49,12 +50,9 @@ class Canned:
                 reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
                 if not reply:
                     self.met_quiet.set()
-                    self.quiet.wait(20)
+                    self.quiet.wait(60)
                     return
-                try:
-                    client.sendall(reply)
-                except OSError:
-                    return
+                client.sendall(reply)
                 if self._cuts:
                     return
 

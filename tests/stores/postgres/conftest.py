@@ -11,6 +11,7 @@ import pytest
 
 from stowhand.store import StoreOptions
 from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.verbs import cut_off, make_claims_patient
 from tests.support.databases import Databases, Setup
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -43,6 +44,7 @@ def shared_database(postgres_server: Databases) -> Iterator[str]:
 def postgres_url(shared_database: str) -> str:
     """A database with the schema and nothing else. Modules that change the schema itself override this."""
     with psycopg.connect(shared_database, autocommit=True) as connection:
+        cut_off(connection, "stowhand:%")  # who slept in the test before must not seem to sleep in this one
         connection.execute(
             "truncate stowhand.live, stowhand.history, stowhand.queues, stowhand.dead_tokens restart identity"
         )
@@ -74,6 +76,21 @@ def store(postgres_url: str) -> PostgresStore:
 @pytest.fixture
 def forgetful_store(postgres_url: str) -> PostgresStore:
     return PostgresStore(postgres_url, StoreOptions(history=None))
+
+
+@pytest.fixture
+def patient_claims(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """No claim is cut short."""
+    source = make_claims_patient(connection)
+    yield
+    connection.execute(source)
+
+
+@pytest.fixture
+def connection(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Behind the store's back; each statement is committed at once."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ def test_what_the_others_transaction_made_of_a_job_decides(postgres_url: str, sq
         completed = threads.submit(sql, "select id from stowhand.complete_jobs(array[2, 1])")
         wait_for_a_waiter(worker)
         worker.commit()
-        assert completed.result(timeout=20) == [(2,)]
+        assert completed.result(timeout=60) == [(2,)]
     assert sql("select id, state from stowhand.live") == [(1, "processing")]
 
 
@@ -335,7 +335,7 @@ def test_nothing_under_a_live_lease_is_changed_by_an_administrator(
         finally:
             done.set()
         for worker in workers:
-            worker.result(timeout=30)
+            worker.result(timeout=60)
     if not unlocking:
         assert lost == []
         assert sql("select distinct state from stowhand.everything where state not in ('completed', 'failed')") == []

@@ -69,6 +69,7 @@ def expected(
     return found
 
 
+@pytest.mark.usefixtures("patient_claims")
 @pytest.mark.parametrize("queues", [0, 5, 200])
 @pytest.mark.parametrize("seed", range(2))
 def test_claims_of_any_tasks_take_what_the_order_says(

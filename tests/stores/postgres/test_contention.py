@@ -41,7 +41,7 @@ def test_fifty_sessions_add_one_key_while_workers_lock_it(
         mode = random.Random(session).choice(["replace", "preserve_run_at"])
         ids = []
         with psycopg.connect(postgres_url, autocommit=True) as connection:
-            started.wait(30)
+            started.wait(60)
             for number in range(CALLS):
                 values = (f"[{session * CALLS + number}]", queue, mode)
                 ((job_id, key),) = connection.execute(ADD[call], values).fetchall()
@@ -92,7 +92,7 @@ def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql:
 
     def produce(number: int) -> int:
         with psycopg.connect(postgres_url, autocommit=True) as connection:
-            started.wait(30)
+            started.wait(60)
             row = connection.execute(
                 "select id from stowhand.add_job('t', job_key := 'k', job_key_mode := 'unsafe_dedupe')"
             ).fetchone()

@@ -70,7 +70,7 @@ def test_a_sleeping_worker_runs_it_within_a_second_of_the_commit_and_never_befor
                 assert ran.empty()
                 committed = loop.time()
                 await connection.commit()
-                assert await asyncio.wait_for(ran.get(), 5) == job.id, "what was rolled back is nobody's"
+                assert await asyncio.wait_for(ran.get(), 20) == job.id, "what was rolled back is nobody's"
                 took.append(loop.time() - committed)
                 last = job.id
         worker.stop()
@@ -81,7 +81,7 @@ def test_a_sleeping_worker_runs_it_within_a_second_of_the_commit_and_never_befor
         await store.close()
         return took
 
-    assert min(run(story(), timeout=30)) < 1, "a busy machine may be late once"
+    assert min(run(story(), timeout=100)) < 1, "a busy machine may be late once"
 
 
 def test_a_job_that_is_refused_leaves_the_decision_to_the_caller(

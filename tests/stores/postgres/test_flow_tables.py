@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -18,11 +19,12 @@ from stowhand.handler import Attempt
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.queue_store import Done
-from stowhand.store import ClaimRequest
+from stowhand.store import ClaimRequest, StoreOptions
 from stowhand.stores.postgres import PostgresStore
 from stowhand.stores.postgres.roles import ROLES
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
+from tests.stores.postgres.verbs import wait_until_closed
 from tests.support.databases import Databases
 from tests.support.logins import Logins, with_roles
 from tests.support.proxy import Proxy
@@ -50,8 +52,9 @@ async def work_off(store: PostgresStore) -> None:
 
 
 def walked(url: str, *tables: str) -> int:
-    """Rows that were read by walking over these tables."""
+    """Rows that were read by walking over these tables, by connections that are closed."""
     with psycopg.connect(url, autocommit=True) as connection:
+        wait_until_closed(connection)
         row = connection.execute(
             "select coalesce(sum(seq_tup_read), 0)::int from pg_stat_user_tables where relname = any(%s)",
             (list(tables),),
@@ -129,8 +132,10 @@ def test_a_creation_that_is_never_answered_is_not_known_to_have_failed(url: str,
 
 
 def test_a_limiter_asked_by_many_at_once_lets_exactly_its_reservoir_pass(url: str, run: Run) -> None:
+    moment = datetime(2030, 1, 1, 12, 20, tzinfo=UTC)  # windows begin on the hour
+
     async def story() -> None:
-        store = PostgresStore(url)
+        store = PostgresStore(url, StoreOptions(pinned=lambda: moment))
         tables = store.flow_tables()
         asked = [
             Spending(limiter="l", part="p", holder=str(number), reservoir=7, interval=3600.0) for number in range(60)

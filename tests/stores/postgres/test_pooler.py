@@ -130,7 +130,7 @@ def test_a_worker_with_a_direct_address_hears(
         await asyncio.sleep(0)
         assert store.hears
         await store.enqueue(NewJob(task="t"))
-        assert await asyncio.wait_for(waiting, 5) is True
+        assert await asyncio.wait_for(waiting, 15) is True
         await store.close()
 
     run(story())

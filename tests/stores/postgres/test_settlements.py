@@ -15,7 +15,7 @@ from stowhand.queue_store import JobFilter
 from stowhand.store import Verdict
 from stowhand.stores.postgres import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.verbs import claim, take
+from tests.stores.postgres.verbs import claim, cut_off, take
 
 
 def completed(result: str | None = None, *then: NewJob) -> Settlement:
@@ -78,13 +78,13 @@ def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
 
 @pytest.mark.parametrize("settlement", [COMPLETED, completed("1"), Settlement(State.FAILED, Ended.FAILED, error="x")])
 def test_a_settlement_repeated_after_a_cut_connection_is_known_as_one(
-    store: PostgresStore, sql: Sql, run: Any, settlement: Settlement
+    store: PostgresStore, connection: psycopg.Connection[Any], run: Any, settlement: Settlement
 ) -> None:
     async def story() -> None:
         await store.enqueue(NewJob(task="t"))
         lease = await take(store)
         assert await store.settle([(lease, settlement)]) == [Verdict.SETTLED]
-        sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'stowhand:settle%'")
+        assert cut_off(connection, "stowhand:settle%") == 1
         assert await store.settle([(lease, settlement)], repeat=True) == [Verdict.ALREADY_SETTLED]
         await store.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from stowhand.stores.redis.store import FlowStore
 
 T = TypeVar("T")
 LEASE = 30.0
+WINDOW = max(range(60_000, 86_401, 600), key=lambda seconds: seconds - time.time() % seconds)
+"""Seconds, of a limiter. Its windows begin by the clock, and the next one is to be far away."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "classic": {},
     "priority": {"layout": Layout.PRIORITY},
@@ -38,7 +41,7 @@ def shape_of(variant: str) -> FlowShape:
             Queue("first", next_queue="second", attributes_to_get=("userId", "n"), max_retries=2, priorities=ranks),
             Queue("second", max_retries=2, priorities=ranks),
             Queue("once"),
-            Queue("limited", limiter=Limiter(reservoir=3, interval=3600.0, group_by="group")),
+            Queue("limited", limiter=Limiter(reservoir=3, interval=float(WINDOW), group_by="group")),
             Queue("parent", next_queue="second", max_retries=1, children=(Queue("kid", max_retries=1), Queue("other"))),
         ),
         **VARIANTS[variant],

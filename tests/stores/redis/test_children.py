@@ -104,10 +104,11 @@ def test_the_sweep_finds_children_that_ended_without_a_word(desk: Desk, end: Cal
     lease = desk.start("parent")
     first, second = park(desk, lease, ["kid", "kid"])
     end(desk, *first)
-    desk.client.zadd(desk.keys.parked("parent"), {lease.job_id: desk.now_ms()})
+    before = desk.now_ms()
+    desk.client.zadd(desk.keys.parked("parent"), {lease.job_id: before})
     desk.sweep("parent", looks=1)
     assert desk.values(lease.job_id, "parent")[OPEN] == 1
-    assert desk.client.zscore(desk.keys.parked("parent"), lease.job_id) > desk.now_ms() + 5000
+    assert desk.client.zscore(desk.keys.parked("parent"), lease.job_id) > before + 5000
     end(desk, *second)
     desk.sweep("parent", looks=1)
     assert desk.where(lease.job_id) == ["parent parked"], "each has its turn"

@@ -44,7 +44,7 @@ def test_an_idle_worker_hears_in_a_cluster(cluster_desk: Desk) -> None:
         store = cluster_desk.another("first")
         assert await store.wait(0.05) is False
         cluster_desk.add()
-        assert await store.wait(5.0) is True
+        assert await store.wait(15.0) is True
 
     cluster_desk.run(scene())
 

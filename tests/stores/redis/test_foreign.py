@@ -11,7 +11,7 @@ from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.lifecycle import Retry, Settlement, Snooze
 from stowhand.store import ClaimRequest, Verdict
 from stowhand.stores.redis.store import LARGEST_CLAIM, FlowStore
-from tests.stores.redis.step_desk import ERRORED, LEASE, SNOOZED, Desk, ended, judged, new_token, park
+from tests.stores.redis.step_desk import ERRORED, LEASE, SNOOZED, WINDOW, Desk, ended, judged, new_token, park
 from tests.support.redis_proxy import RedisProxy
 
 DAY = 86_400_000
@@ -116,7 +116,7 @@ def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_desk: 
 def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_desk: Desk) -> None:
     held, *_ = [plain_desk.add("limited", group="bad"), plain_desk.add("limited", group="bad")]
     free = plain_desk.add("limited", group="good")
-    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // 3_600_000}", "x")
+    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
     before = plain_desk.ids("limited")
     (claim,) = plain_desk.claim("limited", 1)
     assert claim.lease.job_id == free
@@ -271,7 +271,7 @@ def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Desk, goo
     """However many stand before it, and on the page after."""
     ids = plain_desk.add_many(good, "limited", group={"of": "its own"})
     plain_desk.client.rpush(f"{plain_desk.keys.enqueued('limited')}bad", "x")
-    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // 3_600_000}", "x")
+    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
     plain_desk.add_many(2000, "limited", group="bad")
     for job_id in ids:
         plain_desk.client.hset(plain_desk.hash("limited", job_id), "group", f'"{job_id}"')

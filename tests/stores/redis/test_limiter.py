@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from stowhand.store import Verdict
-from tests.stores.redis.step_desk import Desk, ended
+from tests.stores.redis.step_desk import WINDOW, Desk, ended
 
-HOUR = 3_600_000
+LENGTH = WINDOW * 1000
 
 
 def fill(desk: Desk, jobs: int, groups: int) -> list[str]:
@@ -16,9 +16,9 @@ def fill(desk: Desk, jobs: int, groups: int) -> list[str]:
 
 def windows(desk: Desk) -> Counter[int]:
     """How many of the delayed ones are ready in which window from this one."""
-    now = desk.now_ms() // HOUR
+    now = desk.now_ms() // LENGTH
     scores = desk.client.zrange(desk.keys.delayed("limited"), 0, -1, withscores=True)
-    return Counter(int(score) // HOUR - now for _, score in scores)
+    return Counter(int(score) // LENGTH - now for _, score in scores)
 
 
 def test_ten_jobs_in_two_groups_leave_four_for_later(desk: Desk) -> None:
@@ -41,13 +41,13 @@ def test_who_is_delayed_says_so_and_a_start_takes_its_place_back_once(desk: Desk
     desk.claim("limited", 20)
     values = desk.values(late, "limited")
     ready = desk.client.zscore(desk.keys.delayed("limited"), late)
-    assert (values["delay"], values["delayReason"]) == (True, "limiter: 3 jobs in 3600 s")
+    assert (values["delay"], values["delayReason"]) == (True, f"limiter: 3 jobs in {WINDOW} s")
     assert values["delayReadyTimestamp"] == ready
     assert desk.lock("limited", late) is None
     counter = f"{desk.keys.enqueued('limited')}g0"
     assert desk.client.get(counter) == "2"
     desk.client.delete(*desk.client.keys(f"{desk.keys.calls('limited')}*"))  # the next window
-    desk.client.zincrby(desk.keys.delayed("limited"), -HOUR, late)
+    desk.client.zincrby(desk.keys.delayed("limited"), -LENGTH, late)
     (claim,) = desk.claim("limited", 20)
     assert claim.lease.job_id == late
     assert desk.client.get(counter) == "1"
@@ -60,14 +60,14 @@ def test_the_counters_end_by_themselves(desk: Desk) -> None:
     desk.claim("limited", 20)
     names = desk.client.keys(f"{desk.keys.calls('limited')}*") + desk.client.keys(f"{desk.keys.enqueued('limited')}*")
     assert len(names) == 2
-    assert all(0 < desk.client.pttl(name) <= 6 * HOUR for name in names)
+    assert all(0 < desk.client.pttl(name) <= 6 * LENGTH for name in names)
 
 
 def test_a_counter_that_was_lost_does_not_fall_below_nought(desk: Desk) -> None:
     late = fill(desk, 4, 1)[3]
     desk.claim("limited", 20)
     desk.client.delete(*desk.client.keys(f"{desk.keys.prefix}counter:*"))
-    desk.client.zincrby(desk.keys.delayed("limited"), -HOUR, late)
+    desk.client.zincrby(desk.keys.delayed("limited"), -LENGTH, late)
     assert len(desk.claim("limited", 20)) == 1
     assert desk.client.get(f"{desk.keys.enqueued('limited')}g0") is None
 

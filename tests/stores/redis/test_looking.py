@@ -185,7 +185,7 @@ def test_positions_are_the_order_of_service(run: Run, redis_url: str, look: redi
             await bench.claim("first")
             low = [await bench.create({}, priority=2) for _ in range(2)]
             high = [await bench.create({}) for _ in range(3)]
-            late, soon = await bench.create({}, delay=90), await bench.create({}, priority=2, delay=60)
+            late, soon = await bench.create({}, delay=900), await bench.create({}, priority=2, delay=600)
             apart = await bench.create({})
             look.lrem(bench.queue("first", "waiting"), 1, apart)
             look.rpush(bench.queue("first", "suspects"), apart)
@@ -199,7 +199,7 @@ def test_positions_are_the_order_of_service(run: Run, redis_url: str, look: redi
                 (late, 1, "delayed", 2),
             ]
             ready = [each.ready_at - time.time() for each in found if each.ready_at is not None]
-            assert [round(seconds, -1) for seconds in ready] == [60, 90]
+            assert [round(seconds, -2) for seconds in ready] == [600, 900]
             few = await bench.engine.positions("first", 1)
             assert [(each.state, each.job_id) for each in few] == [
                 ("waiting", high[0]), ("processing", running[0]), ("delayed", soon)

@@ -63,7 +63,7 @@ def test_the_server_of_a_killed_test_run_is_swept_away() -> None:
     # The next server sweeps: this one, or one of another process of the run.
     with RedisServer(find_redis()):
         assert not Path(home).exists()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while _alive(int(pid)):
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.stores.redis import dialing
-from stowhand.stores.redis.address import read_address
+from stowhand.stores.redis.address import Address, read_address
 from stowhand.stores.redis.dialing import Client, Dialer
 from stowhand.stores.redis.trouble import NoReply, repeated, repeated_plain, translated
 from tests.conftest import Run
@@ -44,10 +44,10 @@ async def dialed(url: str) -> AsyncIterator[Dialer]:
 async def use_every_client(url: str) -> None:
     """A write, a wait that another client ends, and a look from a thread."""
     async with dialed(url) as dialer:
-        calls, waiting = dialer.calls(), dialer.blocking_call(5)
+        calls, waiting = dialer.calls(), dialer.blocking_call(20)
         assert calls is dialer.calls()
         await calls.delete(KEY)
-        wait = waits(waiting, 5)
+        wait = waits(waiting, 20)
         await asyncio.sleep(0)
         await calls.rpush(KEY, "ä")
         assert await wait == "ä"
@@ -105,17 +105,17 @@ def test_tls_trusts_the_named_authority_only(run: Run, redis_server: RedisServer
 
 
 def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_new_one(run: Run) -> None:
-    async def check(pair: RedisPair, url: str) -> None:
-        async with dialed(url) as dialer:
+    async def check(pair: RedisPair, sentinel: RedisSentinel) -> None:
+        async with dialed(sentinel.url) as dialer:
             calls, plain = dialer.calls(), dialer.plain()
             await calls.set("kept", "yes")
             assert plain.get("kept") == "yes"
             pair.wait_for_replica()
             pair.primary.stop("kill")
-            until = time.monotonic() + 20
-            while time.monotonic() < until:
+            sentinel.hurry()
+            while True:
                 try:
-                    with translated(read_address(url)):
+                    with translated(read_address(sentinel.url)):
                         assert await calls.set("after", "yes")
                         assert plain.get("kept") == "yes"
                     break
@@ -126,7 +126,7 @@ def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_new_one(run: 
 
     with RedisPair(find_redis()) as pair, RedisSentinel(find_redis(), pair) as sentinel:
         run(use_every_client(sentinel.url))
-        run(check(pair, sentinel.url))
+        run(check(pair, sentinel), timeout=60)
 
 
 @pytest.mark.parametrize("clustered", [False, True], ids=["server", "cluster"])
@@ -135,21 +135,21 @@ def test_a_cancelled_wait_hurts_nobody_and_is_over_on_the_server(
 ) -> None:
     async def check(url: str) -> None:
         async with dialed(url) as dialer:
-            calls, waiting = dialer.calls(), dialer.blocking_call(5)
+            calls, waiting = dialer.calls(), dialer.blocking_call(20)
             for step in range(40):  # on its way, however far it has come
-                wait = waits(waiting, 5, f"{KEY}:taken")
+                wait = waits(waiting, 20, f"{KEY}:taken")
                 for _ in range(step):
                     await asyncio.sleep(0)
                 wait.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await wait
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(10):  # sooner than by the end of their time
                 while await calls.execute_command("EVAL", BLOCKED, 1, KEY):
                     pass
             # Nobody who waited before takes it now, and the same client waits on.
             await calls.rpush(KEY, "one")
             assert await calls.llen(f"{KEY}:taken") == 0
-            assert await waits(waiting, 5) == "one"
+            assert await waits(waiting, 20) == "one"
 
     run(check(redis_cluster.url if clustered else redis_url))
 
@@ -157,11 +157,18 @@ def test_a_cancelled_wait_hurts_nobody_and_is_over_on_the_server(
 def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
     run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialing, "DEADLINE", 0.1)
+    async def lasts_longer(deadline: float) -> bool:
+        monkeypatch.setattr(dialing, "DEADLINE", deadline)
+        async with dialed(redis_url) as dialer:
+            try:
+                with translated(read_address(redis_url)):
+                    return await waits(dialer.blocking_call(3 * deadline), 3 * deadline) is None
+            except NoReply:
+                return False
 
     async def check() -> None:
-        async with dialed(redis_url) as dialer:
-            assert await waits(dialer.blocking_call(0.3), 0.3) is None
+        # Where the machine itself takes longer than the deadline, a longer one shows the same.
+        assert await lasts_longer(0.1) or await lasts_longer(0.5) or await lasts_longer(3.0)
 
     run(check())
 
@@ -172,8 +179,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch
     async def check(server: RedisServer) -> None:
         address = read_address(server.url)
         async with dialed(server.url) as dialer:
-            await dialer.calls().ping()
-            dialer.plain().ping()
+            await both_answer(dialer, address)
             server.freeze()
             with pytest.raises(NoReply, match="no answer in time"), translated(address):
                 await dialer.calls().ping()
@@ -182,8 +188,14 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch
             with pytest.raises(NoReply, match="no answer in time"), translated(address):
                 await ping_in_a_pipeline(dialer.calls())
             server.thaw()
-            assert await dialer.calls().ping()
-            assert dialer.plain().ping()
+            await both_answer(dialer, address)
+
+    async def both_answer(dialer: Dialer, address: Address) -> None:
+        """A tenth of a second is not always enough for that."""
+        answers: list[bool] = []
+        while answers != [True, True]:
+            with contextlib.suppress(NoReply), translated(address):
+                answers = [await dialer.calls().ping(), dialer.plain().ping()]
 
     with RedisServer(find_redis()) as server:
         run(check(server))

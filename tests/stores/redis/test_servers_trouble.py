@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -114,7 +115,15 @@ UNREACHABLE = {
 
 
 @pytest.mark.parametrize("case", UNREACHABLE)
-def test_a_server_that_is_not_there(run: Run, case: str) -> None:
+def test_a_server_that_is_not_there(run: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(host: Any, *more: Any, **options: Any) -> Any:
+        """As where a name server answers, and at once."""
+        if host == "nobody.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(host, *more, **options)
+
+    known = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     error = run(raised(UNREACHABLE[case], "GET", "a", opening=True))
     assert type(error) is StoreUnreachable
     assert "is it running" in str(error)

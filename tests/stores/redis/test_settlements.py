@@ -199,11 +199,11 @@ def test_a_hash_that_is_gone_is_not_made_again_by_a_release(desk: Desk) -> None:
 def test_a_beat_renews_what_is_ours_and_nothing_else(desk: Desk) -> None:
     ours, theirs = desk.start(), desk.start()
     for lease in (ours, theirs):
-        desk.client.pexpire(desk.keys.lock("first", lease.job_id), 5000)
+        desk.client.pexpire(desk.keys.lock("first", lease.job_id), 25_000)
     stale = Lease(theirs.job_id, new_token(), 1)
-    assert desk.heart().beat([ours, stale], 60).lost == {(stale.job_id, stale.token)}
-    assert desk.client.pttl(desk.keys.lock("first", ours.job_id)) > 50_000
-    assert desk.client.pttl(desk.keys.lock("first", theirs.job_id)) <= 5000
+    assert desk.heart().beat([ours, stale], 600).lost == {(stale.job_id, stale.token)}
+    assert desk.client.pttl(desk.keys.lock("first", ours.job_id)) > 500_000
+    assert desk.client.pttl(desk.keys.lock("first", theirs.job_id)) <= 25_000
 
 
 # -- repeats -------------------------------------------------------------------------------------

@@ -18,9 +18,14 @@ def moved_by_the_original(desk: Desk, queue: str = "first") -> str:
 
 
 def test_the_first_look_touches_nothing_and_the_second_gives_it_back(desk: Desk) -> None:
-    job_id, other = moved_by_the_original(desk), desk.add()
-    assert desk.sweep(looks=1) == []
-    assert desk.run(desk.store().sweep()) == []  # at once: that is no second look
+    while True:
+        desk.client.flushdb()
+        job_id, other, begun = moved_by_the_original(desk), desk.add(), desk.now_ms()
+        assert desk.sweep(looks=1) == []
+        found = desk.run(desk.store().sweep())  # at once: that is no second look
+        if desk.now_ms() - begun < 1000:
+            break
+    assert found == []
     assert desk.where(job_id) == ["first processing"]
     assert desk.sweep(looks=1) == [ResetJob(job_id, "first", State.QUEUED)]
     assert desk.ids() == [job_id, other]
@@ -103,10 +108,13 @@ def test_a_long_list_is_swept_page_by_page(plain_desk: Desk) -> None:
 def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_desk: Desk) -> None:
     moved_by_the_original(plain_desk)
     others = plain_desk.another("first").heart()
+    before = plain_desk.now_ms()
     assert list(plain_desk.heart().reset_stalled(0)) == []
+    left = plain_desk.client.pttl(plain_desk.keys.swept("first"))
+    assert 1000 - (plain_desk.now_ms() - before) - 1 <= left <= 1000
+    plain_desk.client.set(plain_desk.keys.swept("first"), "1", px=60_000)  # the second is not to pass meanwhile
     plain_desk.client.zincrby(plain_desk.keys.unlocked("first"), -1001, plain_desk.ids(kind="unlocked")[0])
     assert list(others.reset_stalled(0)) == []
-    assert 0 < plain_desk.client.pttl(plain_desk.keys.swept("first")) <= 1000
     plain_desk.client.delete(plain_desk.keys.swept("first"))
     assert len(others.reset_stalled(0)) == 1
     others.close()

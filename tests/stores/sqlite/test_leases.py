@@ -40,13 +40,13 @@ def test_a_lease_ends_by_the_monotonic_clock(path: Path, run: Run, monkeypatch: 
     async def scenario() -> None:
         store = SqliteStore(path)
         await store.enqueue(NewJob(task="t"))
-        (claim,) = await store.claim(request())
-        ahead = 39.0
+        (claim,) = await store.claim(request(lease=300.0))
+        ahead = 350.0
         monkeypatch.setattr(moment, "_monotonic", lambda: clock.SystemClock().monotonic() + ahead)
         heart = store.heart()
-        assert heart.reset_stalled(10.0) == []
-        ahead = 41.0
-        (reset,) = heart.reset_stalled(10.0)
+        assert heart.reset_stalled(100.0) == []
+        ahead = 401.0
+        (reset,) = heart.reset_stalled(100.0)
         assert (reset.job_id, reset.state, reset.worker) == (claim.lease.job_id, State.QUEUED, "w")
         heart.close()
         await store.close()

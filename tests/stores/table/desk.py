@@ -56,7 +56,7 @@ async def attempt(store: TableStore[Any]) -> tuple[Attempt[Any], AttemptStore[An
     return made, made.store
 
 
-async def until(reached: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(reached: Callable[[], object], seconds: float = 20.0) -> None:
     """Look again and again; fails when it does not come to that."""
     end = stopwatch() + seconds
     while not reached():

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from stowhand import hooks
 from stowhand.errors import InvalidJob, LogRefused, StoreUnreachable
 from stowhand.execution_log import OUT_LIMIT
 from stowhand.handler import Attempt
@@ -208,7 +209,10 @@ class Shut(TableStore[Any]):
         yield
 
 
-def test_a_transaction_that_cannot_begin_costs_no_attempt(on_postgres: Place, run: Run) -> None:
+def test_a_transaction_that_cannot_begin_costs_no_attempt(
+    on_postgres: Place, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "SHUT", 3600.0)
     on_postgres.add("a.py")
     started: list[str] = []
 

@@ -30,8 +30,11 @@ class Shop:
         self.registry = CollectorRegistry()
         self.metrics = TableMetrics(self.registry, **given)
 
+    def get(self, name: str, labels: dict[str, str]) -> float | None:
+        return self.registry.get_sample_value(f"stowhand_table_{name}", labels)
+
     def __getitem__(self, what: tuple[str, dict[str, str]]) -> float:
-        value = self.registry.get_sample_value(f"stowhand_table_{what[0]}", what[1])
+        value = self.get(*what)
         assert value is not None, f"{what}: not among\n{generate_latest(self.registry).decode()}"
         return value
 
@@ -52,7 +55,7 @@ class Halves:
 
 
 def test_hooks_calls_and_the_queue_are_counted(run: Run, on_sqlite: Place) -> None:
-    shop = Shop()
+    shop = Shop(clock=FakeClock())
 
     async def story() -> None:
         on_sqlite.add("good", "bad", "fine")
@@ -90,11 +93,10 @@ def test_resets_are_counted_and_what_was_reset_too_often_apart(run: Run, on_sqli
             events = shop.metrics.of_resetter("sweeper", Events())
             resetter = Resetter(store, ResetterOptions(interval=0.05), events=events)
             sampler = shop.metrics.sampler(store, 0.05)
-            watch = Watch(on_sqlite)
-            await run_all(watch, resetter, sampler)
-            assert shop["queue_total", {"store": "uploads"}] == 2
+            await run_all(Watch(on_sqlite, shop), resetter, sampler)
 
     run(story())
+    assert shop["queue_total", {"store": "uploads"}] == 2
     assert shop["resetter_resets_total", {"resetter": "sweeper"}] == 2
     assert shop["resetter_reset_failures_total", {"resetter": "sweeper"}] == 1
     assert shop["resetter_errors_total", {"resetter": "sweeper"}] == 0
@@ -103,12 +105,12 @@ def test_resets_are_counted_and_what_was_reset_too_often_apart(run: Run, on_sqli
 class Watch:
     """Ends when the resetter has done its work, and the sampler has seen it."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, shop: Shop) -> None:
+        self.place, self.shop = place, shop
 
     async def run(self) -> None:
         await until(lambda: sorted(self.place.states()) == ["failed", "queued", "queued"])
-        await asyncio.sleep(0.2)
+        await until(lambda: self.shop.get("queue_total", {"store": "uploads"}) == 2)
 
     def stop(self, *, now: bool = False) -> None:
         pass
@@ -182,7 +184,7 @@ def test_a_sampler_whose_store_hangs_is_stopped_all_the_same() -> None:
         sampler.stop()
         await running
 
-    asyncio.run(asyncio.wait_for(story(), 3))
+    asyncio.run(asyncio.wait_for(story(), 30))
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "15s", True, timedelta(0), float("nan")])

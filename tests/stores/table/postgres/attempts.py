@@ -144,7 +144,7 @@ async def leaves_a_pipeline(attempt: Attempt[Any]) -> None:
     await attempt.connection.execute(WRITE, (0, "x"))
 
 
-async def soon(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def soon(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Until it holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process

@@ -12,9 +12,12 @@ from stowhand.store import ClaimRequest
 from stowhand.stores.table import TableStore
 from tests.stores.table.postgres.attempts import WRITE, options
 
+STALLED = {"idle": 60.0, "busy": 3.0}
+"""Seconds that its transaction may be idle. In a third of them the server notices who dies while a statement runs."""
+
 
 async def main(url: str, how: str) -> None:
-    async with TableStore(url, options(stalled_max_age=1.5)) as store:
+    async with TableStore(url, options(stalled_max_age=STALLED[how])) as store:
         (claim,) = await store.claim(ClaimRequest(worker="w-9", token=str(uuid4()), limit=1, lease=30.0))
         attempt: Attempt[Any] = Attempt(claim, 0.0)
         around = store.attend(attempt)

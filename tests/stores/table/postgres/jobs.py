@@ -72,9 +72,9 @@ class Jobs:
         return [state for (state,) in self.sql("select state from jobs order by id")]
 
     def hang_up(self, role: str) -> None:
-        """End the store's connections that serve this."""
+        """End the store's connections that serve this; they are gone when it returns."""
         name = f"stowhand:{role}%"
-        self.sql("select pg_terminate_backend(pid, 1000) from pg_stat_activity where application_name like %s", name)
+        self.sql("select pg_terminate_backend(pid, 20000) from pg_stat_activity where application_name like %s", name)
 
     @contextmanager
     def locked(self, where: str = "true", how: str = "for update") -> Iterator[psycopg.Connection[Any]]:

@@ -80,9 +80,7 @@ async def test_connections_that_were_cut_come_back(jobs: Jobs) -> None:
         lease = await served.take()
         await served.table.next_due()
         await served.settle(lease, FAILED)
-        jobs.sql(
-            "select pg_terminate_backend(pid, 1000) from pg_stat_activity where application_name like 'stowhand%%'"
-        )
+        jobs.hang_up("")
         lease = await served.take()
         assert await served.table.next_due() == 0
         assert await served.settle(lease) is Verdict.SETTLED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -76,12 +77,13 @@ async def test_without_retries_an_errored_record_is_never_claimed(jobs: Jobs) ->
 
 
 async def test_a_retry_delay_below_a_second_is_honoured(jobs: Jobs) -> None:
-    jobs.add(state="errored", finished_at=("clock_timestamp()",))
-    async with jobs.served(max_num_retries=1, retry_after=3600.25) as served:
+    now = datetime(2031, 1, 1, tzinfo=UTC)
+    jobs.add(state="errored", finished_at=now)
+    async with jobs.served(pinned=lambda: now, max_num_retries=1, retry_after=3600.25) as served:
         assert await served.ids() == []
-        jobs.sql("update jobs set finished_at = now() - interval '3600.2 seconds'")
+        jobs.sql("update jobs set finished_at = %s", now - timedelta(seconds=3600.2))
         assert await served.ids() == []
-        jobs.sql("update jobs set finished_at = now() - interval '3600.3 seconds'")
+        jobs.sql("update jobs set finished_at = %s", now - timedelta(seconds=3600.3))
         assert len(await served.ids()) == 1
 
 

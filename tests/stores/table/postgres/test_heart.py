@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -82,10 +83,11 @@ async def test_a_missing_heartbeat_counts_from_the_start(jobs: Jobs) -> None:
 
 
 async def test_slack_and_fractions_of_a_second_are_granted_exactly(jobs: Jobs) -> None:
-    running(jobs, beat=("now() - interval '3600 seconds'",))
-    async with jobs.served(stalled_max_age=3600.25) as served:
+    now = datetime.now(UTC)
+    running(jobs, beat=now - timedelta(seconds=3600))
+    async with jobs.served(pinned=lambda: now, stalled_max_age=3600.25) as served:
         assert list(served.heart.reset_stalled(0)) == []
-        jobs.sql("update jobs set last_heartbeat_at = now() - interval '3600.3 seconds'")
+        jobs.sql("update jobs set last_heartbeat_at = %s", now - timedelta(seconds=3600.3))
         assert list(served.heart.reset_stalled(0.25)) == []
         assert len(served.heart.reset_stalled(0)) == 1
 

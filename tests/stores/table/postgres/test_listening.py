@@ -28,6 +28,12 @@ async def woken(jobs: Jobs, served: Served) -> bool:
     return await waiting
 
 
+async def deafened(served: Served) -> None:
+    """What its connection has met is found out when somebody waits; and then nothing wakes."""
+    while served.table.hears:
+        assert not await served.table.wait(0.01)
+
+
 async def test_a_notification_wakes(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
@@ -48,8 +54,7 @@ async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
         jobs.hang_up("listen")
-        assert not await served.table.wait(0.01)
-        assert not served.table.hears
+        await deafened(served)
         ears(served)._not_before = 0.0
         await listening(served)
         assert await woken(jobs, served)
@@ -62,8 +67,7 @@ async def test_a_connection_that_was_told_to_listen_no_more_is_found_out(jobs: J
         assert connection is not None
         await connection.execute(b"unlisten *")
         ears(served).prove_every = 0.0
-        assert not await served.table.wait(0.01)
-        assert not served.table.hears
+        await deafened(served)
 
 
 async def test_a_wait_that_is_canceled_leaves_the_ears_open(jobs: Jobs) -> None:

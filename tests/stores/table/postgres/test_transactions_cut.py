@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from stowhand.handler import Attempt
@@ -138,10 +139,14 @@ def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(
 def test_a_blocked_loop_loses_the_lock_as_it_would_lose_a_lease(run: Run, shared_url: str) -> None:
     async def blocks(attempt: Attempt[Any]) -> None:
         await write("half")(attempt)
-        time.sleep(0.6)  # noqa: ASYNC251 - that is what it is about
+        pid, end = attempt.connection.info.backend_pid, time.monotonic() + 20
+        with psycopg.connect(shared_url, autocommit=True) as other:
+            while other.execute("select from pg_stat_activity where pid = %s", [pid]).fetchall():
+                assert time.monotonic() < end, "the server waits for ever"
+                time.sleep(0.02)  # noqa: ASYNC251 - that is what it is about
 
     async def go() -> None:
-        async with opened(shared_url, stalled_max_age=0.3, heartbeat_interval=0.1) as desk:
+        async with opened(shared_url, stalled_max_age=0.5, heartbeat_interval=0.1) as desk:
             _, row = await desk.run(blocks)
             assert (row["state"], await desk.effects()) == ("errored", [])
             assert "idle-in-transaction" in row["failure_message"]

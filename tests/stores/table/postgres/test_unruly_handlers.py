@@ -204,7 +204,7 @@ def test_a_statement_that_runs_on_holds_nobody_up_for_long(
 
     async def scene(desk: Desk) -> None:
         monkeypatch.setattr(hold, "PATIENCE", 0.2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             verdict, row = await desk.run(leaks)
         assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "errored", [])
         assert "a statement still ran" in row["failure_message"]
@@ -214,7 +214,7 @@ def test_a_statement_that_runs_on_holds_nobody_up_for_long(
     play(run, shared_url, scene)
 
 
-def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str) -> None:
+def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     streams: list[AsyncIterator[Any]] = []
 
     async def work(attempt: Attempt[Any]) -> None:
@@ -223,7 +223,8 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str) -> None:
         streams.append(stream)
 
     async def scene(desk: Desk) -> None:
-        async with asyncio.timeout(hold.PATIENCE):
+        monkeypatch.setattr(hold, "PATIENCE", 60.0)
+        async with asyncio.timeout(20):
             _, row = await desk.run(work)
         assert (row["state"], "left a stream" in row["failure_message"]) == ("errored", True)
         streams.clear()
@@ -239,7 +240,7 @@ def test_a_handler_cancelled_in_a_query_is_settled_in_its_transaction(run: Run, 
             query = asyncio.create_task(attempt.connection.execute("select pg_sleep(60)"))
             await asyncio.sleep(0.05)
             query.cancel()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await asyncio.wait([query])
                 assert await desk.settle(attempt, outcome) is Verdict.SETTLED
         assert ((await desk.row(1))["state"], await desk.effects()) == (judged_state(outcome), [])
@@ -256,7 +257,6 @@ def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url:
         "set local search_path = elsewhere",
         "set search_path = elsewhere",
         "set local role nobody_much",
-        "set local statement_timeout = 1",
         "set local timezone = 'America/New_York'",
     )
 
@@ -272,6 +272,24 @@ def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url:
 
             verdict, row = await desk.run(work)
             assert (verdict, row["state"]) == (Verdict.SETTLED, "completed"), (setting, row["failure_message"])
+
+    play(run, shared_url, scene)
+
+
+def test_a_statement_timeout_of_a_handler_does_not_end_its_mark(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        await attempt.connection.execute("set local statement_timeout = '200ms'")
+
+    async def scene(desk: Desk) -> None:
+        await desk.execute(
+            "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.3); return new; end'"
+        )
+        await desk.execute(
+            "create trigger slow before update on jobs for each row"
+            " when (new.state = 'completed') execute function slow()"
+        )
+        verdict, row = await desk.run(work)
+        assert (verdict, row["state"]) == (Verdict.SETTLED, "completed"), row["failure_message"]
 
     play(run, shared_url, scene)
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
+from stowhand.stores.table.sqlite import heart
 from tests.stores.table.sqlite.application import Application
+
+
+@pytest.fixture(autouse=True)
+def slow_machines() -> Iterator[None]:
+    """Whoever waits for the write lock waits for another, however slow the machine: a reset is not put off for that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heart, "SHORT", 60.0)
+        yield
 
 
 @pytest.fixture

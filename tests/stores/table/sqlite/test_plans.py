@@ -14,7 +14,7 @@ from stowhand.stores.table.sqlite import moments
 from stowhand.stores.table.sqlite.reading import read_table
 from stowhand.stores.table.sqlite.table import Table
 from tests.conftest import Run
-from tests.stores.table.sqlite.application import Application, asking, keys
+from tests.stores.table.sqlite.application import Application, asking, counted_steps, keys
 
 Made = Callable[..., Application]
 EXTRAS = """
@@ -117,9 +117,7 @@ def test_a_long_queue_behind_a_long_history_is_claimed_from_at_once(indexed: App
     async def scenario() -> int:
         table = await indexed.served(pinned=False, order_by_expression=[sql("size DESC"), "id"])
         await table.claim(asking(1))
-        steps: list[None] = []
-        assert table._writer._raw is not None
-        table._writer._raw.set_progress_handler(lambda: steps.append(None), 1000)
+        steps = counted_steps(table)
         assert len(await keys(table, 5)) == 5
         return len(steps)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from stowhand.database import sqlite_connection
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED
+from stowhand.store import Pulse
+from stowhand.stores.table.sqlite import heart as module
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import Application, asking, claimed, keys
 from tests.stores.table.sqlite.programs import line, start, tell
@@ -161,14 +164,12 @@ def test_an_idle_claim_takes_no_lock(app: Application, run: Run) -> None:
         heart.close()
         app.sql("ROLLBACK")
 
-    run(scenario(), timeout=5)
+    run(scenario())
 
 
 def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
     app: Application, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stowhand.stores.table.sqlite import heart as module
-
     monkeypatch.setattr(module, "SHORT", 0.0)
     app.add(state="processing", last_heartbeat_at="2024-05-01 11:00:00")
 
@@ -184,7 +185,9 @@ def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
 
 
 @both
-def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(made: Made, run: Run, journal: str) -> None:
+def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(
+    made: Made, run: Run, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
     app = made(journal=journal)
     app.add()
 
@@ -194,7 +197,20 @@ def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(made: Ma
         app.sql("BEGIN IMMEDIATE")
         app.later(40)
         theirs, ours = table.heart(), table.heart()
-        beating = asyncio.create_task(asyncio.to_thread(theirs.beat, [taken.lease], 30.0))
+        beaten = threading.Event()
+
+        def beat() -> Pulse:
+            try:
+                return theirs.beat([taken.lease], 30.0)
+            finally:
+                beaten.set()
+
+        def pause(seconds: float) -> None:
+            assert seconds >= 0.1
+            assert beaten.wait(20)
+
+        monkeypatch.setattr(module, "sleep_blocking", pause)
+        beating = asyncio.create_task(asyncio.to_thread(beat))
         await asyncio.sleep(0.05)
         app.sql("COMMIT")
         assert ours.reset_stalled(0.0) == []
@@ -216,7 +232,7 @@ def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: R
         table = await app.served()
         taken, heart = await claimed(table), table.heart()
         assert heart.beat([taken.lease], 30.0).lost == frozenset()
-        waiting = asyncio.create_task(table.wait(5))
+        waiting = asyncio.create_task(table.wait(20))
         await asyncio.sleep(0.03)
         other.raw.close()
         app.raw.close()

@@ -1,0 +1,28 @@
+"""``python -m tests.service.patient worker …``: the program, with minutes where it has seconds to leave by itself.
+
+It says of each wish to stop that it counts: so a test knows that it was heard.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stowhand.cli import main
+from stowhand.service import process, supervisor, wishes
+
+ADD = wishes.Wishes.add
+
+
+def add(self: wishes.Wishes) -> bool:
+    """As it is; in a signal's handler too, so it is written at once."""
+    counts = ADD(self)
+    if counts:
+        os.write(2, f"wish {self.count}\n".encode())
+    return counts
+
+
+if __name__ == "__main__":
+    wishes.Wishes.add = add  # type: ignore[method-assign]
+    process.STOPPED = 120.0
+    vars(supervisor)["STOPPED"] = 120.0
+    main()
