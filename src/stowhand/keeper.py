@@ -66,6 +66,8 @@ class Keeper:
         self._crashed: list[Lease] = []
         self._failures = 0
         self._beat_now = False
+        self.returned = 0
+        """How many leases went back so far."""
         self.beats = 0
         """Good beats so far: after a store's restart the worker waits for one before it claims again."""
         self.is_leaving = False
@@ -191,6 +193,7 @@ class Keeper:
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
             busy = self._heart.release(leases)
+            self.returned += len(leases) - len(busy)  # before nothing is owed any more
             with self._lock:
                 self._returns.pop(0)
                 if busy:  # somebody's transaction holds them; dropped, they would count as if this worker had died

@@ -94,7 +94,8 @@ class Taker:
                 continue
             limit = 0 if self._dry or self._is_full else self._pace.limit()
             if limit:
-                if await self._look(limit):
+                returned = self._keeper.returned  # what goes back while it looks, it may not see
+                if await self._look(limit) or self._keeper.returned != returned:
                     continue
                 self._dry = True
                 if self._options.once and self.is_idle:
@@ -161,10 +162,9 @@ class Taker:
 
     async def _turned_away(self, shut: Shut) -> bool:
         """Nothing may be claimed now. True: ask again at once, the pause is over."""
-        if shut.pause is None:
-            return False
-        await self._rest(shut.pause)
-        return True
+        if shut.pause is not None:
+            await self._rest(shut.pause)
+        return shut.pause is not None
 
     async def _claim_in_turn(self, leave: Leave) -> int:
         """Ordinary jobs: those of the tasks whose turn it is, or else of all."""

@@ -453,6 +453,40 @@ async def test_once_leaves_what_somebody_else_runs() -> None:
         assert sorted(row.state for row in store.rows()) == [State.PROCESSING, State.QUEUED]
 
 
+async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    slow = 450
+    """Those before it are quick, and a reason to look ahead."""
+
+    async def hears_nothing(timeout: float) -> bool:
+        await clock.sleep(timeout)
+        return False
+
+    store.wait = hears_nothing  # type: ignore[method-assign]
+
+    async def act(attempt: Attempt[Job]) -> None:
+        if attempt.lease.job_id == slow:
+            store.down.add("release")
+            await clock.sleep(5)
+
+    jobs = [NewJob(task="act")] * 500
+    async with at_work(act, clock=clock, store=store, jobs=jobs, once=True, concurrency=1) as stage:
+        await clock.advance(3)
+        store.gates["claim"] = asyncio.Event()
+        stage.worker._taker.wake()
+        await clock.advance(3)
+        assert stage.worker._keeper.owes
+        assert not stage.worker.running, "it looks, and has found nothing: what is left it holds itself"
+        store.down.clear()
+        await clock.advance(6)
+        assert stage.told(JobsReturned)
+        assert not stage.worker._keeper.owes
+        store.gates.pop("claim").set()
+        await stage.ended()
+        assert {row.state for row in store.rows()} == {State.COMPLETED}
+
+
 async def test_once_waits_for_a_settlement_that_is_busy() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
