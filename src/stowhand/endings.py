@@ -57,7 +57,7 @@ class Endings:
         self.progress()
 
     def _unrecorded(self, held: Held, stop: Stop | None) -> None:
-        """It ended without an outcome to record: lost, returned unspent, or its child died."""
+        """It ended without an outcome to record: lost, returned unspent, or its child died or could not begin."""
         assert held.attempt is not None
         lease = held.claim.lease
         if stop is Stop.RETURNED and held.attempt.detached:
@@ -69,6 +69,8 @@ class Endings:
             self._events.emit(JobLost(self._worker, lease.job_id, held.claim.task, why))
         elif stop is Stop.CRASHED:
             self.keeper.crashed(lease)
+        elif stop is Stop.UNABLE:
+            self.keeper.give_back([held], "its child process could not begin")
         else:
             self.keeper.give_back([held], "the worker stopped before its handler had ended")
         self._hooks.marked(held.attempt)

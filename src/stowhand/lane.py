@@ -25,14 +25,20 @@ class Stop(StrEnum):
     """The worker stops: the job goes back unspent."""
     CRASHED = "crashed"
     """The child process that ran it died."""
+    UNABLE = "unable"
+    """The child process could not begin with it."""
 
 
 class ChildCrashed(Exception):
     """Raised by an isolating handler: the child process died before it could say how the attempt ended."""
 
 
+class ChildUnable(Exception):
+    """Raised by an isolating handler: the child process never came to the job (no store, no such task any more)."""
+
+
 Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
-"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed when it did."""
+"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed when it did, and ChildUnable."""
 
 
 class Ending(Protocol):

@@ -30,6 +30,8 @@ from tests.support.servers import PostgresServer
 JOBS = 5_000
 KILLS, FREEZES, TERMINATED = 10, 5, 5
 PAUSE = 0.03
+RESETS = 50
+"""More than faults: whom workers die under again and again by chance is not to be given up."""
 DEADLINE = 200.0
 OPTIONS = StoreOptions(history=3600.0)
 COMPLETED = re.compile(r"Completed task (\d+) \(step\) with success")
@@ -116,7 +118,8 @@ class Chaos:
         try:
             pauses = [self.rng.uniform(0, 2 * PAUSE) for _ in range(JOBS)]
             await store.enqueue_many(
-                NewJob(task="step", payload=f'{{"number":{n},"pause":{pause:.4f}}}') for n, pause in enumerate(pauses)
+                NewJob(task="step", payload=f'{{"number":{n},"pause":{pause:.4f}}}', max_resets=RESETS)
+                for n, pause in enumerate(pauses)
             )
         finally:
             await store.close()

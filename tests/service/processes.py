@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import QueueStore
-from stowhand.store import StoreOptions
+from stowhand.store import ClaimRequest, StoreOptions
 from stowhand.stores import open_store
 
 T = TypeVar("T")
@@ -128,3 +128,24 @@ def wait_until_done(url: str, seconds: float) -> dict[State, int]:
             await asyncio.sleep(0.1)
 
     return with_store(url, count)
+
+
+def enqueue_suspect(url: str, job: NewJob) -> int:
+    """A job under which two workers have died."""
+
+    async def enqueue(store: QueueStore) -> int:
+        job_id = (await store.enqueue(job)).id
+        await make_suspect(store)
+        return job_id
+
+    return with_store(url, enqueue)
+
+
+async def make_suspect(store: QueueStore) -> None:
+    """Of the only job that is to be had."""
+    heart = store.heart()
+    for token in ("0" * 31 + "1", "0" * 31 + "2"):
+        (claim,) = await store.claim(ClaimRequest(worker="w", token=token, limit=1, lease=30))
+        (reset,) = await asyncio.to_thread(heart.reset_lease, claim.lease)
+        assert reset.state is State.QUEUED
+    heart.close()

@@ -18,10 +18,9 @@ from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
 from stowhand.service.supervisor import Supervisor
-from stowhand.store import ClaimRequest
 from stowhand.stores import open_store
 from tests.conftest import Run
-from tests.service.processes import BETWEEN, Workers, signal_until, with_store
+from tests.service.processes import BETWEEN, Workers, enqueue_suspect, signal_until, with_store
 
 PATIENT = ("tests.service.patient",)
 
@@ -119,7 +118,7 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(
 
 def test_a_quarantined_child_does_not_outlive_its_worker(url: str, workers: Workers, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    _enqueue_suspect(url, NewJob(task="linger", payload=f'{{"file": "{pid_file}", "seconds": 120}}'))
+    enqueue_suspect(url, NewJob(task="linger", payload=f'{{"file": "{pid_file}", "seconds": 120}}'))
     process = workers.start()
     child = psutil.Process(_read_pid(pid_file))
     assert child.pid != process.pid
@@ -132,7 +131,7 @@ def test_a_signal_to_the_whole_service_leaves_a_quarantined_job_its_grace(
     url: str, workers: Workers, tmp_path: Path
 ) -> None:
     pid_file, gate = tmp_path / "pid", tmp_path / "gate"
-    job_id = _enqueue_suspect(url, NewJob(task="gated", payload=f'{{"gate": "{gate}", "file": "{pid_file}"}}'))
+    job_id = enqueue_suspect(url, NewJob(task="gated", payload=f'{{"gate": "{gate}", "file": "{pid_file}"}}'))
     process = workers.start()
     child = psutil.Process(_read_pid(pid_file))
     child.send_signal(signal.SIGTERM)
@@ -147,7 +146,7 @@ def test_a_signal_to_the_whole_service_leaves_a_quarantined_job_its_grace(
 def test_a_process_that_a_killer_leaves_behind_hides_neither_its_death_nor_the_end_of_the_worker(
     url: str, workers: Workers
 ) -> None:
-    job_id = _enqueue_suspect(url, NewJob(task="forker", payload='{"seconds": 90}', max_resets=2))
+    job_id = enqueue_suspect(url, NewJob(task="forker", payload='{"seconds": 90}', max_resets=2))
     process = workers.start("--once")
     assert process.wait(60) == 0
     assert _job(url, job_id).state is State.FAILED
@@ -178,22 +177,6 @@ def _store_settings(url: str) -> StoreSettings:
 def _enqueue(url: str, job: NewJob) -> int:
     async def enqueue(store: QueueStore) -> int:
         return (await store.enqueue(job)).id
-
-    return with_store(url, enqueue)
-
-
-def _enqueue_suspect(url: str, job: NewJob) -> int:
-    """A job under which two workers have died."""
-
-    async def enqueue(store: QueueStore) -> int:
-        job_id = (await store.enqueue(job)).id
-        heart = store.heart()
-        for death in ("0" * 31 + "1", "0" * 31 + "2"):
-            (claim,) = await store.claim(ClaimRequest(worker="w", token=death, limit=1, lease=30))
-            (reset,) = await asyncio.to_thread(heart.reset_lease, claim.lease)
-            assert reset.state is State.QUEUED
-        heart.close()
-        return job_id
 
     return with_store(url, enqueue)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 from pathlib import Path
@@ -15,9 +14,8 @@ from stowhand.correlation import bound
 from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
-from stowhand.store import ClaimRequest
 from tests.conftest import Run
-from tests.service.processes import Workers, with_store
+from tests.service.processes import Workers, make_suspect, with_store
 from tests.support.spans import Spans, ids_of
 
 TASKS = ("--app", "tests.service.traced_work:app")
@@ -87,11 +85,7 @@ def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, s
     async def enqueue_suspect(store: QueueStore) -> None:
         with bound("order 7"):
             await spans.traces().store(store).enqueue(NewJob(task="first"))
-        heart = store.heart()
-        for token in ("0" * 31 + "1", "0" * 31 + "2"):
-            (claim,) = await store.claim(ClaimRequest(worker="w", token=token, limit=1, lease=30))
-            await asyncio.to_thread(heart.reset_lease, claim.lease)
-        heart.close()
+        await make_suspect(store)
 
     with_store(workers.url, enqueue_suspect)
     assert workers.start(*TASKS, "--otel", "--once", "--log-format", "json").wait(60) == 0, workers.said()

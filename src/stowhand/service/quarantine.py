@@ -1,7 +1,8 @@
 """A job that workers died under runs in a process of its own, so that it can take nobody with it.
 
 The worker keeps the lease and beats for it; the child gets the job on its standard input and answers through a pipe.
-If the child dies before it has answered, the job is reset once more, until its budget of resets is used up.
+If the child dies before it has answered, the job is reset once more, until its budget of resets is used up. A child
+that could not even begin (the store let nobody in, the tasks cannot be loaded any more) says so, and the job goes back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stowhand import correlation
 from stowhand.carried import handed_on
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
-from stowhand.lane import ChildCrashed
+from stowhand.lane import ChildCrashed, ChildUnable
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
 from stowhand.outcomes import from_error, from_returned
 from stowhand.service.settings import WorkerSettings
@@ -46,7 +47,7 @@ class ChildAnswer(msgspec.Struct, frozen=True):
     """What the child gives back."""
 
     kind: str
-    """``complete``, ``retry``, ``fail``, ``poison``, ``snooze``, ``cancel``."""
+    """``complete``, ``retry``, ``fail``, ``poison``, ``snooze``, ``cancel``; or ``unable``."""
     text: str = ""
     seconds: float | None = None
     result: str | None = None
@@ -76,7 +77,7 @@ class Quarantine:
         self._settings, self._worker, self._handler = settings, worker, handler
 
     async def run(self, attempt: Attempt[Any]) -> object:
-        """Raises ChildCrashed. Cancelling it kills the child: a process, unlike a thread, can be killed."""
+        """Raises ChildCrashed, ChildUnable. Cancelling kills the child: a process, unlike a thread, can be killed."""
         if self._handler.is_program(attempt.claim.task):
             # It has a process of its own already; and whoever kills a child between us would not end the program.
             return await self._handler.handle(attempt, attempt.record)
@@ -108,6 +109,8 @@ class Quarantine:
         if not said.endswith(b"\n"):
             raise ChildCrashed(f"the child process ended with {child.returncode} and no answer")
         decoded = msgspec.json.decode(said, type=ChildAnswer)
+        if decoded.kind == "unable":
+            raise ChildUnable(decoded.text)
         attempt.then.extend(decoded.then)
         return decoded.outcome()
 

@@ -8,20 +8,29 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
+from stowhand.clock import sleep_blocking
 from stowhand.correlation import bound
+from stowhand.errors import StoreError
+from stowhand.job import Job
 from stowhand.observe.about import About, bind
+from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
+from stowhand.observe.safe_text import telling_line
 from stowhand.observe.traces import Traces
+from stowhand.outcomes import describe
 from stowhand.service import exit_codes
 from stowhand.service.embedding import traced
 from stowhand.service.loading import load_tasks, make_handler
 from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, attempt_in_child
 from stowhand.stores import open_store
+
+PAUSE = 2.0
+"""Seconds before a job whose child could not begin goes back."""
 
 
 def main() -> None:
@@ -34,10 +43,21 @@ def main() -> None:
     threading.Thread(target=_die_with_the_worker, name="stowhand parent", daemon=True).start()
     settings = assignment.settings
     configure_logging(settings.log_level, settings.log_format)
-    answer = asyncio.run(_attempt(assignment))
+    try:
+        answer = asyncio.run(_attempt(assignment))
+    except BaseException as error:  # noqa: BLE001 - boundary: this process ends with it
+        answer = _unable(assignment.job, error)
     with os.fdopen(assignment.answer_fd, "wb") as pipe:
         pipe.write(msgspec.json.encode(answer) + b"\n")
     hard_exit(0)
+
+
+def _unable(job: Job, error: BaseException) -> ChildAnswer:
+    """It never came to the job. Not said at once, for the job may come back at once."""
+    why = telling_line(describe(error))
+    core_logger().error(f"Task {job.id} ({job.task}) goes back: the process of its own could not begin: {why}")
+    sleep_blocking(PAUSE)
+    return ChildAnswer("unable", why)
 
 
 def _die_with_the_worker() -> None:
@@ -58,7 +78,8 @@ async def _attempt(assignment: Assignment) -> ChildAnswer:
         with _traced_on(assignment, loaded.traces):
             return await attempt_in_child(handler, assignment)
     finally:
-        await store.close()
+        with suppress(StoreError):  # what the attempt has come to is to be told
+            await store.close()
 
 
 @contextmanager

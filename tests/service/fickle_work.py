@@ -1,0 +1,18 @@
+"""Tasks that cannot be loaded in a process for one job while the file named by ``UNLOADABLE`` is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from stowhand.service.app import App
+
+if Path(sys.argv[0]).stem == "quarantined" and Path(os.environ["UNLOADABLE"]).exists():
+    raise SystemExit("not now")
+app = App()
+
+
+@app.task(name="innocent")
+async def innocent() -> None:
+    """Nothing."""

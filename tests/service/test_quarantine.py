@@ -1,0 +1,30 @@
+"""Suspects run in processes of their own; one whose process cannot begin has killed nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stowhand.job import NewJob, State
+from tests.service.processes import Workers, enqueue_suspect, job_of
+
+
+def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
+    sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unloadable = tmp_path / "unloadable"
+    monkeypatch.setenv("UNLOADABLE", str(unloadable))
+    unloadable.touch()
+    url = sqlite_workers.url
+    job_id = enqueue_suspect(url, NewJob(task="innocent", max_resets=2))
+    process = sqlite_workers.start("--app", "tests.service.fickle_work:app", "--log-level", "debug")
+    sqlite_workers.wait_for("the process of its own could not begin: SystemExit: not now")
+    sqlite_workers.wait_for("its child process could not begin")
+    unloadable.unlink()
+    sqlite_workers.wait_for(f"Completed task {job_id} (innocent)")
+    process.terminate()
+    assert process.wait(60) == 0
+    job = job_of(url, job_id)
+    assert (job.state, job.attempts) == (State.COMPLETED, 1), "with two resets of two a death would have failed it"
+    assert "Fatal Python error" not in sqlite_workers.said()
