@@ -91,4 +91,4 @@ async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> N
 
 
 def test_every_reason_to_stop_says_what_it_is() -> None:
-    assert {stop.value for stop in lane.Stop} == {"timeout", "canceled", "lost", "returned", "crashed"}
+    assert {stop.value for stop in lane.Stop} == {"timeout", "canceled", "lost", "returned", "crashed", "unable"}
