@@ -218,7 +218,7 @@ def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end
 
 
 def test_every_way_of_being_stopped_is_told() -> None:
-    assert set(_WHY) == {stop.value for stop in Stop} - {Stop.CRASHED.value}
+    assert set(_WHY) == {stop.value for stop in Stop} - {Stop.CRASHED.value, Stop.UNABLE.value}
 
 
 def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: Run) -> None:
