@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -16,3 +17,13 @@ app = App()
 @app.task(name="innocent")
 async def innocent() -> None:
     """Nothing."""
+
+
+@app.task(name="leaver")
+async def leaver() -> None:
+    """Something that it started ends the process in the ordinary way."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(leave(), asyncio.sleep(60))

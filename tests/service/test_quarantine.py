@@ -28,3 +28,15 @@ def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
     job = job_of(url, job_id)
     assert (job.state, job.attempts) == (State.COMPLETED, 1), "with two resets of two a death would have failed it"
     assert "Fatal Python error" not in sqlite_workers.said()
+
+
+def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was(
+    sqlite_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNLOADABLE", str(tmp_path / "unloadable"))
+    job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="leaver", max_attempts=1, max_resets=2))
+    process = sqlite_workers.start("--app", "tests.service.fickle_work:app", "--once")
+    assert process.wait(60) == 0
+    job = job_of(sqlite_workers.url, job_id)
+    assert (job.state, job.attempts) == (State.FAILED, 1)
+    assert "could not begin" not in sqlite_workers.said()

@@ -8,13 +8,12 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 
 from stowhand.clock import sleep_blocking
 from stowhand.correlation import bound
-from stowhand.errors import StoreError
 from stowhand.job import Job
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
@@ -43,12 +42,14 @@ def main() -> None:
     threading.Thread(target=_die_with_the_worker, name="stowhand parent", daemon=True).start()
     settings = assignment.settings
     configure_logging(settings.log_level, settings.log_format)
+    answers: list[ChildAnswer] = []
     try:
-        answer = asyncio.run(_attempt(assignment))
+        asyncio.run(_attempt(assignment, answers))
     except BaseException as error:  # noqa: BLE001 - boundary: this process ends with it
-        answer = _unable(assignment.job, error)
+        if not answers:  # else it came after the job, or was what something of the job's left behind
+            answers.append(_unable(assignment.job, error))
     with os.fdopen(assignment.answer_fd, "wb") as pipe:
-        pipe.write(msgspec.json.encode(answer) + b"\n")
+        pipe.write(msgspec.json.encode(answers[0]) + b"\n")
     hard_exit(0)
 
 
@@ -67,7 +68,7 @@ def _die_with_the_worker() -> None:
     hard_exit(exit_codes.FAILURE)
 
 
-async def _attempt(assignment: Assignment) -> ChildAnswer:
+async def _attempt(assignment: Assignment, answers: list[ChildAnswer]) -> None:
     settings = assignment.settings
     loaded = load_tasks(settings)
     store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
@@ -76,10 +77,9 @@ async def _attempt(assignment: Assignment) -> ChildAnswer:
         handler = make_handler(loaded, settings, store, assignment.worker)
         await store.open()
         with _traced_on(assignment, loaded.traces):
-            return await attempt_in_child(handler, assignment)
+            answers.append(await attempt_in_child(handler, assignment))
     finally:
-        with suppress(StoreError):  # what the attempt has come to is to be told
-            await store.close()
+        await store.close()
 
 
 @contextmanager
