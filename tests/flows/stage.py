@@ -28,6 +28,20 @@ def counting(passed: Passed) -> WorkerFunction:
     return step
 
 
+def holding_first(passed: Passed) -> tuple[asyncio.Semaphore, asyncio.Event, WorkerFunction]:
+    """Holds each job in ``first``: released once for each that is held; until when; and the function, which counts."""
+    held, go_on = asyncio.Semaphore(0), asyncio.Event()
+    count = counting(passed)
+
+    async def step(job: FlowJob) -> Any:
+        if job.queue == "first":
+            held.release()
+            await go_on.wait()
+        return await count(job)  # type: ignore[misc]
+
+    return held, go_on, step
+
+
 def chain(url: str, function: WorkerFunction, *, counts: Sequence[int] = (2, 2, 2), lock_time: float = 10) -> Flow:
     """Three queues without a retry: a job that was lost on the way, and taken for that, has failed."""
     following = (*NAMES[1:], None)

@@ -16,7 +16,7 @@ from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Limiter, Queue, Status
 from stowhand.stores.redis.scripts import SCRIPTS
 from tests.conftest import Run
-from tests.flows.stage import NAMES, WAIT, Passed, chain, counting, patient, through
+from tests.flows.stage import NAMES, WAIT, Passed, chain, counting, holding_first, patient, through
 from tests.support.logs import lines_of
 from tests.support.redis_proxy import Cut, RedisProxy
 from tests.support.valkey import RedisServer, find_redis
@@ -138,14 +138,7 @@ def test_workers_that_start_while_a_replica_is_being_promoted_wait_for_that(
 
 
 def test_a_server_that_forgets_everything_is_worked_on_anew(run: Run, passed: Passed) -> None:
-    holding, held = asyncio.Event(), asyncio.Semaphore(0)
-    count = counting(passed)
-
-    async def step(job: FlowJob) -> Any:
-        if job["n"] == 0 and job.queue == "first":
-            held.release()
-            await holding.wait()
-        return await count(job)  # type: ignore[misc]
+    held, go_on, step = holding_first(passed)
 
     async def story(server: RedisServer) -> None:
         async with chain(server.url, step) as flow:
@@ -153,7 +146,7 @@ def test_a_server_that_forgets_everything_is_worked_on_anew(run: Run, passed: Pa
             await flow.start_all()
             await held.acquire()
             await asyncio.to_thread(server.restart, "kill")
-            holding.set()  # what runs ends, and has no job any more
+            go_on.set()  # what runs ends, and has no job any more
             kept = await patient(lambda: flow.create_jobs({"n": n} for n in range(1, 30)))
             await patient(partial(through, flow, kept))
             assert await flow.get_jobs(lost) == [None] * 5
@@ -165,14 +158,7 @@ def test_a_server_that_forgets_everything_is_worked_on_anew(run: Run, passed: Pa
 
 
 def test_workers_follow_the_primary_with_what_they_hold_though_old_connections_stand(run: Run, passed: Passed) -> None:
-    holding, held = asyncio.Event(), asyncio.Semaphore(0)
-    count = counting(passed)
-
-    async def step(job: FlowJob) -> Any:
-        if job.queue == "first":
-            held.release()
-            await holding.wait()
-        return await count(job)  # type: ignore[misc]
+    held, go_on, step = holding_first(passed)
 
     async def story(pair: RedisPair) -> None:
         async with RedisProxy(pair.primary.url) as proxy, chain(proxy.url, step) as flow:
@@ -185,7 +171,7 @@ def test_workers_follow_the_primary_with_what_they_hold_though_old_connections_s
             with pair.primary.client() as old:
                 old.replicaof("127.0.0.1", str(pair.replica.port))  # and with all that it has
             proxy.lead_to(pair.replica.url)
-            holding.set()
+            go_on.set()
             ids.append(await patient(partial(flow.create_job, {"n": 6})))
             await patient(partial(through, flow, ids, passed))
 
@@ -194,14 +180,7 @@ def test_workers_follow_the_primary_with_what_they_hold_though_old_connections_s
 
 
 def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: Run, passed: Passed) -> None:
-    holding, held = asyncio.Event(), asyncio.Semaphore(0)
-    count = counting(passed)
-
-    async def step(job: FlowJob) -> Any:
-        if job.queue == "first":
-            held.release()
-            await holding.wait()
-        return await count(job)  # type: ignore[misc]
+    held, go_on, step = holding_first(passed)
 
     async def story(pair: RedisPair, sentinel: RedisSentinel) -> None:
         async with chain(sentinel.url, step) as flow:
@@ -212,7 +191,7 @@ def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: 
             await asyncio.to_thread(pair.wait_for_replica)
             await asyncio.to_thread(pair.primary.stop, "kill")
             sentinel.hurry()
-            holding.set()
+            go_on.set()
             ids.append(await patient(partial(flow.create_job, {"n": 6})))
             await patient(partial(through, flow, ids, passed))
             assert {worker.status for worker in flow.workers} == {Status.RUNNING}
@@ -225,13 +204,7 @@ def test_a_running_flow_outlives_its_primary_where_sentinels_name_the_next(run: 
 
 
 def test_when_memory_is_full_a_job_is_refused_and_the_workers_outlast_it(run: Run, passed: Passed) -> None:
-    holding, held = asyncio.Event(), asyncio.Semaphore(0)
-    count = counting(passed)
-
-    async def step(job: FlowJob) -> Any:
-        held.release()
-        await holding.wait()
-        return await count(job)  # type: ignore[misc]
+    held, go_on, step = holding_first(passed)
 
     async def story(server: RedisServer) -> None:
         async with chain(server.url, step) as flow:
@@ -243,7 +216,7 @@ def test_when_memory_is_full_a_job_is_refused_and_the_workers_outlast_it(run: Ru
                 with pytest.raises(StoreError, match="raise maxmemory") as refused:
                     await flow.create_job({"n": 10})
                 assert not isinstance(refused.value, StoreUnreachable)  # again is no use until somebody acts
-                holding.set()
+                go_on.set()
                 await asyncio.sleep(2 * WAIT)  # while they try to write the ends of what they did
                 client.config_set("maxmemory", "0")
             await through(flow, ids, passed)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob, Limiter, Queue
@@ -70,15 +67,6 @@ FACTS = ("id", "parent")
 """What differs from job to job. Only in Redis does a child name its parent."""
 ONLY_IN_REDIS = {"retries:first": 1}
 """Elsewhere a job says how often it was tried again in the queue in which it is."""
-
-
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the flow's jobs are."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/flow.db"
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
 
 
 def plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,15 +22,6 @@ OURS = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 @pytest.fixture
 def spans() -> Spans:
     return Spans()
-
-
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the flow's jobs are."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/flow.db"
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
 
 
 async def pass_through(flow: Flow, functions: dict[str, Function], *jobs: dict[str, Any]) -> Sequence[str]:

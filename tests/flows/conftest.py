@@ -1,0 +1,16 @@
+"""What tests of flows share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the flow's jobs are."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/flow.db"
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
