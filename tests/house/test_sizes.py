@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from tests.support.sources import ROOT, Source, package_sources, sources_of_tests
 
-FILE_LINES = 300
+# Where one looks for a second idea in the file, and lists it here where there is none; no fence to cut a file in two for.
+FILE_LINES = 400
 FUNCTION_LINES = 45
 
 # File inside the package -> why it may be longer. An entry that is no longer needed fails too.
