@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.support.sources import ROOT, Source, package_sources, sources_of_tests
 
-# Where one looks for a second idea in the file, and lists it here where there is none; no fence to cut a file in two for.
+# From here on one looks for a second idea in a file, or lists below why there is none.
 FILE_LINES = 400
 FUNCTION_LINES = 45
 
