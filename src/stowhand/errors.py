@@ -9,6 +9,7 @@ StowhandError
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
+│   │   └── NoConnectionFree  the pool had none for an attempt that has none yet: its job goes back unspent
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
 │   ├── LeaseLost             a write of an attempt that no longer holds its record: nothing was changed
 │   ├── LogRefused            no such entry, or the log of an attempt that is over
@@ -58,6 +59,10 @@ class StoreError(StowhandError):
 
 class StoreUnreachable(StoreError):
     """The store does not answer. The message never contains a password."""
+
+
+class NoConnectionFree(StoreUnreachable):
+    """Every connection of the pool is in use, and this attempt has none yet: its job goes back unspent."""
 
 
 class OutcomeUnknown(StoreError):

@@ -238,6 +238,18 @@ class ThreadAbandoned(Event, frozen=True):
     task: str
 
 
+class ConnectionAwaited(Event, frozen=True):
+    """The pool had no connection for an attempt that had none yet: its job goes back unspent, to be due in ``later``
+    seconds. It is the ``times``-th time; beyond ``most`` it is an error of the attempt."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    times: int
+    most: int
+    later: float
+
+
 class ChildDied(Event, frozen=True):
     """A worker process of a supervisor ended without being asked."""
 

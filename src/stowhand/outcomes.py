@@ -60,7 +60,7 @@ def _read(value: object) -> Outcome:
 def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
     """A retry; a failure at once when NonRetryable is anywhere in the chain of causes. ``limit``: as ``describe``."""
     text = describe(error, limit)
-    chain = list(_chain(error))
+    chain = list(causes(error))
     if any(isinstance(one, NonRetryable | UndecodablePayload) for one in chain):
         return Fail(text, poison=any(isinstance(one, Poison | UndecodablePayload) for one in chain))
     return Retry(text)
@@ -105,7 +105,7 @@ def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
     return theirs or trace
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """The error, its causes and contexts, and the members of groups; each once, however they are knotted."""
     seen: set[int] = set()
     todo: list[BaseException] = [error]

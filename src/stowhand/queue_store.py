@@ -236,6 +236,12 @@ class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Sche
         Other stores raise ConfigurationError.
         """
 
+    def seat(self, slots: int) -> str | None:
+        """Said by a worker of tasks before it starts: have a connection for each of its slots.
+
+        Gives what is wrong, for a person, where connections are fewer than slots; ``None`` where nothing is.
+        """
+
     def flow_tables(self) -> FlowTables:
         """What flows keep here. A store that only lends its jobs raises ConfigurationError."""
 

@@ -182,8 +182,34 @@ class Heart(Protocol):
 
 DAY = 86_400.0
 LONGEST_HISTORY = 100 * 366 * DAY
-RESERVED_CONNECTIONS = 4
-"""PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats."""
+RESERVED_CONNECTIONS = 5
+"""PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats, and one for what is
+enqueued and asked beside, which is the pool's own."""
+POOL_SIZE = 10
+"""PostgreSQL: connections of a process at most, where nobody says and no worker needs more."""
+
+
+def pool_refusal(said: str, size: int) -> str | None:
+    """Why a worker cannot work with so few; ``None``: it can. ``said``: how many, and in which words."""
+    least = RESERVED_CONNECTIONS + 1
+    if size >= least:
+        return None
+    return (
+        f"{said}: a worker keeps {RESERVED_CONNECTIONS} connections for claiming, settling, listening, heartbeats and"
+        f" enqueueing, and tasks need at least 1: {RESERVED_CONNECTIONS} + 1 = {least}; give {least} or more"
+    )
+
+
+def pool_shortage(said: str, size: int, slots: int) -> str | None:
+    """What to say of a worker whose tasks have fewer connections than it has slots; ``None``: there are enough."""
+    left, most = size - RESERVED_CONNECTIONS, slots + RESERVED_CONNECTIONS
+    if left >= slots:
+        return None
+    return (
+        f"{said}: {slots} jobs at once and {RESERVED_CONNECTIONS} connections that the worker keeps for itself are"
+        f" {slots} + {RESERVED_CONNECTIONS} = {most}, so tasks have {left} for {slots} jobs. One that finds none free"
+        f" waits, 5 minutes at most, and then goes back unspent; give {most} or more, or leave it out"
+    )
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,8 +221,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that completed and canceled jobs are kept; ``None``: completed jobs are deleted at once."""
     failed_retention: float | None = None
     """Seconds that failed jobs are kept; ``None``: until somebody handles them."""
-    pool_size: int = 10
-    """PostgreSQL: connections at most, the reserved ones of a worker included."""
+    pool_size: int | None = None
+    """PostgreSQL: connections at most, the reserved ones of a worker included. They are opened as they are needed.
+    ``None``: 10, and more where a worker's slots and the reserved ones are more."""
     prepared_statements: bool = True
     """PostgreSQL: off for poolers in transaction mode that do not know them."""
     pool: object | None = None
@@ -219,7 +246,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, kept in (("history", self.history), ("failed_retention", self.failed_retention)):
             if kept is not None and not 0 <= kept <= LONGEST_HISTORY:
                 raise ConfigurationError(f"{name}: {kept!r} s given; give 0 s to 100 years, or None")
-        if self.pool_size < 1:
+        if self.pool_size is not None and self.pool_size < 1:
             raise ConfigurationError(f"pool_size: {self.pool_size} given, must be more than 0")
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.cli.doctor import examine_settings
 from stowhand.cli.doctor_postgres import Server, judge_server
 from stowhand.cli.findings import Mark
 from stowhand.service.settings import read_settings
@@ -77,8 +78,23 @@ def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url
     assert ended.code == 0, ended.out + ended.err
     assert marks(ended)["wake-ups"] == "ok"
     assert {"server", "clock", "connections"} <= marks(ended).keys()
-    assert "1 x 10 = 10 at most" in ended.out
-    assert "a worker keeps 4, tasks have 6" in ended.out
+    assert "1 x 9 = 9 at most" in ended.out
+    assert "a worker keeps 5, tasks have 4" in ended.out
+
+
+def test_a_pool_with_fewer_connections_than_slots_is_a_warning_with_the_sum() -> None:
+    settings = read_settings({"connection": "my_db", "jobs": "60", "max_pool_size": "10"}, environ={})
+    (pool,) = [finding for finding in examine_settings(settings) if finding.what == "pool"]
+    assert pool.mark is Mark.WARN
+    assert "60 + 5 = 65, so tasks have 5 for 60 jobs" in pool.said
+
+
+def test_the_connections_of_all_processes_are_compared_with_what_the_server_gives() -> None:
+    settings = read_settings({"connection": "my_db", "jobs": "8", "processes": "6"}, environ={})
+    *_, roomy = judge_server(Server(180_000, 0.0, 97, used=10, ours=50), settings)
+    *_, full = judge_server(Server(180_000, 0.0, 90, used=10), settings)
+    assert (roomy.mark, full.mark) == (Mark.OK, Mark.WARN)
+    assert "6 x 13 + 3 of their parent = 81 at most" in full.said
 
 
 @pytest.mark.parametrize(
@@ -87,7 +103,7 @@ def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url
         (Server(120_000, 0.0, 100, 1), "server", "13 is the oldest"),
         (Server(180_000, -61.0, 100, 1), "clock", "61.0 s behind"),
         (Server(180_000, 2.5, 100, 1), "clock", "2.5 s ahead of"),
-        (Server(180_000, 0.0, 100, 95), "connections", "95 of them in use"),
+        (Server(180_000, 0.0, 100, 95), "connections", "others use 95"),
     ],
 )
 def test_a_server_that_is_old_wrong_or_full_is_a_warning(server: Server, what: str, words: str) -> None:

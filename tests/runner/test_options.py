@@ -206,8 +206,8 @@ def test_a_poll_interval_in_milliseconds_is_noticed() -> None:
 
 
 def test_a_pool_too_small_for_a_worker_is_refused() -> None:
-    (said,) = mistakes(connection_string="postgresql:///shop", task_list=TASKS, max_pool_size=4)
-    assert said.startswith("max_pool_size: 4 given; a worker keeps 4 connections for itself")
+    (said,) = mistakes(connection_string="postgresql:///shop", task_list=TASKS, max_pool_size=5)
+    assert said.startswith("max_pool_size: 5 given: a worker keeps 5 connections for")
 
 
 def test_a_pool_of_another_kind_is_refused() -> None:

@@ -16,7 +16,7 @@ from tests.tasks.test_app import add_send, settled
 
 @pytest.fixture
 def app(postgres_url: str) -> Iterator[App]:
-    app = App(postgres_url, schema="jobs", pool_size=4)
+    app = App(postgres_url, schema="jobs", pool_size=7)
     app.sync.install()
     yield app
     app.sync.close()

@@ -45,7 +45,7 @@ def test_without_anything_a_worker_uses_the_documented_defaults(read: Any) -> No
     assert settings.poll_interval is None
     assert settings.store.options().history == 86_400.0
     assert settings.store.options().prepared_statements
-    assert settings.store.max_pool_size == 10
+    assert settings.store.max_pool_size == 9
 
 
 def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
@@ -129,10 +129,19 @@ def test_a_worker_has_three_beats_in_its_lease(read: Any) -> None:
 
 
 def test_a_pool_too_small_for_a_worker_is_refused_with_the_arithmetic(tmp_path: Path, read: Any) -> None:
-    said = problems(tmp_path, {"connection": "my_db", "max_pool_size": "4"})
-    assert "4 + 1 = 5; give -m 5 or more" in said
-    assert read({"connection": "my_db", "max_pool_size": "5"}).store.max_pool_size == 5
+    said = problems(tmp_path, {"connection": "my_db", "max_pool_size": "5"})
+    assert "--max-pool-size 5: " in said
+    assert "5 + 1 = 6; give 6 or more" in said
+    assert read({"connection": "my_db", "max_pool_size": "6"}).store.max_pool_size == 6
     assert read({"max_pool_size": "4"}).store.max_pool_size == 4, "SQLite has no pool"
+
+
+def test_without_a_size_the_pool_fits_the_slots_and_one_that_does_not_is_said_with_the_sum(read: Any) -> None:
+    fitting = read({"connection": "my_db", "jobs": "60"})
+    assert (fitting.store.max_pool_size, fitting.store.options().pool_size, fitting.pool_shortage) == (65, 65, None)
+    short = read({"connection": "my_db", "jobs": "60", "max_pool_size": "10"}).pool_shortage
+    assert "60 + 5 = 65, so tasks have 5 for 60 jobs" in short
+    assert read({"jobs": "60", "max_pool_size": "10"}).pool_shortage is None, "SQLite has no pool"
 
 
 def test_tasks_and_an_app_from_the_same_source_contradict_each_other(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
     if connection.scheme == "postgresql":
         pool = settings.store.max_pool_size
         left = pool - RESERVED_CONNECTIONS
-        yield ok("pool", f"{pool} in each process: a worker keeps {RESERVED_CONNECTIONS}, tasks have {left}")
+        said = f"{pool} in each process: a worker keeps {RESERVED_CONNECTIONS}, tasks have {left}"
+        yield ok("pool", said) if settings.pool_shortage is None else warn("pool", settings.pool_shortage)
 
 
 async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:

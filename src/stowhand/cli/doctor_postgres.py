@@ -14,19 +14,35 @@ from stowhand.service.settings import WorkerSettings
 OLDEST = 13
 SKEW_LIMIT = 1.0
 """Seconds."""
+# What a login that is no superuser may have: a database and a role may allow fewer than the server. Connections of ours
+# are those of workers that a new start replaces, or of other hosts: they are named apart.
 _LOOK = b"""
-    SELECT current_setting('server_version_num')::int, clock_timestamp(), current_setting('max_connections')::int,
-           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int
+    SELECT current_setting('server_version_num')::int,
+           clock_timestamp(),
+           least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+                     - coalesce(current_setting('reserved_connections', true)::int, 0),
+                 (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database()),
+                 (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)),
+           count(*) FILTER (WHERE application_name NOT LIKE 'stowhand:%%' AND pid <> pg_backend_pid())::int,
+           count(*) FILTER (WHERE application_name LIKE 'stowhand:%%')::int
+    FROM pg_stat_activity
+    WHERE backend_type = 'client backend'
 """
+PARENT = 3
+"""Connections of the parent of several processes: to schedule, to look, to take back what a dead child held."""
 
 
 class Server(msgspec.Struct, frozen=True):
-    """One look at a server. ``skew``: seconds that its clock is ahead of ours."""
+    """One look at a server. ``skew``: seconds that its clock is ahead of ours. ``most``: connections that it gives.
+
+    ``used``: those of others than us; ``ours``: those of workers.
+    """
 
     version: int
     skew: float
     most: int
     used: int
+    ours: int = 0
 
 
 def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
@@ -47,12 +63,15 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
     else:
         yield ok("clock", "the server's and this machine's agree")
-    wanted = settings.processes * settings.store.max_pool_size
-    said = f"{settings.processes} x {settings.store.max_pool_size} = {wanted} at most; the server has {server.most}"
+    processes, each = settings.processes, settings.store.max_pool_size
+    parent = PARENT if processes > 1 else 0
+    wanted = processes * each + parent
+    added = f"{processes} x {each}{f' + {parent} of their parent' if parent else ''} = {wanted} at most"
+    said = f"{added}; the server gives {server.most}, of which others use {server.used} and workers {server.ours}"
     if wanted > server.most - server.used:
-        yield warn("connections", f"{said}, {server.used} of them in use: lower -m or --processes")
+        yield warn("connections", f"{said}: lower -j, -m or --processes, or raise max_connections")
     else:
-        yield ok("connections", f"{said}, {server.used} in use")
+        yield ok("connections", said)
 
 
 def _look(url: str) -> Server:
@@ -64,8 +83,8 @@ def _look(url: str) -> Server:
     link = BlockingLink(Address(url), lambda: "stowhand doctor", prepared=False)
     try:
         before = wall_clock()
-        ((version, now, most, used),) = link.rows(_LOOK)
-        return Server(version, _ahead(now, before, wall_clock()), most, used)
+        ((version, now, most, used, ours),) = link.rows(_LOOK)
+        return Server(version, _ahead(now, before, wall_clock()), most, used, ours)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001  boundary: a driver's error becomes one of ours

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from stowhand.borrower import holding, turn
 from stowhand.database.address import DEADLINE, Address
 from stowhand.database.link import Line, Row, Values, is_idle, rows
 from stowhand.database.timestamps import read_timestamps_as_utc
@@ -34,6 +35,11 @@ class BorrowedPool:
     @property
     def _parameters(self) -> dict[str, Any]:
         return {name: value for name, value in self._keywords.items() if name not in _OF_PSYCOPG}
+
+    @property
+    def size(self) -> int:
+        """Connections at most."""
+        return int(self._pool.max_size)
 
     async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own."""
@@ -63,7 +69,8 @@ class BorrowedPool:
             before = connection.autocommit
             await connection.set_autocommit(autocommit)
             try:
-                yield connection
+                with holding():
+                    yield connection
             finally:
                 if is_idle(connection):
                     await connection.set_autocommit(before)
@@ -72,11 +79,21 @@ class BorrowedPool:
             await self._pool.putconn(connection)
 
     async def _get(self) -> psycopg.AsyncConnection[Any]:
+        """Raises StoreUnreachable: none is free, the server is away, the pool is not open."""
+        from psycopg_pool import PoolTimeout
+
+        async def get(seconds: float) -> psycopg.AsyncConnection[Any]:
+            try:
+                connection: psycopg.AsyncConnection[Any] = await self._pool.getconn(seconds)
+            except PoolTimeout:
+                raise TimeoutError from None
+            return connection
+
+        said = f"{self.address}: the pool gives no connection"
         try:
-            connection: psycopg.AsyncConnection[Any] = await self._pool.getconn(min(self._pool.timeout, DEADLINE))
-        except psycopg.OperationalError as error:  # none is free, the server is away, the pool is not open
-            raise StoreUnreachable(f"{self.address}: the pool gives no connection: {error}") from None
-        return connection
+            return await turn(get, self._pool.putconn, said, min(self._pool.timeout, DEADLINE))
+        except psycopg.OperationalError as error:
+            raise StoreUnreachable(f"{said}: {error}") from None
 
 
 class Guest:

@@ -15,7 +15,9 @@ from typing import Any, Protocol, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
+from stowhand.borrower import holding, turn
 from stowhand.database.address import CONNECT_TIMEOUT, DEADLINE, Address
+from stowhand.database.places import Places
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.database.trouble import ends_connection
 from stowhand.errors import StoreUnreachable
@@ -143,17 +145,16 @@ class Pool:
     """A few connections, made when they are needed and kept until the end.
 
     Those that are lent to an application are kept apart from ours: what it sets on them is no matter of our statements.
+    One is never lent (places.py).
     """
 
     def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:
         self._dialer = dialer
         self._name = name
-        self._size = max(size, 1)
-        self._used = 0
         self._free: list[Connection] = []
         self._lent: list[psycopg.AsyncConnection[Row]] = []
         """Free ones that an application has used."""
-        self._places = asyncio.Semaphore(self._size)
+        self._places = Places(size)
         self._closed = False
 
     async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
@@ -164,17 +165,21 @@ class Pool:
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Line]:
         """Borrow one. Raises StoreUnreachable when all are in use for too long."""
-        async with self._borrowed(role, self._free, self._lent, self._dialer.dial) as connection:
+        async with self._borrowed(role, self._free, self._lent, self._dialer.dial, lent=False) as connection:
             yield connection
 
     @asynccontextmanager
     async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """One for statements that are not ours: committed at the end of the block, rolled back when it raises."""
-        async with self._borrowed(role, self._lent, self._free, self._dialer.dial_plain) as connection:
+        async with self._borrowed(role, self._lent, self._free, self._dialer.dial_plain, lent=True) as connection:
             connection.row_factory = tuple_row
             await connection.set_autocommit(False)
             yield connection
             await connection.commit()
+
+    def grow(self, size: int) -> None:
+        """Allow so many, where it were fewer."""
+        self._places.grow(size)
 
     async def close(self) -> None:
         """Close what is free; what is borrowed closes when it comes back."""
@@ -190,16 +195,18 @@ class Pool:
         free: list[C],
         others: list[Any],
         dial: Callable[[str], Awaitable[C]],
+        *,
+        lent: bool,
     ) -> AsyncIterator[C]:
-        if self._places.locked():
-            await self._queue_up()
+        if self._places.fits(lent=lent):
+            self._places.enter(lent=lent)
         else:
-            await self._places.acquire()
-        self._used += 1
+            await self._queue_up(lent=lent)
         try:
             connection = await self._take(role, free, others, dial)
             try:
-                yield connection
+                with holding():
+                    yield connection
             except BaseException as error:
                 if not is_usable(connection, error):
                     await hang_up(connection)
@@ -210,15 +217,15 @@ class Pool:
                 elif not connection.closed:
                     free.append(connection)
         finally:
-            self._used -= 1
-            self._places.release()
+            self._places.leave(lent=lent)
 
-    async def _queue_up(self) -> None:
-        try:
-            async with asyncio.timeout(DEADLINE):
-                await self._places.acquire()
-        except TimeoutError:
-            raise StoreUnreachable(f"{self._dialer.address}: every connection of the pool is in use") from None
+    async def _queue_up(self, *, lent: bool) -> None:
+        async def undo(_: object) -> None:
+            self._places.leave(lent=lent)
+
+        number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
+        said = f"{self._dialer.address}: all connections ({number}) are in use"
+        await turn(lambda seconds: self._places.wait(lent=lent), undo, said, DEADLINE)
 
     async def _take(
         self,
@@ -233,7 +240,7 @@ class Pool:
             if not is_stale(connection):
                 return connection
             await hang_up(connection)
-        if self._used + len(others) > self._size:  # a free one of the other kind makes room
+        if self._places.used + len(others) > self._places.size:  # a free one of the other kind makes room
             await hang_up(others.pop())
         return await dial(self._name(role))
 

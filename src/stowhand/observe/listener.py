@@ -15,6 +15,7 @@ from typing import Any
 from stowhand.cron_events import CronClockMoved, CronConflict, CronReloaded, CronScheduled, CronStarted, CronTrouble
 from stowhand.events import (
     ChildDied,
+    ConnectionAwaited,
     Event,
     Events,
     HookFailed,
@@ -45,7 +46,17 @@ from stowhand.observe.phrases import ERROR_WIDTH, attempt, because, count, ids, 
 from stowhand.observe.safe_text import escape, shorten, telling_line
 
 FLAGS = "forbidden flags"
-OF_A_JOB = (JobStarted, JobEnded, JobLost, JobUnknown, ThreadAbandoned, HookFailed, ResultDropped, LoopBlocked)
+OF_A_JOB = (
+    JobStarted,
+    JobEnded,
+    JobLost,
+    JobUnknown,
+    ThreadAbandoned,
+    HookFailed,
+    ResultDropped,
+    LoopBlocked,
+    ConnectionAwaited,
+)
 """Their lines are about the job that they name."""
 LATE = 60.0
 """Seconds after which a scheduled tick is said to be late."""
@@ -84,6 +95,7 @@ class LogListener:
             LeaseEnding: ("error", self._lease_ending),
             LoopBlocked: ("warning", self._blocked),
             ThreadAbandoned: ("warning", self._thread_abandoned),
+            ConnectionAwaited: ("warning", self._connection_awaited),
             ChildDied: ("error", self._child_died),
             TasksReloaded: ("error", self._reloaded),
             CronStarted: ("info", self._cron_started),
@@ -188,6 +200,16 @@ class LogListener:
         self._worker(event.worker).warning(
             f"Task {job(event)} was told to stop, but its thread cannot be ended; its result will be ignored"
         )
+
+    def _connection_awaited(self, event: ConnectionAwaited) -> None:
+        none = f"No connection of the pool fell free for task {job(event)}"
+        if event.times > event.most:
+            became = f"after {event.most} times that is an error of the attempt"
+        else:
+            became = (
+                f"it goes back unspent, to be tried again in {event.later:g} s ({event.times} of {event.most} times)"
+            )
+        self._worker(event.worker).warning(f"{none}: {became}; allow more connections, or fewer jobs at once")
 
     def _child_died(self, event: ChildDied) -> None:
         back = "1 job" if event.jobs == 1 else f"{event.jobs} jobs"

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from stowhand.events import JobEnded, JobLost, JobStarted, JobUnknown, ResultDropped, ThreadAbandoned
+from stowhand.events import (
+    ConnectionAwaited,
+    JobEnded,
+    JobLost,
+    JobStarted,
+    JobUnknown,
+    ResultDropped,
+    ThreadAbandoned,
+)
 from stowhand.observe.safe_text import escape, shorten, telling_line
 from stowhand.operating import BUILT_IN
 from stowhand.store import JobId
@@ -12,7 +20,10 @@ NAMES_SHOWN = 50
 ERROR_WIDTH = 500
 
 
-def job(event: JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned) -> str:
+AboutAJob = JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ConnectionAwaited
+
+
+def job(event: AboutAJob) -> str:
     """Which job: its id and its task."""
     return f"{escape(str(event.job_id))} ({escape(event.task)})"
 

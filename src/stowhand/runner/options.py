@@ -25,7 +25,7 @@ from stowhand.service.crontabs import items_of
 from stowhand.service.embedding import traced
 from stowhand.service.settings import NOBODY, resolve_store_url
 from stowhand.service.store_url import store_url
-from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
+from stowhand.store import StoreOptions, pool_refusal
 from stowhand.stores import open_store
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.options import suggest
@@ -48,7 +48,8 @@ class WorkerUtilsOptions(TypedDict, total=False):
     schema: str
     no_prepared_statements: bool
     max_pool_size: int
-    """PostgreSQL: connections at most, the four that a worker keeps for itself included. Not with ``pg_pool``."""
+    """PostgreSQL: connections at most, the four that a worker keeps for itself included; without it as many as its
+    slots and those, at least 10. Not with ``pg_pool``."""
     history: Duration | None
     failed_retention: Duration | None
     listen_url: str | None
@@ -210,11 +211,9 @@ def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = Fals
         if source == "pg_pool":
             return traced(open_store("postgresql://", options), traces)
         url = store_url(given["connection_string"]) if source is not None else _from_environment()
-        if worker and url.startswith("postgresql:") and options.pool_size <= RESERVED_CONNECTIONS:
-            problems.append(
-                f"max_pool_size: {options.pool_size} given; a worker keeps {RESERVED_CONNECTIONS} connections for"
-                f" itself, and tasks need at least 1: give {RESERVED_CONNECTIONS + 1} or more"
-            )
+        size = options.pool_size
+        if worker and url.startswith("postgresql:") and size is not None:
+            problems += [said] if (said := pool_refusal(f"max_pool_size: {size} given", size)) else []
         return traced(open_store(url, options), traces)
     except StowhandError as error:
         problems.append(str(error))

@@ -83,7 +83,7 @@ class Runner:
         assert options.name is not None
         self._loop = asyncio.get_running_loop()
         self._pool = WorkerPool(options.name, options.concurrency, self._shut_down)
-        core = Events()
+        core = self._core = Events()
         functions = {definition.name: definition.function for definition in plan.registry}
         self._watch = Watch(plan.events, core, self._pool, functions)
         new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
@@ -92,7 +92,8 @@ class Runner:
             plan.traces.of(core)
             hand_over_at_the_end(plan.traces)
         plan.events.on_listener_error = new_logger(Scope("core")).error
-        for problem in plan.passed_over:
+        shortage = plan.store.seat(options.concurrency)
+        for problem in (*plan.passed_over, *([shortage] if shortage else [])):
             new_logger(Scope("core")).warning(problem)
         self._handler = self._make_handler(options.name)
         self._worker = self._make_worker(options, core)
@@ -207,4 +208,6 @@ class Runner:
             default=default,
             connect=plan.store.connection,
             built_in=built_in_on(plan.store),
+            events=self._core,
+            worker=worker,
         )

@@ -21,7 +21,7 @@ from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_op
 from stowhand.service.built_in import built_in
 from stowhand.service.checked_jobs import check_each, check_each_async
 from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, items_of, schedulable
-from stowhand.service.embedding import log_in_the_name_of, observed, report, traced, understood
+from stowhand.service.embedding import log_in_the_name_of, observed, report, seated, traced, understood
 from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.sync import Sync
 from stowhand.store import StoreOptions
@@ -233,11 +233,11 @@ class App:
 
     # -- working ---------------------------------------------------------------------------------
 
-    def handler(self, default: Policy | None = None) -> TaskHandler:
-        """What a worker needs to run the tasks. Close it when the worker has ended."""
+    def handler(self, default: Policy | None = None, *, events: Events | None = None) -> TaskHandler:
+        """What a worker needs to run the tasks. Close it when the worker has ended. ``events``: the worker's."""
         return TaskHandler(
             self.registry, producer=self, logger_factory=self._new_logger, default=default, connect=self._borrow,
-            built_in=built_in(self.open),
+            built_in=built_in(self.open), events=events,
         )  # fmt: skip
 
     def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
@@ -254,9 +254,10 @@ class App:
             raise ConfigurationError("App.worker: no task is declared; import the modules that declare them first")
         items = refuse_duplicates((*self.cron_items, *items_of(options)))
         chosen = worker_options(options, self.registry, opening.result())
-        handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff))
-        self._handlers.append(handler)
         events, store = observed(events, self.traces), opening.result()
+        seated(store, chosen.concurrency)
+        handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)
+        self._handlers.append(handler)
         if items := schedulable(items, store):
             scheduler = Scheduler(store, items, events)
             worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.job import Job
+from stowhand.queue_store import QueueStore
 from stowhand.service.store_url import store_url
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ def events_that_log() -> Events:
     events = Events()
     LogListener(events)
     return events
+
+
+def seated(store: QueueStore, slots: int) -> None:
+    """Let the store have a connection for each slot; say so where it cannot. Raises ConfigurationError."""
+    from stowhand.observe.job_logger import core_logger
+
+    if (shortage := store.seat(slots)) is not None:
+        core_logger().warning(shortage)
 
 
 def traced(store: S, traces: Traces | None) -> S:

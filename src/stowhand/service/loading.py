@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.cron.item import ParsedItem
+from stowhand.events import Events
 from stowhand.handler import Policy
 from stowhand.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
@@ -58,7 +59,9 @@ def load_tasks(settings: WorkerSettings) -> LoadedTasks:
     return LoadedTasks(registry, folder.passed_over, load=folder.load, traces=traces)
 
 
-def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str) -> TaskHandler:
+def make_handler(
+    loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str, events: Events | None = None
+) -> TaskHandler:
     """The handler that runs them, with loggers that know their job."""
 
     def logger_of(job: Job) -> ScopedLogger:
@@ -74,6 +77,8 @@ def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStor
         default=default,
         connect=store.connection,
         built_in=built_in_on(store),
+        events=events,
+        worker=worker,
     )
 
 

@@ -134,7 +134,7 @@ async def _work(
     loaded = load_tasks(settings)
     report_problems(loaded)
     store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
-    handler = make_handler(loaded, settings, store, name)
+    handler = make_handler(loaded, settings, store, name, events)
     LogListener(events)
     observed(events, loaded.traces)
     hand_over_at_the_end(loaded.traces)

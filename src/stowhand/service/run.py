@@ -6,6 +6,7 @@ import asyncio
 
 from stowhand.errors import ConfigurationError, DuplicateTask, SchemaError, StoreUnreachable
 from stowhand.events import Events
+from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
 from stowhand.service.crontabs import scheduling
@@ -30,6 +31,8 @@ def run_worker(settings: WorkerSettings) -> int:
         asyncio.run(_install(settings))
         return exit_codes.OK
     try:
+        if settings.pool_shortage is not None:
+            core_logger().warning(settings.pool_shortage)
         return _run(settings)
     except (ConfigurationError, DuplicateTask, StoreUnreachable, SchemaError) as error:
         raise with_the_rest(settings, error) from None

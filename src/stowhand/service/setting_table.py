@@ -157,10 +157,10 @@ _TABLE = (
         name="max_pool_size",
         short=("-m",),
         metavar="N",
-        default="10",
-        parse=whole(1, 1000),
-        doc="PostgreSQL: connections of one process at most,"
-        f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included.",
+        parse=whole(1, 20_000),
+        doc="PostgreSQL: connections of one process at most, opened as they are needed,"
+        f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included."
+        f"  [default: --jobs + {RESERVED_CONNECTIONS}]",
     ),
     Setting(
         name="poll_interval",

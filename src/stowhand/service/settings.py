@@ -21,7 +21,7 @@ from stowhand.retry import named
 from stowhand.service.setting_table import DEFAULT_STORE, PRESETS, SETTINGS, Setting
 from stowhand.service.settings_file import SettingsFile, read_settings_file
 from stowhand.service.store_url import LENT, scheme_of, store_url
-from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
+from stowhand.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 
 NOBODY = "the default; -c or DATABASE_URL names another"
 """The source of a store that nobody named."""
@@ -57,7 +57,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "stowhand"
     history: float | None = 86_400.0
     failed_retention: float | None = None
-    max_pool_size: int = 10
+    max_pool_size: int = 4 + RESERVED_CONNECTIONS
+    """Where nobody says, the worker's slots and the connections that it keeps for itself."""
     no_prepared_statements: bool = False
     listen_url: str | None = None
     synchronous: str = "FULL"
@@ -120,6 +121,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http: str | None = None
     """HOST:PORT on which metrics and health are shown; ``None``: nowhere."""
 
+    @property
+    def pool_shortage(self) -> str | None:
+        """What to say of a pool that was given fewer connections than there are slots."""
+        if self.store.connection.scheme != "postgresql":
+            return None
+        return pool_shortage(f"--max-pool-size {self.store.max_pool_size}", self.store.max_pool_size, self.jobs)
+
     def worker_options(self, tasks: tuple[str, ...] | None = None, name: str | None = None) -> WorkerOptions:
         """The options of one worker of this process."""
         return WorkerOptions(
@@ -151,6 +159,8 @@ def read_settings(
     values = reading.values()
     connection = reading.connection()
     reading.check(values, connection)
+    if values["max_pool_size"] is None:
+        values["max_pool_size"] = (values["jobs"] or 0) + RESERVED_CONNECTIONS
     if connection is None or reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
     store_names = {field for field in StoreSettings.__struct_fields__ if field != "connection"}
@@ -210,14 +220,8 @@ class _Reading:
         """What only several settings together can get wrong."""
         pool = values["max_pool_size"]
         if connection is not None and connection.scheme == "postgresql" and pool is not None:
-            least = RESERVED_CONNECTIONS + 1
-            if pool < least:
-                self.problems.append(
-                    f"--max-pool-size {pool}: a worker keeps {RESERVED_CONNECTIONS} connections for claiming,"
-                    f" settling, listening and heartbeats, and tasks need at least 1:"
-                    f" {RESERVED_CONNECTIONS} + 1 = {least}; give -m {least} or more"
-                )
-
+            refusal = pool_refusal(f"--max-pool-size {pool}", pool)
+            self.problems += [refusal] if refusal else []
         if connection is not None and connection.is_lent:
             for name in NOT_REMOTE:
                 if (said := next(self._sayings(SETTINGS[name]), None)) is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from stowhand import strict_json
+from stowhand.events import Events
 from stowhand.handler import Attempt, Policy
 from stowhand.job import Job
 from stowhand.lifecycle import Retry
@@ -15,6 +16,7 @@ from stowhand.queue_store import Producer
 from stowhand.store import Claim
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
+from stowhand.tasks.first_connection import FirstConnection, borrowing
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.threads import Threads
@@ -34,6 +36,8 @@ class TaskHandler:
         default: Policy | None = None,
         connect: Connect = no_connection,
         built_in: Registry | None = None,
+        events: Events | None = None,
+        worker: str = "",
     ) -> None:
         self._registry = registry
         self._built_in = built_in or Registry()
@@ -48,6 +52,7 @@ class TaskHandler:
         self._runs: dict[str, Run] = {}
         self._policies: dict[str, Policy] = {}
         self._threads = Threads()
+        self._first_connection = FirstConnection(events or Events(), worker)
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         """Call the task. Raises UndecodablePayload when its arguments cannot be read from the payload."""
@@ -59,7 +64,13 @@ class TaskHandler:
                 known = suggest(task, self._registry.names)
                 return Retry(f"unsupported task {task!r}: this worker has no such task; {known}")
             run = self._runs[task] = self._prepare(definition)
-        returned = await run(attempt)
+        try:
+            returned = await run(attempt)
+        except BaseException as error:
+            if (back := self._first_connection.judge(attempt, error)) is None:
+                raise
+            return back
+        self._first_connection.found(attempt)
         if type(returned) is list:
             return await judge_batch(job.payload, returned, lambda words: self._new_logger(job).warning(words))
         return returned
@@ -123,6 +134,7 @@ class TaskHandler:
         def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
             given = shape.read(attempt.claim.record.payload)
             if shape.injected.any:
+                borrowing(attempt)
                 context = Context(attempt, self._new_logger, self._connect)
                 if shape.injected.context is not None:
                     given[shape.injected.context] = context

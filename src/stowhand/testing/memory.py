@@ -196,6 +196,9 @@ class MemoryStore(MemoryOperations):
     def connection(self) -> NoReturn:
         raise ConfigurationError("a memory store has no connections to lend; PostgreSQL has")
 
+    def seat(self, slots: int) -> None:
+        return None
+
     def flow_tables(self) -> MemoryFlowTables:
         return self._flows
 

@@ -124,5 +124,8 @@ class Elsewhere:
     def connection(self) -> NoReturn:
         self._refuse("lending a connection")
 
+    def seat(self, slots: int) -> None:
+        """There is nothing to share out here."""
+
     def flow_tables(self) -> NoReturn:
         self._refuse("working on a flow")

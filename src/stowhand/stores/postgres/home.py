@@ -16,7 +16,7 @@ from stowhand.database.borrowed import BorrowedPool
 from stowhand.database.link import Dialer, Pool
 from stowhand.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
-from stowhand.store import RESERVED_CONNECTIONS, StoreOptions
+from stowhand.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 from stowhand.stores.postgres.roles import role_fillings, role_names
 
 NAME_LIMIT = 63
@@ -46,7 +46,8 @@ class Home:
         else:
             self.address = Address(url)
             self.dialer = Dialer(self.address, options.prepared_statements)
-            self.pool = Pool(self.dialer, options.pool_size - RESERVED_CONNECTIONS, self.role)
+            # The last of the reserved ones is the pool's own.
+            self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
         self.keep = options.history is not None
         """Is there a history?"""
         self.fillings = _fillings(self.schema)
@@ -59,6 +60,27 @@ class Home:
     def now(self) -> datetime | None:
         """The frozen time of a test, else None: the server's clock."""
         return self.options.pinned() if self.options.pinned is not None else None
+
+    def seat(self, slots: int) -> str | None:
+        """Let the pool have a connection for each slot; what is wrong where it was given fewer.
+
+        Raises ConfigurationError where tasks would have none.
+        """
+        given = self.options.pool_size
+        if isinstance(self.pool, BorrowedPool):
+            if (most := self.pool.size) > slots:
+                return None
+            return (
+                f"pool: max_size {most}, and {slots} jobs at once, beside which there is something to enqueue. A job"
+                f" that finds none free waits, 5 minutes at most, and then goes back unspent; give it"
+                f" max_size={slots + 1} or more"
+            )
+        if given is None:
+            self.pool.grow(slots + 1)
+            return None
+        if (refusal := pool_refusal(f"pool_size={given}", given)) is not None:
+            raise ConfigurationError(refusal)
+        return pool_shortage(f"pool_size={given}", given, slots)
 
     def role(self, role: str) -> str:
         """The application_name of a connection."""

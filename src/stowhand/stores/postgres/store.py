@@ -108,6 +108,10 @@ class PostgresStore(Operations):
         """A connection for statements of an application's own, committed at the end of the block."""
         return self._home.pool.lend("task")
 
+    def seat(self, slots: int) -> str | None:
+        """Have a connection for each of a worker's slots; says what is wrong where that cannot be."""
+        return self._home.seat(slots)
+
     def flow_tables(self) -> PostgresFlowTables:
         """What flows keep in the schema."""
         return PostgresFlowTables(self._home)

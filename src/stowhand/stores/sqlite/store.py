@@ -237,6 +237,9 @@ class SqliteStore(Operations):
             f"{self.description}: this store lends no connections: open the file with sqlite3, or use PostgreSQL"
         )
 
+    def seat(self, slots: int) -> None:
+        """Nothing to do: tasks borrow no connections here."""
+
     def flow_tables(self) -> SqliteFlowTables:
         """What flows keep in the file."""
         return SqliteFlowTables(self._read, self._write, self._wake.ring, keeps=self._history is not None)

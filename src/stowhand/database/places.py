@@ -1,0 +1,78 @@
+"""How many connections of a pool are in use, and who waits for one.
+
+Statements of ours are short; an application may keep what it was lent for minutes. So one place is never lent: what a
+task enqueues while it holds a connection, and what health and people ask, goes on while every other one is lent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Places:
+    """Of one pool, on one event loop."""
+
+    def __init__(self, size: int) -> None:
+        self._size = max(size, 1)
+        self._used = self._lent = 0
+        self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
+        """None of them would fit just now."""
+
+    @property
+    def used(self) -> int:
+        """Taken just now."""
+        return self._used
+
+    @property
+    def size(self) -> int:
+        """Places in all."""
+        return self._size
+
+    @property
+    def lendable(self) -> int:
+        """At most so many are lent; of a pool of one, that one."""
+        return max(self._size - 1, 1)
+
+    def grow(self, size: int) -> None:
+        """Allow so many, where it were fewer."""
+        self._size = max(self._size, size)
+        self._admit()
+
+    def fits(self, *, lent: bool) -> bool:
+        """There is a place now."""
+        return self._used < self._size and not (lent and self._lent >= self.lendable)
+
+    def enter(self, *, lent: bool) -> None:
+        """Take a place that is there."""
+        self._used += 1
+        self._lent += lent
+
+    async def wait(self, *, lent: bool) -> None:
+        """Take a place as soon as there is one. Cancelled, it takes none."""
+        entry = lent, asyncio.get_running_loop().create_future()
+        self._waiting.append(entry)
+        try:
+            await entry[1]
+        except asyncio.CancelledError:
+            if entry[1].cancelled():
+                self._waiting.remove(entry)
+            else:
+                self.leave(lent=lent)
+            raise
+
+    def leave(self, *, lent: bool) -> None:
+        """Give the place to whoever has waited longest for one like it."""
+        self._used -= 1
+        self._lent -= lent
+        self._admit()
+
+    def _admit(self) -> None:
+        for entry in tuple(self._waiting):
+            lent, admitted = entry
+            if self._used >= self._size:
+                return
+            if self.fits(lent=lent) and not admitted.done():
+                self._waiting.remove(entry)
+                self.enter(lent=lent)
+                admitted.set_result(None)
