@@ -210,6 +210,16 @@ class StoreRecovered(Event, frozen=True):
     failures: int
 
 
+class StoreWarned(Event, frozen=True):
+    """What a person should know of a table that is served: records wait, or run again, for this reason."""
+
+    store: str
+    """Its name."""
+    warning: str
+    mend: str
+    """What mends it (DDL, mostly); empty where only a person can decide."""
+
+
 class LeaseEnding(Event, frozen=True):
     """No beat has reached the store for so long that the lease may be given away: the handler is stopped."""
 

@@ -12,6 +12,7 @@ import msgspec
 
 from stowhand.attempt_logger import AttemptLogger
 from stowhand.errors import ConfigurationError, LeaseLost
+from stowhand.events import Events
 from stowhand.job import NewJob
 from stowhand.lifecycle import Backoff, Outcome, Settlement
 from stowhand.store import Claim, Lease, Verdict
@@ -188,8 +189,11 @@ class Attempt(Generic[R]):
 class Attendant(Protocol):
     """A store that stands by while a handler runs. Optional: a worker asks whether its store is one."""
 
-    async def admit(self) -> None:
-        """Called once before a worker's first claim. Raises what makes the store unfit to be worked on."""
+    async def admit(self, events: Events | None = None) -> None:
+        """Called once before a worker's first claim. Raises what makes the store unfit to be worked on.
+
+        ``events``: told of what a person should know of the store (``StoreWarned``), now and while it is worked on.
+        """
 
     def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
         """Furnish the attempt; give what is to enclose its hooks and its handler, if anything.

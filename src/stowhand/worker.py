@@ -128,7 +128,7 @@ class Worker:
         everything back first, which takes some seconds at most.
         """
         if isinstance(self._store, Attendant):
-            await self._store.admit()
+            await self._store.admit(self.events)
         self._loop = asyncio.get_running_loop()
         self._keeper.watch.here()
         self._lanes.open(self._broke)

@@ -9,7 +9,7 @@ from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreUnreachable
-from stowhand.events import JobEnded, JobStarted, JobUnknown
+from stowhand.events import Events, JobEnded, JobStarted, JobUnknown
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Ended, Retry, Settlement, settle
@@ -26,7 +26,7 @@ class Enclosing(FaultyStore):
         self.recorded: Settlement | None = None
         self.busy = 0
 
-    async def admit(self) -> None: ...
+    async def admit(self, events: Events | None = None) -> None: ...
 
     def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None]:
         return self._around(attempt)
@@ -127,7 +127,7 @@ async def test_an_attempt_that_could_not_be_enclosed_is_not_begun_and_costs_noth
 
 async def test_a_store_that_does_not_admit_a_worker_ends_it_before_a_claim() -> None:
     class Unfit(Enclosing):
-        async def admit(self) -> None:
+        async def admit(self, events: Events | None = None) -> None:
             raise StoreUnreachable("not like this")
 
     store = Unfit(clock := FakeClock())

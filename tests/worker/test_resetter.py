@@ -151,7 +151,7 @@ async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
 @pytest.mark.parametrize("where", ["admit", "check"])
 async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
     class Unfit(FaultyStore):
-        async def admit(self) -> None:
+        async def admit(self, events: Events | None = None) -> None:
             if where == "admit":
                 raise SchemaTooNew("newer")
 

@@ -91,7 +91,7 @@ async def _serve(settings: WorkerSettings, lent: str | None, options: LendingOpt
         if store is None:
             store = await _open(settings)
         else:
-            await _admit(store)
+            await _admit(store, events)
         async with running(store, options, events) as server:
             _stop_at_signals(server)
             await server.until_stopped()
@@ -142,10 +142,10 @@ def _load(where: str) -> Store[Any]:
     return store
 
 
-async def _admit(store: Store[Any]) -> None:
+async def _admit(store: Store[Any], events: Events) -> None:
     """A table that no worker can serve is refused before anybody asks for its rows."""
     admit = getattr(store, "admit", None)
-    await (admit() if admit is not None else store.open())
+    await (admit(events) if admit is not None else store.open())
 
 
 def _options(**given: Any) -> LendingOptions:

@@ -31,6 +31,7 @@ from stowhand.events import (
     ResultDropped,
     StoreRecovered,
     StoreTrouble,
+    StoreWarned,
     TasksReloaded,
     ThreadAbandoned,
     WorkerStarted,
@@ -92,6 +93,7 @@ class LogListener:
             ResultDropped: ("warning", self._result_dropped),
             StoreTrouble: ("error", self._trouble),
             StoreRecovered: ("info", self._recovered),
+            StoreWarned: ("warning", self._warned),
             LeaseEnding: ("error", self._lease_ending),
             LoopBlocked: ("warning", self._blocked),
             ThreadAbandoned: ("warning", self._thread_abandoned),
@@ -178,6 +180,10 @@ class LogListener:
         times = "1 failure" if event.failures == 1 else f"{event.failures} failures"
         who = "The answer about forbidden flags" if event.doing == FLAGS else "The store"
         self._worker(event.worker).info(f"{who} is back ({event.doing}, after {times})")
+
+    def _warned(self, event: StoreWarned) -> None:
+        mend = f"; mend it with:\n{event.mend.rstrip()}" if event.mend else ""
+        self._core.warning(f"{escape(event.store)}: {event.warning}{mend}")
 
     def _lease_ending(self, event: LeaseEnding) -> None:
         self._worker(event.worker).error(

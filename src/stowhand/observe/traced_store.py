@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
 from stowhand.carried import CORRELATION, load
+from stowhand.events import Events
 from stowhand.handler import Attempt, Attendant
 from stowhand.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
@@ -105,9 +106,9 @@ class TracedStore:
 class _TracedAttendant(TracedStore):
     """Of a store that is an ``Attendant``: since Python 3.12 ``isinstance`` does not see what ``__getattr__`` gives."""
 
-    async def admit(self) -> None:
+    async def admit(self, events: Events | None = None) -> None:
         """As the store's."""
-        await self._store.admit()
+        await self._store.admit(events)
 
     def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
         """As the store's."""

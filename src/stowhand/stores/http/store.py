@@ -15,6 +15,7 @@ from typing import Any, Self
 from stowhand.checking import read_id
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.events import Events
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
@@ -133,7 +134,7 @@ class HttpStore(Elsewhere):
             backoff=None if after is None else (lambda attempt: after),
         )
 
-    async def admit(self) -> None:
+    async def admit(self, events: Events | None = None) -> None:
         """Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever."""
         if self._offered is None:
             raise ConfigurationError(f"{self._base}: open the store before a worker is made, which needs its terms")

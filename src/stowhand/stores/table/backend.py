@@ -24,12 +24,16 @@ from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 
+MOST_RESETS = 999_999
+"""What is added to an epoch at most: less than a second."""
+
 
 class Taken(msgspec.Struct, frozen=True):
     """A row that was claimed, as the database gave it."""
 
     lease: Lease
-    """``epoch``: ``started_at`` in microseconds since 1970, unless a column is mapped for it."""
+    """``epoch``: ``started_at`` in microseconds since 1970, as the column holds it after the claim; where that is whole
+    seconds, with ``num_resets`` added. Every later write compares it, beside the token."""
     values: tuple[Any, ...]
     """Of the column expressions, after the update, in order."""
     names: tuple[str, ...]
@@ -46,6 +50,8 @@ class Finding(msgspec.Struct, frozen=True):
     """DDL, ready to be run; empty where only a person can decide."""
     fatal: bool = True
     """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
+    warned: bool = False
+    """Said whenever a worker starts, and not only by those who ask: records wait, or run again, for this reason."""
 
 
 def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
@@ -104,6 +110,10 @@ class Backend(AttemptTools, Protocol):
 
     async def open(self) -> None:
         """Connect and look at the catalog. Raises StoreUnreachable, TableUnsuitable; touches no row."""
+
+    @property
+    def warnings(self) -> Sequence[Finding]:
+        """What was found when it was opened, and is to be said to whoever works on it."""
 
     async def close(self) -> None:
         """Let every connection go. Harmless when repeated."""

@@ -52,8 +52,8 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """Whose turn it is; ``()``: by id."""
     alternate_column_names: Mapping[str, str] = {}
     """Documented name -> the table's own. ``lease_token`` may be mapped too: then the claim's token has a column of its
-    own, and ``worker_hostname`` holds the worker's name alone. Only where every program that claims from the table
-    knows that column: one that does not would leave an old claim's token there, and that claim would be valid again."""
+    own, and ``worker_hostname`` holds the worker's name alone. For tables that only workers of ours claim from: to
+    others that column says nothing. (Fenced are those too: a claim is known by its ``started_at`` beside its token.)"""
     max_num_resets: int = 5
     """How often a record may be taken back from a worker that died; the next time it is failed. 0: the first time."""
     stalled_max_age: timedelta | float = 30.0

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from stowhand.errors import TableUnsuitable
-from stowhand.events import Events
+from stowhand.events import Events, StoreWarned
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.handler import Attempt
 from stowhand.job import State
@@ -118,9 +118,15 @@ class TableStore(Generic[R]):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def admit(self) -> None:
-        """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve."""
+    async def admit(self, events: Events | None = None) -> None:
+        """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve.
+
+        ``events`` hear of what a person should know of one that can be served.
+        """
         await self.open()
+        if events is not None:
+            for finding in self._backend.warnings:
+                events.emit(StoreWarned(self.name, finding.problem, finding.mend))
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
         """Due records, now processing. A record that could not be read is an ``Unreadable``: it alone will fail."""

@@ -15,7 +15,7 @@ from stowhand.lifecycle import Cancel, Settlement, settle
 from stowhand.store import Lease
 from stowhand.stores.table.postgres.handed import AttemptConnection
 from stowhand.stores.table.postgres.hold import Gone, Hold, InDoubt
-from stowhand.stores.table.postgres.home import Home
+from stowhand.stores.table.postgres.home import Home, mark_of
 from stowhand.stores.table.postgres.logs import Logs
 from stowhand.stores.table.postgres.settling import Settlements
 from stowhand.stores.table.postgres.transaction import Desk, RecordTransaction
@@ -36,7 +36,7 @@ class Transactions:
         lease, hold = attempt.lease, await self._hold(attempt.lease)
         try:
             with self._home.translated():
-                lock = self._home.statement("lock"), self._home.values(id=str(lease.job_id), token=lease.token)
+                lock = self._home.statement("lock"), self._home.values(**mark_of(lease))
                 row = await hold.begin(*lock, self._home.options.stalled)
                 if row is None:
                     raise LeaseLost(f"record {lease.job_id} was given to somebody else, or is gone")

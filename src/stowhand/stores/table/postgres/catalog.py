@@ -5,7 +5,8 @@
     glance.py      a bounded look at rows and plans
     trying.py      the options' expressions, planned by the server
 
-For ``open``: ``facts = await admit(line, options, shape)``, then ``shape.lacking(*absent_columns(facts, shape))``.
+For ``open``: ``facts, warnings = await admit(line, options, shape)``, then
+``shape.lacking(*absent_columns(facts, shape))``.
 
 No row is touched, and no lock taken beyond what a SELECT takes: all of it runs in one read-only transaction.
 """
@@ -40,11 +41,14 @@ async def check(line: Line, options: TableOptions[Any], shape: Shape) -> tuple[F
     return facts, sorted(found, key=lambda finding: not finding.fatal)
 
 
-async def admit(line: Line, options: TableOptions[Any], shape: Shape) -> Facts:
-    """For ``open``: what there is, if a worker can serve it. Raises TableUnsuitable with every fatal finding."""
+async def admit(line: Line, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+    """For ``open``: what there is, if a worker can serve it, and what such a worker is to be warned of.
+
+    Raises TableUnsuitable with every fatal finding.
+    """
     facts, found = await check(line, options, shape)
     refuse_fatal(shape, found)
-    return facts
+    return facts, [finding for finding in found if finding.warned]
 
 
 def absent_columns(facts: Facts, shape: Shape) -> tuple[str, ...]:

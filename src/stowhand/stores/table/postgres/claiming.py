@@ -47,6 +47,7 @@ class Claims:
         """In order, now processing under the request's token."""
         home = self._home
         home.worker = request.worker
+        home.begun.note(request.token)
         if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
             return []
         statement, values = home.composer.claim(request.conditions, suspects=request.suspects)

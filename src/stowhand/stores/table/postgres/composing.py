@@ -7,6 +7,7 @@ the view then. What is locked is the table under names that no expression can me
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from stowhand.database.statements import fill, load_statements
 from stowhand.lifecycle import QUARANTINE_AFTER
+from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.names import OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
@@ -26,6 +28,8 @@ _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 _NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 _MOMENTS = ("started_at", "finished_at", "queued_at", "process_after", "last_heartbeat_at")
 INTEGERS = ("smallint", "integer", "bigint")
+COARSE = re.compile(r"\([012]\)")
+"""A type of moments too far apart to tell one claim of a record from the next: ``timestamp(0) with time zone``."""
 _FILE = files(__package__).joinpath("statements.sql")
 
 
@@ -154,9 +158,20 @@ class Composer:
         bears, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK}, '')"
         if TOKEN in shape.columns:
             bears, bare = f"j.{plain(shape[TOKEN])} = g.token::{self._types[TOKEN]}", mark
+        marked, bears = f"({bears})", f"coalesce({bears} and {self._epoch()} = g.epoch, false)"
         held = f"({state} = 'processing' and {bears})"
         cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
-        return {"held": held, "bears": f"({bears})", "bare": bare, "cancel": cancel}
+        return {"held": held, "bears": bears, "marked": marked, "bare": bare, "cancel": cancel}
+
+    def _epoch(self) -> str:
+        """What tells this claim from those after it, where they leave its token: when it began, to the microsecond.
+
+        A column of whole seconds may show the next one's start as the same; its reset has counted by then.
+        """
+        started = f"(extract(epoch from {self._read('started_at')}) * 1000000)::bigint"
+        if not COARSE.search(self._types["started_at"]):
+            return started
+        return f"({started} + least(coalesce(j.{plain(self._shape['num_resets'])}, 0), {MOST_RESETS}))"
 
     def _marks(self) -> dict[str, str]:
         """What only some tables have: a column for the token, and one for when a record was queued."""
@@ -193,7 +208,7 @@ class Composer:
         )
         retry_after = f"interval '{round(options.retry_delay * 1e6)} microseconds'"
         found |= {"now": _NOW, "retry_after": retry_after, "retries": str(self._retries).lower()}
-        found["epoch"] = f"(extract(epoch from {self._read('started_at')}) * 1000000)::bigint"
+        found["epoch"] = self._epoch()
         found["eligible"] = self._eligible(retry_after)
         return found
 

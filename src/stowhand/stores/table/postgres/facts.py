@@ -109,6 +109,17 @@ class View(msgspec.Struct, frozen=True):
     """Something else in the database is made of it, or it has triggers or rules."""
 
 
+class Trigger(msgspec.Struct, frozen=True):
+    """Run for each row that a heartbeat updates."""
+
+    name: str
+    source: str
+    """Of its function."""
+    when: str
+    """Its condition, or nothing."""
+    arguments: list[str]
+
+
 class Facts(msgspec.Struct, frozen=True):
     """All of it. ``table`` or ``view`` is ``None`` where there is none of that name."""
 
@@ -122,6 +133,7 @@ class Facts(msgspec.Struct, frozen=True):
     indexes: Sequence[Index] = ()
     rules: Sequence[Rule] = ()
     references: Sequence[Reference] = ()
+    stirred: Sequence[Trigger] = ()
     triggered: bool = False
     """A trigger is run after an INSERT."""
     views: Mapping[int, View] = {}
@@ -149,11 +161,13 @@ async def survey(line: Line, shape: Shape) -> Facts:
     indexes: list[Row] = []
     rules: list[Row] = []
     references: list[Row] = []
+    stirred: list[Row] = []
     triggered = False
     if table is not None:
         indexes = await rows(line, _SQL["indexes"], (table.oid,))
         rules = await rows(line, _SQL["rules"], (table.oid, table.oid))
         references = await rows(line, _SQL["references"], (table.oid,))
+        stirred = await rows(line, _SQL["stirred"], (table.oid, shape.columns["last_heartbeat_at"]))
         ((triggered,),) = await rows(line, _SQL["heard"], (table.oid,))
     shown = await _views(line, columns)
     await rows(line, _SQL["search_path"], (path,))
@@ -166,6 +180,7 @@ async def survey(line: Line, shape: Shape) -> Facts:
         [Index(*row) for row in indexes],
         [Rule(*row) for row in rules],
         [Reference(*row) for row in references],
+        [Trigger(*row) for row in stirred],
         triggered,
         shown,
         [(schema, name, kind) for schema, name, kind in around],

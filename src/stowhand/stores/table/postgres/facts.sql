@@ -119,6 +119,22 @@ where k.contype = 'c'
 select exists (select from pg_catalog.pg_trigger t
                where t.tgrelid = %s::int8::oid and not t.tgisinternal and t.tgenabled <> 'D' and t.tgtype & 4 = 4)
 
+-- name: stirred
+-- What is run for a row that a heartbeat updates (the second parameter: that column), with its text and its arguments.
+-- Where it says WHEN, the condition is part of what is read: the state is mentioned there if it is asked for.
+select t.tgname::text,
+       p.prosrc,
+       coalesce(pg_catalog.pg_get_expr(t.tgqual, t.tgrelid), ''),
+       pg_catalog.string_to_array(pg_catalog.encode(t.tgargs, 'escape'), '\000')
+from pg_catalog.pg_trigger t
+join pg_catalog.pg_proc p on p.oid = t.tgfoid
+where t.tgrelid = %s::int8::oid and not t.tgisinternal and t.tgenabled not in ('D', 'R')
+  and t.tgtype & 1 = 1 and t.tgtype & 16 = 16
+  and (pg_catalog.cardinality(t.tgattr::int2[]) = 0
+       or exists (select from pg_catalog.pg_attribute a
+                  where a.attrelid = t.tgrelid and a.attname = %s and a.attnum = any (t.tgattr::int2[])))
+order by 1
+
 -- name: references
 -- Foreign keys of one column: what another table allows there.
 select a.attname::text, pg_catalog.format('%%I.%%I', n.nspname, f.relname), b.attname::text

@@ -18,6 +18,7 @@ from stowhand.stores.table.postgres.column_types import type_findings
 from stowhand.stores.table.postgres.facts import Column as Known
 from stowhand.stores.table.postgres.facts import Entry, Facts, Index
 from stowhand.stores.table.postgres.mending import Mender, grant
+from stowhand.stores.table.triggers import said_of, sets_column
 
 WRITTEN_NULL = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs")
 """A claim, a requeue or a hand-back empties them."""
@@ -41,6 +42,7 @@ def judge(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Fi
         yield from _columns(facts, shape, Mender(facts, shape))
         yield from _key(facts, shape, Mender(facts, shape))
         yield from _rights(facts, shape, facts.table)
+        yield from _triggers(facts, shape)
     if shape.viewed:
         yield from _view(facts, shape)
     if facts.table is not None:
@@ -188,6 +190,14 @@ def _rights(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:
     if lacking and present:
         rights = ", ".join(lacking)
         yield Finding(f"{user} lacks {rights} on {'.'.join(shape.table.parts)}", grant(rights, table, user))
+
+
+def _triggers(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """A claim is known by its token and by when it began."""
+    began, state = shape.columns["started_at"], shape.columns["state"]
+    for one in facts.stirred:
+        if state not in one.when and sets_column(one.source, began, one.arguments):
+            yield Finding(said_of(one.name, began), fatal=False, warned=True)
 
 
 def _view(facts: Facts, shape: Shape) -> Iterator[Finding]:

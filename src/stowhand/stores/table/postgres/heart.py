@@ -10,7 +10,7 @@ from stowhand.database.blocking import BlockingLink, Row
 from stowhand.database.repeating import repeated_blocking
 from stowhand.job import State
 from stowhand.store import JobId, Lease, Pulse, ResetJob
-from stowhand.stores.table.postgres.home import Home, pairs
+from stowhand.stores.table.postgres.home import Home, mark_of, marks
 
 PAGE = 1000
 SHARE = 99.0
@@ -30,7 +30,7 @@ class TableHeart:
         if not leases:
             return Pulse()
         answers: dict[str, set[tuple[JobId, str]]] = {"lost": set(), "canceled": set(), "busy": set()}
-        for id_, token, found in self._rows("beat", **pairs(leases)):
+        for id_, token, found in self._rows("beat", **marks(leases)):
             if found != "renewed":
                 answers[found].add((self._home.job_id(id_), token))
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
@@ -39,14 +39,14 @@ class TableHeart:
         """Hand back unspent. Gives those whose rows somebody's transaction has locked."""
         if not leases:
             return []
-        done = {(self._home.job_id(id_), token) for id_, token in self._rows("release", **pairs(leases))}
+        done = {(self._home.job_id(id_), token) for id_, token in self._rows("release", **marks(leases))}
         missed = [lease for lease in leases if (lease.job_id, lease.token) not in done]
         if not missed:
             return []
         nothing: list[str] = [""] * len(missed)
         found = {
             (self._home.job_id(id_), token): what
-            for id_, token, what in self._rows("look", **pairs(missed), states=nothing, errors=nothing)
+            for id_, token, what in self._rows("look", **marks(missed), states=nothing, errors=nothing)
         }
         return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
 
@@ -59,7 +59,9 @@ class TableHeart:
         ((over,),) = self._rows("claim_is_over", token=token)
         if not over:
             return False
-        held = [Lease(self._home.job_id(row[0]), token, 0) for row in self._rows("held_by_token", token=token)]
+        if not self._home.begun.may_hold(token):
+            return True
+        held = [Lease(self._home.job_id(key), token, epoch) for key, epoch in self._rows("held_by_token", token=token)]
         return not self.release(held)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
@@ -78,7 +80,7 @@ class TableHeart:
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        return self._reset(self._rows("find_held_by_lease", id=str(lease.job_id), token=lease.token))
+        return self._reset(self._rows("find_held_by_lease", **mark_of(lease)))
 
     def check(self) -> None:
         """The table is its owner's; what does not fit any more, the next statement says."""

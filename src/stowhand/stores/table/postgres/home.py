@@ -15,6 +15,7 @@ from stowhand.database.borrowed import BorrowedPool
 from stowhand.database.link import Dialer, Pool
 from stowhand.errors import StoreError, StoreUnreachable, TableUnsuitable
 from stowhand.store import JobId, Lease
+from stowhand.stores.table.begun import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
@@ -46,6 +47,7 @@ class Home:
         self._key = Key.TEXT
         self.names: tuple[str, ...] = ()
         """Of the columns that a record is made of."""
+        self.begun = Begun(options.stalled)
         self.worker = ""
         """Who claims through this store: part of the names of its connections."""
         self.patience = min(max(options.stalled / 4, 1.0), DEADLINE)
@@ -111,6 +113,15 @@ class Home:
         return StoreError(f"{self}: {said}")
 
 
-def pairs(leases: Sequence[Lease]) -> dict[str, list[str]]:
-    """Leases as two lists, for a join on pairs. The statements lock in id order, whatever order these have."""
-    return {"ids": [str(lease.job_id) for lease in leases], "tokens": [lease.token for lease in leases]}
+def marks(leases: Sequence[Lease]) -> dict[str, list[Any]]:
+    """Leases as three lists, for a join. The statements lock in id order, whatever order these have."""
+    return {
+        "ids": [str(lease.job_id) for lease in leases],
+        "tokens": [lease.token for lease in leases],
+        "epochs": [lease.epoch for lease in leases],
+    }
+
+
+def mark_of(lease: Lease) -> dict[str, Any]:
+    """The same of one."""
+    return {"id": str(lease.job_id), "token": lease.token, "epoch": lease.epoch}

@@ -9,7 +9,7 @@ from stowhand.database.link import Line, rows
 from stowhand.errors import LogRefused, StoreUnreachable
 from stowhand.execution_log import ENTRIES_LIMIT
 from stowhand.store import Lease
-from stowhand.stores.table.postgres.home import Home
+from stowhand.stores.table.postgres.home import Home, mark_of
 
 _PAUSES = (0.0, 0.01, 0.05, 0.25)
 """A beat holds the row for a moment; an application's transaction longer, and then the caller tries again."""
@@ -60,4 +60,4 @@ class Logs:
 
     def values(self, lease: Lease, **values: object) -> dict[str, object]:
         """Of a statement about this lease's record."""
-        return {**values, **self._home.values(id=str(lease.job_id), token=lease.token)}
+        return {**values, **self._home.values(**mark_of(lease))}

@@ -13,7 +13,7 @@ from stowhand.database.repeating import repeated
 from stowhand.job import State
 from stowhand.lifecycle import Ended, Settlement
 from stowhand.store import JobId, Lease, Verdict
-from stowhand.stores.table.postgres.home import Home, pairs
+from stowhand.stores.table.postgres.home import Home, marks
 from stowhand.text import clean
 
 Entry = tuple[Lease, Settlement]
@@ -91,7 +91,7 @@ class Settlements:
             return {}
         leases, settlements = zip(*entries, strict=True)
         values = self._home.values(
-            **pairs(leases),
+            **marks(leases),
             states=[settlement.state.value for settlement in settlements],
             errors=[settlement.error for settlement in settlements],
         )
@@ -114,7 +114,7 @@ def settle_values(home: Home, entries: Sequence[Entry]) -> Mapping[str, object]:
     """Of the statement ``settle``. At least one entry."""
     leases, settlements = zip(*entries, strict=True)
     return home.values(
-        **pairs(leases),
+        **marks(leases),
         states=[settlement.state.value for settlement in settlements],
         delays=[settlement.delay for settlement in settlements],
         errors=[settlement.error for settlement in settlements],

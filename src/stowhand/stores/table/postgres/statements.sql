@@ -1,8 +1,10 @@
 -- Every statement about one user's table. What stands in {braces} is composed of the user's names, quoted (composing.py);
 -- values travel as parameters. The table is `j` wherever no text of the user's stands beside it.
 --
--- held    the row is in processing and bears the claim's token: what every write after a claim is guarded by
--- bears   it bears the token, whatever its state: what a repeat is known by
+-- held    the row is in processing and bears the claim's token and epoch: what every write after a claim is guarded by
+-- bears   it bears both, whatever its state: what a repeat is known by
+-- marked  it bears the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
+-- epoch   started_at in microseconds, as the claim's RETURNING gave it (composing.py)
 -- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
 -- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
 
@@ -60,8 +62,8 @@ limit 0
 
 -- name: settle
 with given as (
-  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(states)s::text[], %(delays)s::float8[],
-    %(errors)s::text[]) as g(id, token, state, delay, error)
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[], %(states)s::text[],
+    %(delays)s::float8[], %(errors)s::text[]) as g(id, token, epoch, state, delay, error)
 ), locked as (
   select j.{id} as id, g.token, case when g.state <> 'completed' and {cancel} then 'canceled' else g.state end as state,
     g.delay, g.error
@@ -93,24 +95,26 @@ select g.id::text, g.token, case
   when j.{state}::text = g.state and g.state <> 'queued'
     and (g.state not in ('errored', 'failed') or j.{failure_message} is not distinct from g.error::{message_type}) then 'settled'
   else 'lost' end
-from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(states)s::text[], %(errors)s::text[])
-    as g(id, token, state, error)
+from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[], %(states)s::text[],
+    %(errors)s::text[]) as g(id, token, epoch, state, error)
   left join {table} as j on j.{id} = g.id
 
 -- name: beat
 with given as (
-  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[]) as g(id, token)
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[]) as g(id, token, epoch)
 ), locked as (
-  select j.{id} as id, g.token
+  select j.{id} as id, g.token, g.epoch
   from given g join {table} as j on j.{id} = g.id and {held}
   order by j.{id}
   for no key update of j skip locked
 ), beaten as (
   update {table} as j set {last_heartbeat_at} = {beat_now}
   from locked l where j.{id} = l.id
-  returning j.{id} as id, l.token, {cancel} as canceled
+  -- A trigger of the user's that sets started_at anew leaves nothing to know the claim by.
+  returning j.{id} as id, l.token, {cancel} as canceled, {epoch} is distinct from l.epoch as moved
 )
 select g.id::text, g.token, case
+  when b.moved then 'lost'
   when b.canceled then 'canceled'
   when b.id is not null then 'renewed'
   when j.{id} is not null and {held} then 'busy'
@@ -122,7 +126,7 @@ from given g
 -- Unspent: due as it was when it was claimed.
 -- name: release
 with given as (
-  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[]) as g(id, token)
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[]) as g(id, token, epoch)
 ), locked as (
   select j.{id} as id, g.token
   from given g join {table} as j on j.{id} = g.id and {held}
@@ -142,7 +146,8 @@ returning {key}, l.token
 select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(token)s, 9))
 
 -- name: held_by_token
-select {key} from {table} as j, (select %(token)s::text as token) as g where {held}
+select {key}, {epoch} from {table} as j, (select %(token)s::text as token) as g
+where j.{state} = 'processing' and {marked}
 
 -- name: find_stalled
 select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
@@ -162,7 +167,7 @@ for update of j skip locked
 
 -- name: find_held_by_lease
 select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
-from {table} as j, (select %(token)s::text as token) as g
+from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
 where {held} and j.{id} = %(id)s::text::{id_type}
 for update of j skip locked
 
@@ -281,7 +286,7 @@ select j.{execution_logs}::text[] from {table} as j where j.{id} = %(id)s::text:
 
 -- name: add_log
 with locked as (
-  select j.{id} as id from {table} as j, (select %(token)s::text as token) as g
+  select j.{id} as id from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
   where j.{id} = %(id)s::text::{id_type} and {held}
     and coalesce(array_length(j.{execution_logs}, 1), 0) < %(most)s::int
   for no key update of j skip locked
@@ -294,7 +299,7 @@ returning array_length(j.{execution_logs}, 1)
 
 -- name: update_log
 with locked as (
-  select j.{id} as id from {table} as j, (select %(token)s::text as token) as g
+  select j.{id} as id from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
   where j.{id} = %(id)s::text::{id_type} and {held}
     and %(number)s::int between 1 and array_length(j.{execution_logs}, 1)
   for no key update of j skip locked
@@ -307,20 +312,20 @@ returning %(number)s::int
 
 -- name: look_at_log
 select {held}, coalesce(array_length(j.{execution_logs}, 1), 0)
-from {table} as j, (select %(token)s::text as token) as g
+from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
 where j.{id} = %(id)s::text::{id_type}
 
 -- What an attempt's own transaction (transaction.py) holds until its end. Not FOR UPDATE: rows elsewhere that refer to
 -- the record by a foreign key may be written meanwhile.
 -- name: lock
 select {cancel}
-from {table} as j, (select %(token)s::text as token) as g
+from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
 where j.{id} = %(id)s::text::{id_type} and {held}
 for no key update of j
 
 -- name: write_logs
 with locked as (
-  select j.{id} as id from {table} as j, (select %(token)s::text as token) as g
+  select j.{id} as id from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
   where j.{id} = %(id)s::text::{id_type} and {held}
   for no key update of j skip locked
 )

@@ -40,6 +40,7 @@ class PostgresTable:
     ) -> None:
         home = Home(place, options, shape, pinned)
         self._home = home
+        self.warnings: Sequence[Finding] = ()
         self._claims = Claims(home)
         self._settlements = Settlements(home)
         self._logs = Logs(home)
@@ -76,7 +77,7 @@ class PostgresTable:
     async def _look(self) -> None:
         home = self._home
         async with home.pool.connection("check") as line:
-            facts = await catalog.admit(line, home.options, home.shape)
+            facts, self.warnings = await catalog.admit(line, home.options, home.shape)
         home.shape = home.shape.lacking(*catalog.absent_columns(facts, home.shape))
         home.look(Composer(home.options, home.shape, facts), _key(facts, home.shape))
         await self._claims.probe()

@@ -57,9 +57,10 @@ class SqliteTable:
         # On the loop's own thread, which must not be kept waiting.
         self._wake = Wake(self._connect(patience=0.0, settings=("busy_timeout = 0",)))
         self._threads = OwnThreads()
-        self._abandoned = Abandoned()
+        self._abandoned = Abandoned(options.stalled)
         self._clock = SystemClock()
         self._found: Table | None = None
+        self.warnings: Sequence[Finding] = ()
 
     @property
     def description(self) -> str:
@@ -83,7 +84,7 @@ class SqliteTable:
 
     async def open(self) -> None:
         """Connect and look at the catalog."""
-        self._found = await self._read(
+        self._found, self.warnings = await self._read(
             lambda connection, _: read_table(connection, self._path, self._options, self._shape)
         )
         self._wake.look()
@@ -102,6 +103,7 @@ class SqliteTable:
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """Due records in order, now processing under the token."""
         table = self._table
+        self._abandoned.begun.note(request.token)
 
         def claim(connection: sqlite3.Connection, now: int) -> Sequence[Taken]:
             return () if request.token in self._abandoned else claiming.claim(connection, table, now, request)

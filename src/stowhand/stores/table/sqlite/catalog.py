@@ -26,6 +26,7 @@ from stowhand.stores.table.sqlite.facts import Column, Facts
 from stowhand.stores.table.sqlite.moments import Kind, kind_of
 from stowhand.stores.table.sqlite.refusals import refused_states
 from stowhand.stores.table.sqlite.statements import MOMENTS
+from stowhand.stores.table.triggers import said_of, sets_column
 
 OLDEST = (3, 35, 0)
 """RETURNING."""
@@ -61,6 +62,7 @@ def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
             yield from _column(facts, shape, documented)
         yield from _key(facts, shape)
         yield from _check(facts, shape)
+        yield from _triggers(facts, shape)
     if shape.viewed and facts.view_columns is None:
         yield _absent(facts, shape, shape.view)
     elif shape.viewed and not _shows_keys(facts, shape):
@@ -111,6 +113,14 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
         ).fetchone()[0]
         if hidden:
             yield Finding(f"the view {shape.view.name} hides {hidden} records that are processing", fatal=False)
+
+
+def _triggers(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """A claim is known by its token and by when it began."""
+    began = shape.columns["started_at"]
+    for trigger, text in facts.stirred.items():
+        if sets_column(text, began):
+            yield Finding(said_of(trigger, began), fatal=False, warned=True)
 
 
 def _shows_keys(facts: Facts, shape: Shape) -> bool:

@@ -12,7 +12,7 @@ from stowhand.errors import TableUnsuitable
 from stowhand.store import ClaimRequest, JobId, Lease
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.sqlite import leaving
-from stowhand.stores.table.sqlite.moments import DAY, SECOND, Kind, parameters
+from stowhand.stores.table.sqlite.moments import DAY, SECOND, parameters
 from stowhand.stores.table.sqlite.table import Table
 from stowhand.text import clean
 
@@ -48,7 +48,7 @@ def claim(connection: sqlite3.Connection, table: Table, now: int, request: Claim
         full = full and len(counts) + canceled > before
     if refused is not None and not counts and not canceled:
         raise refused
-    return _read(connection, table, now, request.token, counts) if counts else []
+    return _read(connection, table, request.token, counts) if counts else []
 
 
 def _candidates(
@@ -107,7 +107,7 @@ def _take(
 
 
 def _read(
-    connection: sqlite3.Connection, table: Table, now: int, token: str, counts: dict[JobId, tuple[int, int]]
+    connection: sqlite3.Connection, table: Table, token: str, counts: dict[JobId, tuple[int, int]]
 ) -> list[Taken]:
     """The view's columns, as they are after the update."""
     query = table.selecting.records()
@@ -118,7 +118,6 @@ def _read(
         if row[0] in rows:
             raise _unsuitable(table, row[0], "shows it more than once: its joins must give one row for each record")
         rows[row[0]] = row[1:]
-    epoch = now - now % SECOND if table.kinds["started_at"] is Kind.INTEGER else now
     taken: list[Taken] = []
     for key, (failures, resets) in counts.items():
         if key not in rows:
@@ -126,6 +125,7 @@ def _read(
                 table, key, "does not show it any more, now that its state is processing: the view must not leave out"
                 " records by the columns that a claim changes"
             )  # fmt: skip
+        (epoch,) = connection.execute(table.statements.record["epoch"], {"id": key}).fetchone()
         taken.append(Taken(Lease(key, token, epoch), rows[key], names, failures, resets))
     return taken
 

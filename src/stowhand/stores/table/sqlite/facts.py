@@ -47,9 +47,11 @@ class Facts(msgspec.Struct, frozen=True):
     view_columns: tuple[str, ...] | None
     """In order; ``None``: there is no such view. The table's where no view was given."""
     around: tuple[str, ...]
+    """Tables and views of the file."""
     sql: str = ""
     """That made the table."""
-    """Tables and views of the file."""
+    stirred: Mapping[str, str] = {}
+    """Name and text of each trigger that a heartbeat runs."""
 
     def column(self, shape: Shape, documented: str) -> Column | None:
         """The table's column for a documented name."""
@@ -83,9 +85,25 @@ def survey(connection: sqlite3.Connection, shape: Shape) -> Facts:
         view_columns=shown,
         around=tuple(name for name, _, _ in around),
         sql=sql,
+        stirred=_stirred(connection, shape) if kind == "table" else {},
     )
 
 
+def _stirred(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
+    found = connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?) ORDER BY name",
+        (shape.table.name,),
+    )
+    beat = shape.columns["last_heartbeat_at"].lower()
+    return {
+        name: sql
+        for name, sql in found
+        if (update := _UPDATE.search(sql)) and (update["columns"] is None or beat in update["columns"].lower())
+    }
+
+
+_UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
+"""The first one in a trigger's text: what runs it."""
 _WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 

@@ -44,14 +44,14 @@ class TableHeart:
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
-        pairs = {(one.job_id, one.token) for one in leases}  # of a column without a type: numbers and texts
-        if not pairs:
+        held = {(one.job_id, one.token): one for one in leases}  # of a column without a type: numbers and texts
+        if not held:
             return Pulse()
         table = self._table()
 
         def renew(connection: sqlite3.Connection, now: int) -> Pulse:
             answers = {
-                pair: table.run(connection, "beat", now, {"id": pair[0], "token": pair[1]}).fetchone() for pair in pairs
+                pair: table.run(connection, "beat", now, leaving.mark(one)).fetchone() for pair, one in held.items()
             }
             return Pulse(
                 lost=frozenset(pair for pair, row in answers.items() if row is None),
@@ -66,7 +66,7 @@ class TableHeart:
 
         def give_back(connection: sqlite3.Connection, now: int) -> None:
             for one in leases:
-                leaving.give_back(connection, table, now, one.job_id, one.token)
+                leaving.give_back(connection, table, now, one)
 
         if leases:
             self._connection.write(give_back)
@@ -78,8 +78,10 @@ class TableHeart:
 
         def give_up(connection: sqlite3.Connection, now: int) -> None:
             self._abandoned.add(token)
-            for (key,) in connection.execute(table.statements.many["held_by_token"], {"token": token}).fetchall():
-                leaving.give_back(connection, table, now, key, token)
+            if not self._abandoned.begun.may_hold(token):
+                return
+            for key, epoch in connection.execute(table.statements.many["held_by_token"], {"token": token}).fetchall():
+                leaving.give_back(connection, table, now, Lease(key, token, epoch))
 
         self._connection.write(give_up)
         return True
@@ -108,7 +110,7 @@ class TableHeart:
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one record."""
-        return self._reset(lambda _connection, _now: [lease.job_id], lease.token)
+        return self._reset(lambda _connection, _now: [lease.job_id], lease)
 
     def check(self) -> None:
         """Does nothing: the table is its owner's, and whatever it lacks is said by whoever needs it."""
@@ -150,12 +152,12 @@ class TableHeart:
         self._turns_at = stopwatch()
         return True
 
-    def _reset(self, find: Find, token: str = "") -> Sequence[ResetJob]:
+    def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
         table = self._table()
 
         def take_back(connection: sqlite3.Connection, now: int) -> list[ResetJob]:
             def reset(key: JobId) -> ResetJob | None:
-                return leaving.reset(connection, table, now, key, token)
+                return leaving.reset(connection, table, now, key, lease)
 
             return _done_or_raised(leaving.each(connection, list(find(connection, now)), reset))
 

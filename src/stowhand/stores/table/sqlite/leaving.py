@@ -30,7 +30,7 @@ class Held(msgspec.Struct, frozen=True):
 
     state: str
     bears: int
-    """Its mark holds the token that was asked about."""
+    """It bears the token and the epoch that were asked about."""
     cancel: int
     message: str | None
     resets: int
@@ -42,10 +42,20 @@ class Held(msgspec.Struct, frozen=True):
         return bool(self.bears) and self.state == State.PROCESSING
 
 
-def find(connection: sqlite3.Connection, table: Table, key: JobId, token: str) -> Held | None:
+def mark(lease: Lease) -> dict[str, Any]:
+    """What a write is guarded by, as parameters."""
+    return {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
+
+
+def find(connection: sqlite3.Connection, table: Table, lease: Lease) -> Held | None:
     """The record, if there is one."""
-    row = connection.execute(table.statements.record["held"], {"id": key, "token": token}).fetchone()
+    row = connection.execute(table.statements.record["held"], mark(lease)).fetchone()
     return None if row is None else Held(*row)
+
+
+def nobodys(key: JobId) -> Lease:
+    """To find a record, whoever holds it."""
+    return Lease(key, "", 0)
 
 
 def settle(connection: sqlite3.Connection, table: Table, now: int, batch: Batch, *, repeat: bool) -> list[Verdict]:
@@ -58,13 +68,13 @@ def _settle_one(
 ) -> Verdict:
     if settlement.then:
         settlement = _failed(NO_JOBS)
-    held = find(connection, table, lease.job_id, lease.token)
+    held = find(connection, table, lease)
     if held is None or not held.valid:
         return _refuse(held, settlement, repeat=repeat)
     goal = _goal(settlement.state, held)
 
     def write(state: State, message: str | None) -> Callable[[], object]:
-        given = {"id": lease.job_id, "token": lease.token, "error": message}
+        given = {**mark(lease), "error": message}
         return lambda: table.run(connection, state.value, now, given, after(now, settlement.delay))
 
     refused = attempt(connection, write(goal, settlement.error))
@@ -135,18 +145,23 @@ def _refuse(held: Held | None, settlement: Settlement, *, repeat: bool) -> Verdi
     return Verdict.ALREADY_SETTLED if as_said or canceled else Verdict.LOST
 
 
-def give_back(connection: sqlite3.Connection, table: Table, now: int, key: JobId, token: str) -> None:
+def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lease) -> None:
     """Unspent, as if it had never been claimed; to canceled, if that was asked for."""
-    held = find(connection, table, key, token)
+    held = find(connection, table, lease)
     if held is not None and held.valid:
         name = "given_back_canceled" if held.cancel else "given_back"
-        table.run(connection, name, now, {"id": key, "token": token})
+        table.run(connection, name, now, mark(lease))
 
 
-def reset(connection: sqlite3.Connection, table: Table, now: int, key: JobId, token: str = "") -> ResetJob | None:
-    """Take it back from whoever has it; the law says whether it may run again. ``None``: it is not running."""
-    held = find(connection, table, key, token)
-    if held is None or held.state != State.PROCESSING or (token and not held.bears):
+def reset(
+    connection: sqlite3.Connection, table: Table, now: int, key: JobId, lease: Lease | None = None
+) -> ResetJob | None:
+    """Take it back from whoever has it, or only from this lease; the law says whether it may run again.
+
+    ``None``: it is not running, or not under that lease.
+    """
+    held = find(connection, table, lease or nobodys(key))
+    if held is None or held.state != State.PROCESSING or (lease is not None and not held.bears):
         return None
     options = table.options
     state = lifecycle.reset(

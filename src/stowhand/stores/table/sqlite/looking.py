@@ -85,7 +85,7 @@ def longest_run(connection: sqlite3.Connection, table: Table, now: int) -> float
 
 def requeue(connection: sqlite3.Connection, table: Table, now: int, key: JobId, due: datetime | float | None) -> Answer:
     """To queued; where ``cancel`` is set, to canceled. Terminal records are refused."""
-    held = leaving.find(connection, table, key, "")
+    held = leaving.find(connection, table, leaving.nobodys(key))
     if held is None:
         return Answer(key, Done.MISSING, "there is no such record")
     if held.state not in (State.QUEUED, State.ERRORED, State.PROCESSING):
@@ -103,7 +103,7 @@ def requeue(connection: sqlite3.Connection, table: Table, now: int, key: JobId, 
 
 def add_log(connection: sqlite3.Connection, table: Table, now: int, lease: Lease, entry: str) -> int:
     """The entry's number."""
-    given = {"id": lease.job_id, "token": lease.token, "entry": entry, "most": ENTRIES_LIMIT}
+    given = {**leaving.mark(lease), "entry": entry, "most": ENTRIES_LIMIT}
     row = table.run(connection, "add_log", now, given).fetchone()
     if row is None:
         raise LogRefused(f"record {lease.job_id!r}: the attempt is over, or its log has {ENTRIES_LIMIT} entries")
@@ -113,7 +113,7 @@ def add_log(connection: sqlite3.Connection, table: Table, now: int, lease: Lease
 
 def update_log(connection: sqlite3.Connection, table: Table, now: int, lease: Lease, number: int, entry: str) -> None:
     """In the place of entry ``number``."""
-    given = {"id": lease.job_id, "token": lease.token, "entry": entry, "number": number}
+    given = {**leaving.mark(lease), "entry": entry, "number": number}
     if table.run(connection, "update_log", now, given).fetchone() is None:
         raise LogRefused(f"record {lease.job_id!r}: there is no entry {number}, or the attempt is over")
 

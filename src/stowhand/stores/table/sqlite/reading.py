@@ -36,12 +36,15 @@ def check(connection: sqlite3.Connection, path: Path, options: TableOptions[Any]
     return sorted(found, key=lambda finding: not finding.fatal)
 
 
-def read_table(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> Table:
-    """Raises TableUnsuitable with everything that keeps a worker from serving it. No row is looked at."""
+def read_table(
+    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
+) -> tuple[Table, list[Finding]]:
+    """And what a worker is to be warned of. Raises TableUnsuitable with everything that keeps one from serving it."""
     facts = survey(connection, shape)
-    refuse_fatal(shape, list(catalog.judge(path, facts, shape)))
-    table = _table(facts, options, shape)
-    return _probe(connection, table)
+    found = list(catalog.judge(path, facts, shape))
+    refuse_fatal(shape, found)
+    table = _probe(connection, _table(facts, options, shape))
+    return table, [finding for finding in found if finding.warned]
 
 
 def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:

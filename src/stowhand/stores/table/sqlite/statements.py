@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from stowhand.database.statements import load_statements
+from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.names import TOKEN, Shape, quote
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.sqlite.moments import SECOND, Kind, kind_of
@@ -75,7 +76,7 @@ def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
     return {
         **columns,
         **now,
-        **_fence(of, columns),
+        **_fence(of, columns, _epoch(of, kinds)),
         "row": row,
         "table": shape.table.quoted,
         "cancel": truth(of["cancel"]) if shape.has("cancel") else "0",
@@ -88,25 +89,40 @@ def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
     }
 
 
-def _fence(of: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, str]:
-    """Where the claim's token is: at the end of the mark, or in a column of its own."""
+def _epoch(of: Mapping[str, str], kinds: Kinds) -> str:
+    """When the claim began; whole seconds may be the next one's too, whose reset has counted by then."""
+    began = f"coalesce(stowhand_micros({of['started_at']}), 0)"
+    if kinds["started_at"] is not Kind.INTEGER:
+        return began
+    return f"({began} + min(coalesce({of['num_resets']}, 0), {MOST_RESETS}))"
+
+
+def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dict[str, str]:
+    """Where the claim's token is: at the end of the mark, or in a column of its own. And its epoch beside it: a
+    program that knows nothing of tokens leaves an old one where it is."""
     mark = of["worker_hostname"]
     if TOKEN in of:
-        bears = f"coalesce({of[TOKEN]} = :token, 0)"
+        token = f"coalesce({of[TOKEN]} = :token, 0)"
+        bears = f"({token} AND {epoch} = :epoch)"
         return {
             "bears": bears,
+            "epoch": epoch,
             "held": f"{of['state']} = 'processing' AND {bears}",
+            "held_by_token": f"{of['state']} = 'processing' AND {token}",
             "sign": f"{columns['worker_hostname']} = :worker, {columns[TOKEN]} = :token",
             "strip": f"{columns[TOKEN]} = NULL",
             "marked": f"{of[TOKEN]} IS NOT NULL",
             "worker": mark,
         }
-    bears = f"coalesce(substr({mark}, -length(:token) - 1) = '/' || :token, 0)"
+    token = f"coalesce(substr({mark}, -length(:token) - 1) = '/' || :token, 0)"
+    bears = f"({token} AND {epoch} = :epoch)"
     marked = f"{mark} GLOB '*{A_TOKEN}'"
     worker = f"CASE WHEN {marked} THEN substr({mark}, 1, length({mark}) - {len(A_TOKEN)}) ELSE {mark} END"
     return {
         "bears": bears,
+        "epoch": epoch,
         "held": f"{of['state']} = 'processing' AND {bears}",
+        "held_by_token": f"{of['state']} = 'processing' AND {token}",
         "sign": f"{columns['worker_hostname']} = :worker || '/' || :token",
         "strip": f"{columns['worker_hostname']} = {worker}",
         "marked": marked,

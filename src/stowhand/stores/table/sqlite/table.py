@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.database.sqlite_connection import Connection
+from stowhand.stores.table.begun import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
@@ -49,8 +50,9 @@ class Table(msgspec.Struct, frozen=True):
 class Abandoned:
     """Tokens that may claim nothing more. In memory: nobody else can have been asked to claim with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: float) -> None:
         self._tokens: dict[str, None] = {}
+        self.begun = Begun(lease)
 
     def __contains__(self, token: str) -> bool:
         return token in self._tokens

@@ -6,7 +6,7 @@ WHERE {row}.{state} = 'processing' AND {stalled}
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: held_by_token
-SELECT {row}.{id} FROM {table} WHERE {held} ORDER BY {row}.{id}
+SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token} ORDER BY {row}.{id}
 
 -- name: held_by_worker
 SELECT {row}.{id} FROM {table}

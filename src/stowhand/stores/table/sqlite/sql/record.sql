@@ -2,7 +2,7 @@
 -- A name in double quotes that no column bears would be a text to SQLite, so each stands behind its table.
 
 -- name: held
--- A record, and whether it bears a claim's token: the fence.
+-- A record, and whether it bears a claim's token and epoch: the fence.
 SELECT {row}.{state}, {bears}, {cancel}, {row}.{failure_message}, coalesce({row}.{num_resets}, 0), {worker}
 FROM {table} WHERE {row}.{id} = :id
 
@@ -11,6 +11,10 @@ UPDATE {table} SET {state} = 'processing', {started_at} = {now_started_at}, {las
     {finished_at} = NULL, {failure_message} = NULL, {execution_logs} = NULL, {sign}
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored')
 RETURNING coalesce({row}.{num_failures}, 0), coalesce({row}.{num_resets}, 0)
+
+-- name: epoch
+-- Of what was just taken, once the application's triggers have had their say: what later writes are guarded by.
+SELECT {epoch} FROM {table} WHERE {row}.{id} = :id
 
 -- name: cancel_waiting
 UPDATE {table} SET {state} = 'canceled', {finished_at} = {now_finished_at}

@@ -1,0 +1,233 @@
+"""Programs that take no part: they claim a record of ours anew, and leave our mark, or our token, where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from stowhand.errors import LeaseLost, LogRefused, StoreError
+from stowhand.events import Events, StoreWarned
+from stowhand.execution_log import ExecutionLogEntry
+from stowhand.handler import Attempt
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import Claim, Store, Verdict
+from stowhand.stores.http import HttpStore
+from stowhand.stores.table import TableStore
+from tests.conftest import Run
+from tests.stores.table.conftest import Place
+from tests.stores.table.desk import AT, asking, claimed, opened, options
+from tests.support.lent import Street
+
+ENDS = [
+    COMPLETED,
+    Settlement(State.ERRORED, Ended.RETRY, error="once more"),
+    Settlement(State.FAILED, Ended.FAILED, error="no"),
+    Settlement(State.QUEUED, Ended.SNOOZED, delay=1.0),
+    Settlement(State.CANCELED, Ended.CANCELED, error="no"),
+]
+THEIR_RESET = "UPDATE uploads SET state = 'queued', num_resets = num_resets + 1"
+THEIR_CLAIM = "UPDATE uploads SET state = 'processing', started_at = {now}, last_heartbeat_at = {now}{host}"
+THEIR_END = "UPDATE uploads SET state = 'completed', finished_at = CURRENT_TIMESTAMP"
+LATER = {"postgres": "clock_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now', '+1 second')"}
+
+
+def mapped(place: Place) -> dict[str, Any]:
+    """With a column for the token, of which the other program knows nothing."""
+    place.sql("ALTER TABLE uploads ADD COLUMN holder TEXT")
+    return {"alternate_column_names": {"lease_token": "holder"}}
+
+
+def take_over(place: Place, host: str = "", now: str = "") -> None:
+    place.sql(THEIR_RESET)
+    place.sql(THEIR_CLAIM.format(now=now or LATER[place.kind], host=host))
+
+
+@asynccontextmanager
+async def reached(place: Place, way: str, **given: Any) -> AsyncIterator[Store[Any]]:
+    """The store itself, or lent over HTTP."""
+    if way == "direct":
+        async with opened(place, **given) as store:
+            yield store
+        return
+    with Street() as street:
+        url = await asyncio.to_thread(street.lend, TableStore(place.url, options(**given)))
+        async with HttpStore(url) as remote:
+            yield remote
+
+
+async def changes_nothing(place: Place, store: Any, claim: Claim[Any]) -> None:
+    """The zombie tries whatever a worker can do with a lease."""
+    lease, before = claim.lease, place.sql("SELECT * FROM uploads")
+    heart = store.heart()
+    try:
+        assert (await asyncio.to_thread(heart.beat, [lease], 30.0)).lost == {(lease.job_id, lease.token)}
+        assert list(await asyncio.to_thread(heart.release, [lease])) == []
+        assert list(await asyncio.to_thread(heart.reset_lease, lease)) == []
+    finally:
+        await asyncio.to_thread(heart.close)
+    for end in ENDS:
+        for repeat in (False, True):
+            assert list(await store.settle([(lease, end)], repeat=repeat)) == [Verdict.LOST]
+    attempt: Attempt[Any] = Attempt(claim, 0.0)
+    store.attend(attempt)
+    with pytest.raises((LogRefused, StoreError)):
+        await attempt.store.add_execution_log_entry(ExecutionLogEntry(key="k", start_time=AT))
+    assert place.sql("SELECT * FROM uploads") == before
+
+
+@pytest.mark.parametrize("way", ["direct", "http"])
+@pytest.mark.parametrize("how", ["token mapped", "hostname left"])
+def test_a_mark_that_others_claimed_over_is_lost_in_whatever_is_done_with_it(
+    run: Run, place: Place, how: str, way: str
+) -> None:
+    given = mapped(place) if how == "token mapped" else {}
+    place.add("a")
+
+    async def scenario() -> None:
+        async with reached(place, way, **given) as store:
+            (claim,) = await store.claim(asking(limit=1))
+            take_over(place, ", worker_hostname = 'executor-1'" if given else "")
+            await changes_nothing(place, store, claim)
+            place.sql(THEIR_END)  # its end is not ours, though it is the same
+            await changes_nothing(place, store, claim)
+
+    run(scenario())
+
+
+def test_whole_seconds_are_told_apart_by_the_reset_between_them(run: Run, place: Place) -> None:
+    given = mapped(place)
+    kind = "integer" if place.kind == "sqlite" else "timestamptz(0)"
+    place.sql("ALTER TABLE uploads ADD COLUMN began " + kind)
+    given["alternate_column_names"]["started_at"] = "began"
+    place.add("a")
+
+    async def scenario() -> None:
+        async with opened(place, **given) as store:
+            (claim,) = await claimed(store, limit=1)
+            place.sql(THEIR_RESET)
+            place.sql("UPDATE uploads SET state = 'processing'")  # within the same second
+            await changes_nothing(place, store, claim)
+
+    run(scenario())
+
+
+def test_a_transaction_does_not_begin_for_a_claim_that_others_took_over(run: Run, on_postgres: Place) -> None:
+    on_postgres.add("a")
+
+    async def scenario() -> None:
+        async with opened(on_postgres, transactional=True) as store:
+            (claim,) = await claimed(store, limit=1)
+            take_over(on_postgres)
+            around = store.attend(Attempt(claim, 0.0))
+            assert around is not None
+            with pytest.raises(LeaseLost):
+                await around.__aenter__()
+
+    run(scenario())
+
+
+def test_a_lost_claim_is_not_given_back_once_others_may_have_it(
+    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever abandons a claim knows its token alone."""
+    given = mapped(place)
+    place.add("a")
+
+    async def scenario() -> None:
+        async with opened(place, **given) as store:
+            (claim,) = await claimed(store, limit=1)
+            take_over(place)
+            heart = store.heart()
+            later = AT.timestamp() + 1e9
+            monkeypatch.setattr("stowhand.stores.table.begun.stopwatch", lambda: later)
+            assert heart.abandon(claim.lease.token)
+            heart.close()
+        assert place.states() == ["processing"]
+
+    run(scenario())
+
+
+def test_a_live_claim_is_renewed_and_settled_whatever_triggers_do_to_other_columns(run: Run, place: Place) -> None:
+    place.add("a")
+
+    async def scenario() -> None:
+        async with opened(place) as store:
+            (claim,) = await claimed(store, limit=1)
+            heart = store.heart()
+            assert heart.beat([claim.lease], 30.0) == heart.beat([claim.lease], 30.0)
+            assert heart.beat([claim.lease], 30.0).lost == frozenset()
+            heart.close()
+            assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.SETTLED]
+
+    run(scenario())
+
+
+PLPGSQL = """
+CREATE OR REPLACE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.started_at = OLD.started_at THEN NULL; END IF;  -- new.started_at := is a remark
+    {}
+    RETURN NEW;
+END $$
+"""
+SETS = {
+    "postgres": (
+        PLPGSQL.format("NEW.started_at := clock_timestamp();"),
+        "CREATE TRIGGER stamps BEFORE UPDATE ON uploads FOR EACH ROW EXECUTE FUNCTION stamp()",
+    ),
+    "sqlite": (
+        """CREATE TRIGGER stamps AFTER UPDATE ON uploads WHEN new.started_at = old.started_at BEGIN
+        UPDATE uploads SET started_at = datetime('now', '+1 hour') WHERE id = new.id; END""",
+    ),
+}
+LEAVES = {
+    "postgres": (
+        (PLPGSQL.format("NEW.queued_at := now();"), SETS["postgres"][1]),
+        (SETS["postgres"][0], SETS["postgres"][1].replace("BEFORE UPDATE", "BEFORE UPDATE OF state")),
+    ),
+    "sqlite": (
+        (SETS["sqlite"][0].replace("AFTER UPDATE ON", "AFTER UPDATE OF state ON"),),
+        ("CREATE TRIGGER stamps AFTER UPDATE ON uploads BEGIN SELECT new.started_at = old.started_at; END",),
+    ),
+}
+
+
+async def warned(place: Place) -> list[StoreWarned]:
+    events, told = Events(), list[StoreWarned]()
+    events.on(StoreWarned, told.append)
+    async with opened(place) as store:
+        await store.admit(events)
+    return [event for event in told if "trigger" in event.warning]
+
+
+def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_found_when_the_store_is_opened(run: Run, place: Place) -> None:
+    for statement in SETS[place.kind]:
+        place.sql(statement)
+    place.add("a")
+
+    async def scenario() -> None:
+        (event,) = await warned(place)
+        assert event.store == "uploads"
+        assert "the trigger stamps sets started_at" in event.warning
+        assert "BEFORE UPDATE OF state" in event.warning
+        async with opened(place) as store:
+            (claim,) = await claimed(store, limit=1)
+            heart = store.heart()
+            pulses = [heart.beat([claim.lease], 30.0) for _ in range(2)]
+            heart.close()
+            assert pulses[-1].lost == {(claim.lease.job_id, claim.lease.token)}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_trigger_that_leaves_the_start_alone_at_a_beat_is_not_complained_of(
+    run: Run, place: Place, number: int
+) -> None:
+    for statement in LEAVES[place.kind][number]:
+        place.sql(statement)
+    assert run(warned(place)) == []
