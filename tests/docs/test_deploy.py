@@ -21,6 +21,7 @@ from stowhand.service.health import bounds
 from stowhand.service.process import STOPPED
 from stowhand.service.setting_table import SETTINGS
 from stowhand.service.settings import WorkerSettings, read_settings
+from stowhand.service.watchman import STOP_MARGIN
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 
@@ -72,7 +73,7 @@ def test_the_units_times_fit_the_workers() -> None:
     directives = unit()
     usual = settings()
     assert directives["Type"] == ["notify"]
-    assert seconds(directives["TimeoutStopSec"][0]) > usual.grace + AFTERWARDS
+    assert seconds(directives["TimeoutStopSec"][0]) == usual.grace + STOP_MARGIN > usual.grace + AFTERWARDS
     assert seconds(directives["WatchdogSec"][0]) >= 5
     assert bounds(usual)["loop"] == 30, "the comment in the unit says so"
 
@@ -98,6 +99,15 @@ def test_the_linter_has_nothing_to_say_about_the_dockerfile() -> None:
         pytest.skip("hadolint has no wheel for this platform")
     done = subprocess.run([linter, "--no-color", DEPLOY / "Dockerfile"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_times_that_pages_and_comments_give_for_a_stop_are_the_grace_and_ten_seconds() -> None:
+    usual, preset = (f"{settings(**said).grace + STOP_MARGIN:g}" for said in ({}, {"STOWHAND_PRESET": "service"}))
+    page = (DOCS / "how-to" / "deploy.md").read_text()
+    for text in ((DEPLOY / "Dockerfile").read_text(), page):
+        assert f"--stop-timeout {usual}" in text
+        assert preset in text
+    assert f"TimeoutStopSec={preset}s" in (DEPLOY / "stowhand-worker.service").read_text()
 
 
 def test_the_image_runs_a_worker_without_rights_and_by_variables_that_exist() -> None:
@@ -155,7 +165,8 @@ def test_the_deployment_gives_a_worker_what_it_needs() -> None:
     folder = given.pop("TMPDIR")
     assert given.keys() <= VARIABLES.keys()
     made = settings(**given)
-    assert pod["terminationGracePeriodSeconds"] > made.grace + AFTERWARDS
+    assert (made.preset, made.grace) == ("service", made.timeout)
+    assert pod["terminationGracePeriodSeconds"] == made.grace + STOP_MARGIN
     (port,) = worker["ports"]
     assert made.http == f"0.0.0.0:{port['containerPort']}"
     probes = {name: worker[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}

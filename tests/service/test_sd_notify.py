@@ -29,6 +29,7 @@ def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_si
     manager.wait_for("STATUS=working")
     process.send_signal(signal.SIGTERM)
     heard = manager.wait_for("STOPPING=1")
+    assert "EXTEND_TIMEOUT_USEC=35000000" in heard[-1].splitlines(), "the grace and ten seconds"
     assert process.poll() is None, "said while the job still runs"
     assert not any(word.startswith("WATCHDOG") for word in heard), "nobody asked"
     gate.touch()

@@ -10,9 +10,11 @@ import pytest
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code
+from stowhand.service.loading import LoadedTasks, cut_short
 from stowhand.service.run import run_worker
 from stowhand.service.setting_table import SETTINGS
 from stowhand.service.settings import WorkerSettings, read_settings
+from stowhand.tasks.registry import Registry, define
 
 NOBODY = "postgresql://nobody@127.0.0.1:1/x"
 """Port 1: refused at once."""
@@ -133,3 +135,20 @@ def test_an_app_that_fails_while_it_is_imported_is_told_of_once(
     with pytest.raises(ConfigurationError) as refused:
         run_worker(read_settings(said, environ={}, folder=tmp_path))
     assert str(refused.value) == "'halves:app': importing halves failed: No module named 'no_such_module'"
+
+
+def test_tasks_that_a_stop_cuts_short_are_named_with_their_timeouts() -> None:
+    registry = Registry()
+    for name, timeout in (("short", 20), ("as_long", 300), ("import_all", 600)):
+        registry.add(define(_task, name, {"timeout": timeout}))
+    registry.add(define(_task, "unlimited", {}))
+    settings = read_settings({"preset": "service", "connection": "sqlite:///x.db"}, environ={})
+    said = cut_short(LoadedTasks(registry), settings)
+    assert said is not None
+    assert said.startswith("A stop leaves running jobs 5m (--grace)")
+    assert said.endswith(": import_all (10m)")
+    assert cut_short(LoadedTasks(Registry()), settings) is None
+
+
+async def _task() -> None:
+    """Nothing."""

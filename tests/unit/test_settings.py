@@ -88,6 +88,12 @@ def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
     assert settings.max_attempts == 9
 
 
+def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is_said(read: Any) -> None:
+    said = [{}, {"timeout": "90s"}, {"grace": "12s"}]
+    assert [read({"preset": "service", **more}).grace for more in said] == [300.0, 90.0, 12.0]
+    assert read({"timeout": "90s"}).grace == 25.0
+
+
 def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path) -> None:
     said = problems(tmp_path, {"preset": "sevice", "jobs": "0"})
     assert "--preset: 'sevice'" in said

@@ -146,7 +146,7 @@ def examine_schema(status: SchemaStatus) -> Finding:
 
 def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     """Can they be loaded?"""
-    from stowhand.service.loading import load_tasks
+    from stowhand.service.loading import cut_short, load_tasks
 
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
         yield warn("tasks", "no folder tasks/ here, and no --tasks or --app")
@@ -158,6 +158,8 @@ def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
         return
     for problem in loaded.problems:
         yield warn("tasks", problem)
+    if (said := cut_short(loaded, settings)) is not None:
+        yield warn("tasks", said) if settings.preset == "service" else ok("tasks", said)
     yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
 
 

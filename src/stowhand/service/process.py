@@ -132,7 +132,7 @@ async def _work(
 ) -> int:
     changes = Changes(settings)
     loaded = load_tasks(settings)
-    report_problems(loaded)
+    report_problems(loaded, settings)
     store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
     handler = make_handler(loaded, settings, store, name, events)
     LogListener(events)

@@ -179,9 +179,9 @@ _TABLE = (
     Setting(
         name="grace",
         metavar="SECONDS",
-        default="25s",
         parse=duration(0),
-        doc="How long running jobs may take to end when the worker is asked to stop.",
+        doc="How long running jobs may take to end when the worker is asked to stop."
+        "  [default: 25s; with --preset service as long as --timeout]",
     ),
     Setting(
         name="timeout",
@@ -244,7 +244,8 @@ _TABLE = (
         metavar="NAME",
         default="default",
         parse=OneOf(*PRESETS),
-        doc="Defaults under one name; service: poll 5 s, 300 s per attempt, 5 attempts, backoff 30 s x 2 up to 1 h,"
+        doc="Defaults under one name; service: poll 5 s, 300 s per attempt and as long to"
+        " end at a stop, 5 attempts, backoff 30 s x 2 up to 1 h,"
         " tasks take turns, completed jobs are kept for 14 days, failed ones for 30.",
     ),
     Setting(

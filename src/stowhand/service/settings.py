@@ -25,6 +25,8 @@ from stowhand.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal, poo
 
 NOBODY = "the default; -c or DATABASE_URL names another"
 """The source of a store that nobody named."""
+GRACE = 25.0
+"""Seconds."""
 _KEPT = ("schema", "history", "failed_retention", "synchronous")
 NOT_REMOTE = (*_KEPT, "no_prepared_statements", "crontab", "max_pool_size", "listen_url")
 """What is settled where a lent store is kept."""
@@ -108,7 +110,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease: float = 30.0
     poll_interval: float | None = None
     """Seconds. ``None``: 2 s, stretched to 10 s while wake-ups are heard."""
-    grace: float = 25.0
+    grace: float = GRACE
+    """Where nobody says: the preset ``service`` lets what runs end within its timeout."""
     timeout: float | None = None
     max_attempts: int = 25
     backoff: str = "natural"
@@ -161,6 +164,8 @@ def read_settings(
     reading.check(values, connection)
     if values["max_pool_size"] is None:
         values["max_pool_size"] = (values["jobs"] or 0) + RESERVED_CONNECTIONS
+    if values["grace"] is None:
+        values["grace"] = (values["timeout"] if values["preset"] == "service" else None) or GRACE
     if connection is None or reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
     store_names = {field for field in StoreSettings.__struct_fields__ if field != "connection"}

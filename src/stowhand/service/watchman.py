@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 EVERY = 1.0
 SEEN_EVERY = 0.25
+STOP_MARGIN = 10.0
+"""Seconds beyond the grace that a service manager is to wait: the worker has left after half of them."""
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -105,7 +107,9 @@ class Watchman(Onlooker):
         if not self._draining:
             self._draining = True
             if self._notifier is not None:
-                self._notifier.tell(stopping=1, status="stopping")
+                # Whatever the unit says, it is to wait until the process is bound to have left.
+                most = self._settings.grace + STOP_MARGIN
+                self._notifier.tell(stopping=1, status="stopping", extend_timeout_usec=int(most * 1_000_000))
 
     # -- what it is told -------------------------------------------------------------------------
 
