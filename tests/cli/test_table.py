@@ -68,9 +68,48 @@ def test_what_check_prints_is_run_as_it_is_and_the_next_check_is_clean(call: Sto
         rows = call("table", "check", "--json", *arguments).rows()
         assert [row["fatal"] for row in rows] == [True, False]
         only = call("table", "check", "--sql", *arguments)
-        assert only.out.splitlines() == [row["mend"] for row in rows]
+        assert only.out.splitlines() == [
+            "BEGIN;",
+            "SET LOCAL lock_timeout = '5s';",
+            *(row["mend"] for row in rows),
+            "COMMIT;",
+        ]
         connection.execute(checked.out.encode())
     assert call("table", "check", *arguments).code == 0
+
+
+def test_the_columns_that_a_worker_gets_are_mapped_by_what_check_says(call: Stowhand, postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "create table orders (id int, shop int, state int, started_at timestamptz not null default now(),"
+            " primary key (shop, id)); insert into orders (id, shop, state) values (1, 1, 5), (1, 2, 6)"
+        )
+        arguments = ["--table", "orders", "-c", postgres_url]
+        checked = call("table", "check", *arguments)
+        connection.execute(checked.out.encode())
+        then = checked.out.splitlines()[-1]
+        assert then == (
+            "-- then: --column id=job_no --column state=job_state --column started_at=job_started_at; in a program:"
+            " alternate_column_names={'id': 'job_no', 'state': 'job_state', 'started_at': 'job_started_at'}"
+        )
+        arguments += then.removeprefix("-- then: ").partition(";")[0].split()
+        again = call("table", "check", *arguments)
+        assert (again.code, again.out) == (0, "")
+        kept = "select id, shop, state, started_at is not null from orders order by shop"
+        assert connection.execute(kept).fetchall() == [(1, 1, 5, True), (1, 2, 6, True)]
+        only = call("table", "check", "--sql", *arguments, "--column", "cancel=shop")
+        assert (only.code, "then: " in only.out, "cancel=job_cancel" in only.err) == (1, False, True)
+
+
+def test_a_partitioned_table_is_checked_with_ids_that_its_owner_declares(call: Stowhand, postgres_url: str) -> None:
+    printed = call("table", "ddl", "jobs", "--key", "text").out.replace(" PRIMARY KEY", " not null")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(printed.replace("\n);", ", day date default now()) partition by range (day);", 1).encode())
+        arguments = ["--table", "jobs", "-c", postgres_url]
+        refused = call("table", "check", *arguments)
+        assert (refused.code, "or --unique-ids" in refused.out) == (1, True)
+        declared = call("table", "check", "--unique-ids", *arguments)
+        assert (declared.code, "no index on (id), by which every write" in declared.out) == (0, True)
 
 
 def test_advice_alone_is_code_0(call: Stowhand) -> None:
@@ -78,7 +117,7 @@ def test_advice_alone_is_code_0(call: Stowhand) -> None:
     run_sql("drop index jobs_stalled")
     checked = call("table", "check", "--table", "jobs", "-c", FILE)
     assert checked.code == 0
-    assert checked.out.startswith("-- advice: ")
+    assert checked.out.startswith("BEGIN;\n-- advice: ")
     assert "The rest is advice" in checked.err
 
 

@@ -10,15 +10,15 @@ import click
 
 from stowhand.cli.groups import Group
 from stowhand.cli.options import connection_options, settings_of
-from stowhand.cli.table_views import entry_json, finding_json, finding_text, log_page
+from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
 from stowhand.errors import InvalidJob
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.observe.safe_text import escape
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.settings import NOBODY
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
-from stowhand.stores.table.names import TOKEN, read_shape
+from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
@@ -61,6 +61,11 @@ def target_options(command: F) -> F:
             ),
             click.option("--view", metavar="NAME", help="The view that records are read from."),
             columns_option,
+            click.option(
+                "--unique-ids",
+                is_flag=True,
+                help="No two rows have the same id, although no unique index says so: for a partitioned table.",
+            ),
         )
     ):
         command = decorate(command)
@@ -81,22 +86,29 @@ def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
     """Compare a table and its view with what a worker needs. Touches no row.
 
     MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All troubles are told at once, each
-    with the statement that mends it: what is printed is SQL, to be read and then run by the table's owner.
+    with the statement that mends it: what is printed is SQL, to be read and then run by the table's owner. What your
+    columns hold stays: where one cannot serve a worker, the worker gets a new one, which the last line maps.
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found = _with_table(given, lambda store: store.check())
-    for finding in found:
-        if as_json:
-            click.echo(finding_json(finding))
-        elif not only_sql:
-            click.echo(finding_text(finding))
-        elif finding.mend:
-            click.echo(finding.mend)
+    found, columns, locks = _with_table(given, _examine)
+    for line in map(finding_json, found) if as_json else script(found, only_sql=only_sql, locks=locks):
+        click.echo(line)
+    if columns and not as_json:
+        click.echo(("" if only_sql else "-- ") + mapping_text(columns), err=only_sql)
     fatal = any(finding.fatal for finding in found)
     if not fatal and not as_json:
         click.echo("A worker can serve it." + (" The rest is advice." if found else ""), err=True)
     return FAILURE if fatal else OK
+
+
+async def _examine(store: TableStore[Any]) -> tuple[list[Finding], dict[str, str], bool]:
+    """The findings, the columns as they will have to be mapped, and whether its statements wait for others."""
+    found = await store.check()
+    new = {documented: own for finding in reversed(found) for documented, own in finding.columns.items()}
+    mapped = {**store.options.alternate_column_names, **new} if new else {}
+    mapped = {documented: mapped[documented] for documented in (*COLUMNS, TOKEN) if documented in mapped}
+    return found, mapped, not store.description.startswith("sqlite:")
 
 
 @command.command("ddl")
@@ -183,14 +195,17 @@ def _with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaita
 def _table(given: dict[str, Any]) -> TableStore[Any]:
     """Raises ConfigurationError, UsageError."""
     target, name, view, columns = given["target"], given["table"], given["view"], given["columns"]
+    unique: bool = given["unique_ids"]
     settings = settings_of(given)
     connection = settings.store.connection
     if (target is None) == (name is None):
         raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
-    if target is not None and (view is not None or columns):
+    if target is not None and (view is not None or columns or unique):
         raise click.UsageError(f"{target} says which view and columns; leave --view and --column out")
     if target is None:
-        options: Any = TableOptions(name=name, table_name=name, view_name=view, alternate_column_names=columns)
+        options: Any = TableOptions(
+            name=name, table_name=name, view_name=view, alternate_column_names=columns, unique_ids=unique
+        )
     else:
         options = load_object(target, object, default="store")
     if isinstance(options, TableStore):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from shlex import join
 
@@ -29,6 +29,30 @@ def finding_text(finding: Finding) -> str:
         # A name that drives a terminal is shown escaped there; a file or a pipe gets the statement that works.
         lines.append(escape_lines(finding.mend, "") if sys.stdout.isatty() else finding.mend)
     return "\n".join(lines)
+
+
+def script(found: Sequence[Finding], *, only_sql: bool, locks: bool) -> Iterator[str]:
+    """All of them, ready to be run: in one transaction whatever can stand in one, in the order in which it must be run.
+
+    ``locks``: the database makes a statement wait for others, which is to give up before others wait for it.
+    """
+    opened = False
+    for finding in found:
+        if finding.mend and finding.alone is opened:
+            opened = not opened
+            yield "COMMIT;" if not opened else "BEGIN;\nSET LOCAL lock_timeout = '5s';" if locks else "BEGIN;"
+        if not only_sql:
+            yield finding_text(finding)
+        elif finding.mend:
+            yield finding.mend
+    if opened:
+        yield "COMMIT;"
+
+
+def mapping_text(columns: Mapping[str, str]) -> str:
+    """What a worker is told when new columns have been added."""
+    flags = " ".join(f"--column {documented}={own}" for documented, own in columns.items())
+    return f"then: {flags}; in a program: alternate_column_names={dict(columns)!r}"
 
 
 def finding_json(finding: Finding) -> str:

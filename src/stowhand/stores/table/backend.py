@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -52,6 +52,11 @@ class Finding(msgspec.Struct, frozen=True):
     """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
     warned: bool = False
     """Said whenever a worker starts, and not only by those who ask: records wait, or run again, for this reason."""
+    columns: Mapping[str, str] = {}
+    """What ``alternate_column_names`` is to say once ``mend`` has run: documented name -> the new column. Where the
+    user's own column keeps what it holds, the worker gets one of its own."""
+    alone: bool = False
+    """``mend`` cannot stand in a transaction: each of its statements is run, and committed, by itself."""
 
 
 def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
@@ -62,6 +67,7 @@ def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
     lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
     for finding in fatal:
         lines.append(f"* {finding.problem}")
+        lines.extend(f"    then: {documented}={own}" for documented, own in finding.columns.items())
         lines.extend(f"    {line}" for line in finding.mend.splitlines())
     raise TableUnsuitable("\n".join(lines))
 

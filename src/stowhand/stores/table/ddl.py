@@ -129,17 +129,22 @@ def index_ddl(
     *,
     if_not_exists: bool = False,
     own: Sequence[str] | None = None,
+    online: bool = False,
 ) -> str:
-    """CREATE INDEX, in the table's own schema. ``own``: on these columns of the table instead."""
+    """CREATE INDEX, in the table's own schema. ``own``: on these columns of the table instead.
+
+    ``online``: it locks nobody out, and cannot stand in a transaction (PostgreSQL).
+    """
     table = shape.table
-    name = quote(_short(f"{table.name}_{index.suffix}"))
+    name = quote(short(f"{table.name}_{index.suffix}"))
     if dialect == "sqlite" and table.schema is not None:
         name = f"{quote(table.schema)}.{name}"
     on = table.quoted if dialect == "postgres" else quote(table.name)
     where = f" WHERE {found}" if (found := index.predicate(shape)) else ""
     names = [shape.columns[column] for column in index.columns] if own is None else own
     columns = ", ".join(map(quote, names))
-    return f"CREATE INDEX {'IF NOT EXISTS ' * if_not_exists}{name} ON {on} ({columns}){where};"
+    how = f"{'CONCURRENTLY ' * online}{'IF NOT EXISTS ' * if_not_exists}"
+    return f"CREATE INDEX {how}{name} ON {on} ({columns}){where};"
 
 
 def view_ddl(shape: Shape, dialect: str = "postgres", *, if_not_exists: bool = False) -> str:
@@ -183,7 +188,7 @@ CREATE TRIGGER stowhand_notify_updated AFTER UPDATE ON {table}
 
 def trigger_ddl(shape: Shape, channel: str) -> str:
     """PostgreSQL: what wakes the workers that listen to the channel."""
-    function = Relation(_short(f"{shape.table.name}_notify"), shape.table.schema)
+    function = Relation(short(f"{shape.table.name}_notify"), shape.table.schema)
     return _NOTIFY.format(
         function=function.quoted,
         table=shape.table.quoted,
@@ -220,7 +225,7 @@ def _tag(text: str) -> str:
     return tag
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """A name that PostgreSQL does not cut: two that are cut alike would be one."""
     raw = name.encode()
     if len(raw) <= NAME_LIMIT:

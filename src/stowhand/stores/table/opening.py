@@ -52,6 +52,8 @@ def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None) -> tupl
         )
     if options.notify_channel is not None:
         problems.append("notify_channel: SQLite has no channels, and is polled; leave it out")
+    if options.unique_ids:
+        problems.append("unique_ids: SQLite has no partitions, so a unique index can be made; leave it out")
     if problems:
         raise ConfigurationError("; ".join(problems))
     from stowhand.stores.table.sqlite import SqliteTable

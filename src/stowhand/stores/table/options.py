@@ -54,6 +54,9 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """Documented name -> the table's own. ``lease_token`` may be mapped too: then the claim's token has a column of its
     own, and ``worker_hostname`` holds the worker's name alone. For tables that only workers of ours claim from: to
     others that column says nothing. (Fenced are those too: a claim is known by its ``started_at`` beside its token.)"""
+    unique_ids: bool = False
+    """No two rows ever have the same id, although no unique index says so: a table that is partitioned by another
+    column (a day) cannot have one. PostgreSQL only. Untrue, it lets one claim take, and one write end, both rows."""
     max_num_resets: int = 5
     """How often a record may be taken back from a worker that died; the next time it is failed. 0: the first time."""
     stalled_max_age: timedelta | float = 30.0
@@ -222,9 +225,10 @@ def _trouble(field: str, value: object) -> str | None:
 
 
 def _of_rest(options: TableOptions[Any]) -> Iterator[str]:
-    transactional: object = options.transactional
-    if not isinstance(transactional, bool):
-        yield f"transactional: a {type(transactional).__qualname__} given; give True or False"
+    for field in ("transactional", "unique_ids"):
+        flag: object = getattr(options, field)
+        if not isinstance(flag, bool):
+            yield f"{field}: a {type(flag).__qualname__} given; give True or False"
     message: object = options.reset_failure_message
     channel = options.notify_channel
     if not isinstance(message, str) or not message.strip() or clean(message, 4 * len(message)) != message:

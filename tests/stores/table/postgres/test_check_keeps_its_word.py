@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
+from stowhand.errors import TableUnsuitable
 from stowhand.queue_store import Done
 from stowhand.store import ClaimRequest, Lease, Verdict
 from stowhand.stores.table import TableOptions, TableStore
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.names import read_shape
 from tests.conftest import Run
 from tests.stores.table.postgres.jobs import CANCELED, ERRORED, FAILED, SETTLEMENTS, new_token
 
@@ -38,14 +43,101 @@ POOR = """
 def test_every_write_passes(postgres_url: str, run: Run, made: str, mapped: dict[str, str]) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(made.encode())
-        run(work(connection, TableStore(postgres_url, TableOptions(
-            name="t", table_name="jobs", alternate_column_names=mapped, max_num_retries=3, retry_after=0.001
-        ))))  # fmt: skip
+        for _ in range(2):  # the columns that a worker gets may be new
+            for finding in run(checked(store_of(postgres_url, mapped))):
+                connection.execute(finding.mend.encode())
+                mapped = {**mapped, **finding.columns}
+        run(work(connection, store_of(postgres_url, mapped)))
+
+
+PARTITIONED = full_ddl(Plan(shape=read_shape("jobs", None, {}), key="text")).replace(" PRIMARY KEY", " not null")
+CUT = {
+    "by day": (
+        "range (created_at)",
+        [f"create table jobs_{day} partition of jobs for values from ('2026-01-0{day}') to ('2026-01-0{day + 1}')"
+         for day in (1, 2, 3)],
+    ),
+    "by hash of a tenant": (
+        "hash (tenant)",
+        [f"create table jobs_{n} partition of jobs for values with (modulus 3, remainder {n})" for n in range(3)],
+    ),
+    "by hash of the id": (
+        "hash (id)",
+        [f"create table jobs_{n} partition of jobs for values with (modulus 3, remainder {n})" for n in range(3)],
+    ),
+    "by range of the id, and each by hash": (
+        "range (id)",
+        ["create table jobs_low partition of jobs for values from (minvalue) to ('5') partition by hash (tenant)",
+         "create table jobs_high partition of jobs for values from ('5') to (maxvalue)",
+         *(f"create table jobs_low_{n} partition of jobs_low for values with (modulus 2, remainder {n})"
+           for n in (0, 1))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", CUT)
+def test_every_write_passes_in_a_partitioned_table_whose_ids_are_declared_unique(
+    postgres_url: str, run: Run, by: str
+) -> None:
+    key, partitions = CUT[by]
+    parted = PARTITIONED.replace(
+        "\n);",
+        ",\n created_at timestamptz default '2026-01-02', tenant int default floor(random() * 99)\n"
+        f") partition by {key};",
+        1,
+    )
+    store = TableStore[Any](
+        postgres_url, TableOptions(name="t", table_name="jobs", unique_ids=True, max_num_retries=3, retry_after=0.001)
+    )
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(parted.encode())
+        for statement in partitions:
+            connection.execute(statement.encode())
+        unsaid = TableStore[Any](postgres_url, TableOptions(name="t", table_name="jobs"))
+        with pytest.raises(TableUnsuitable, match="unique_ids=True, or --unique-ids"):
+            run(unsaid.open())
+        for finding in run(checked(store)):
+            assert not finding.fatal
+            connection.execute(finding.mend.encode())
+        run(work(connection, store))
+
+
+def test_ids_that_are_declared_unique_and_repeat_are_told_and_each_row_gets_a_number(
+    postgres_url: str, run: Run
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            PARTITIONED.replace("\n);", ",\n day date default now()\n) partition by range (day);", 1).encode()
+        )
+        connection.execute("create table jobs_all partition of jobs default; insert into jobs (id) values (1), (1)")
+        options: TableOptions[Any] = TableOptions(name="t", table_name="jobs", unique_ids=True)
+        (finding,) = [one for one in run(checked(TableStore(postgres_url, options))) if one.fatal]
+        assert "1 record" in finding.problem
+        connection.execute(finding.mend.encode())
+        assert finding.columns == {"id": "job_no"}
+        options = msgspec.structs.replace(options, alternate_column_names=finding.columns)
+        for advice in run(checked(TableStore(postgres_url, options))):
+            connection.execute(advice.mend.encode())
+        assert run(checked(TableStore(postgres_url, options))) == []
+        assert connection.execute("select job_no from jobs order by 1").fetchall() == [(1,), (2,)]
+
+
+async def checked(store: TableStore[Any]) -> list[Finding]:
+    """And no connection stays open."""
+    try:
+        return await store.check()
+    finally:
+        await store.close()
+
+
+def store_of(url: str, mapped: dict[str, str]) -> TableStore[Any]:
+    options: TableOptions[Any] = TableOptions(
+        name="t", table_name="jobs", alternate_column_names=mapped, max_num_retries=3, retry_after=0.001
+    )
+    return TableStore(url, options)
 
 
 async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> None:
-    for finding in await store.check():
-        connection.execute(finding.mend.encode())
     assert [finding.problem for finding in await store.check()] == []
     connection.execute("insert into jobs (id) select n::text from generate_series(1, 9) as n")
     async with store:
@@ -63,7 +155,8 @@ async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> N
             assert not heart.release([await take(store)])
         finally:
             heart.close()
-        connection.execute("update jobs set cancel = true where state = 'queued'")
+        named = {name: store.options.alternate_column_names.get(name, name) for name in ("cancel", "state")}
+        connection.execute(f"update jobs set {named['cancel']} = true where {named['state']} = 'queued'".encode())
         assert await store.claim(request(100)) == []
         assert await store.queued_count() == 1  # the errored one is not due for a minute
 

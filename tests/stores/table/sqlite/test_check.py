@@ -55,12 +55,33 @@ def test_each_trouble_is_found_and_its_ddl_mends_it(made: Made, run: Run, ddl: s
     found = check(app, run)
     told = [finding for finding in found if problem in finding.problem]
     assert told, found
+    columns: dict[str, str] = {}
     for finding in found:
         app.raw.executescript(finding.mend)
-    assert check(app, run) == []
+        columns |= finding.columns
+    assert check(app, run, alternate_column_names=columns) == []
+    assert "DROP" not in "".join(finding.mend for finding in found)
     if "CREATE TABLE other" not in ddl:
         app.sql("INSERT INTO uploads (path) VALUES ('x')") if "id has no" not in problem else app.add(id=7)
-        assert run(_claim_one(app)) == app.sql("SELECT id FROM uploads")[0][0]
+        assert run(_claim_one(app, alternate_column_names=columns)) == app.sql("SELECT id FROM uploads")[0][0]
+
+
+@pytest.mark.parametrize(
+    "mine",
+    ["created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP", "start_at TEXT NOT NULL", "restarted_at TEXT DEFAULT 'now'"],
+)
+def test_a_column_of_the_users_is_never_proposed(made: Made, run: Run, mine: str) -> None:
+    app = made(altered("started_at", f"{mine},"))
+    (told,) = [finding.problem for finding in check(app, run) if "no column started_at" in finding.problem]
+    assert "is meant" not in told
+
+
+def test_what_a_waiting_record_waits_for_goes_with_it_to_the_new_column(made: Made, run: Run) -> None:
+    app = made(altered("process_after", "process_after TEXT NOT NULL DEFAULT '2099-01-01 00:00:00',"))
+    app.sql("INSERT INTO uploads (path) VALUES ('x')")
+    for finding in check(app, run):
+        app.raw.executescript(finding.mend)
+    assert app.sql("SELECT process_after, job_process_after FROM uploads")[0] == ("2099-01-01 00:00:00",) * 2
 
 
 def test_a_table_that_gets_a_state_had_rows_before_which_do_not_begin_to_run(made: Made, run: Run) -> None:
@@ -73,8 +94,8 @@ def test_a_table_that_gets_a_state_had_rows_before_which_do_not_begin_to_run(mad
     assert run(_claim_one(app)) == 3
 
 
-async def _claim_one(app: Application) -> Any:
-    return (await claimed(await app.served())).lease.job_id
+async def _claim_one(app: Application, **options: Any) -> Any:
+    return (await claimed(await app.served(**options))).lease.job_id
 
 
 @pytest.mark.parametrize(
@@ -94,8 +115,12 @@ def test_a_check_is_tried_on_rows_as_a_worker_leaves_them(made: Made, run: Run, 
     table = PLAIN.replace("TEXT NOT NULL DEFAULT 'a/b.py'", "TEXT NOT NULL").rstrip().removesuffix(");")
     app = made(f"{table}, name TEXT NOT NULL, long TEXT NOT NULL AS (name || '!'), CHECK ({rule}))")
     found = [finding for finding in check(app, run) if "CHECK" in finding.problem]
-    told = [(finding.problem.partition("that is ")[2], finding.mend, finding.fatal) for finding in found]
-    assert told == ([(refused, "", True)] if refused else [])
+    told = [(finding.problem.partition("that is ")[2].partition(";")[0], finding.fatal) for finding in found]
+    assert told == ([(refused, True)] if refused else [])
+    if found:
+        app.raw.executescript(found[0].mend)
+        again = check(app, run, alternate_column_names=found[0].columns)
+        assert not [finding for finding in again if finding.fatal]
 
 
 @pytest.mark.parametrize(

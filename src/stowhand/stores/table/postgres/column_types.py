@@ -1,4 +1,6 @@
-"""Which types a documented column may have, and how one of another type is converted."""
+"""Which types a documented column may have. One of another type is left alone, and the worker gets its own; a type is
+changed only where every value stays what it is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from stowhand.options import NAME_LIMIT
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.names import TOKEN
 from stowhand.stores.table.postgres.facts import Column
-from stowhand.stores.table.postgres.mending import ENTRIES, Mender, add_labels
+from stowhand.stores.table.postgres.mending import Mender, add_labels
 
 MARK_LENGTH = NAME_LIMIT + 1 + 36
 """Characters of ``<worker>/<token>``, at most."""
@@ -35,15 +37,15 @@ def type_findings(documented: str, column: Column, mender: Mender, *, cancels: b
             yield _wrong(documented, column, mender, "integer", using)
     elif documented == "cancel":
         if column.type != "boolean":
-            using = "{} <> 0" if column.type in _NUMBERS else "{}::text::boolean"
+            using = "({} <> 0)" if column.type in _NUMBERS else "{}::text::boolean"
             yield _wrong(documented, column, mender, "boolean", using)
     elif documented == "execution_logs":
         if column.type not in ("json[]", "jsonb[]"):
-            yield _logs(column, mender)
+            yield _wrong(documented, column, mender, "json[]")
     elif documented == "id":
         yield from _key(column, mender)
     elif documented == "state" and column.labels is not None:
-        yield from _enum(column, cancels=cancels)
+        yield from _enum(column, mender, cancels=cancels)
     else:
         yield from _text(documented, column, mender)
 
@@ -55,19 +57,21 @@ def _text(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
         return
     varying = _VARYING.fullmatch(column.type)
     if varying is None:
-        yield _wrong(documented, column, mender, "text", "{}::text")
+        # char(9) pads what it holds.
+        yield _wrong(documented, column, mender, "text", "rtrim({}::text)")
         return
     if varying[1] is None:
         return
     room, needed = int(varying[1]), _ROOM.get(documented, 0)
-    said, mend = (
-        f"column {column.name} has room for {room} characters",
-        mender.retype(documented, column, "text", "{}::text"),
-    )
+    said = f"column {column.name} has room for {room} characters"
+    mend = mender.retype(documented, column, "text", "{}::text")
     if documented == "failure_message":
         yield Finding(f"{said}: longer messages are cut", mend, fatal=False)
-    elif room < needed:
+    elif room < needed and mend:
         yield Finding(f"{said}; {needed} are written there", mend)
+    elif room < needed:
+        problem = f"{said}; {needed} are written there, and something is made of the views that show it"
+        yield mender.beside(documented, problem, using="{}::text")
     elif documented == "worker_hostname" and room < MARK_LENGTH:
         yield Finding(f"{said}; the mark of a worker with a long name has up to {MARK_LENGTH}", mend, fatal=False)
 
@@ -82,8 +86,9 @@ def _time(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
         yield Finding(
             f"column {column.name} is a timestamp without time zone; it is read and written as UTC, and a default of"
             " now() is right only in sessions whose time zone is UTC",
-            mender.retype(documented, column, wanted, "{} AT TIME ZONE 'UTC'"),
+            mender.zone(documented, column),
             fatal=False,
+            alone=mender.is_big,
         )
     elif bare == "date":
         yield _wrong(documented, column, mender, wanted, "{}::timestamp AT TIME ZONE 'UTC'")
@@ -97,34 +102,27 @@ def _key(column: Column, mender: Mender) -> Iterator[Finding]:
     if column.type in (*_WHOLE, "uuid", "text") or _VARYING.fullmatch(column.type):
         return
     if _bare(column) in _NUMBERS:
-        yield _wrong("id", column, mender, "bigint", "{}::bigint")
+        yield _wrong("id", column, mender, "bigint")
     else:
-        yield _wrong("id", column, mender, "text", "{}::text")
+        yield _wrong("id", column, mender, "text")
 
 
-def _logs(column: Column, mender: Mender) -> Finding:
-    if column.type.endswith("[]"):
-        return _wrong("execution_logs", column, mender, "json[]", "{}::text[]::json[]")
-    if column.type in ("json", "jsonb"):
-        return _wrong("execution_logs", column, mender, "json[]", "pg_temp.log_entries({}::jsonb)", ENTRIES)
-    entry = "json_build_object('key', 'log', 'startTime', now(), 'out', {0}::text)"
-    return _wrong("execution_logs", column, mender, "json[]", f"CASE WHEN {{0}} IS NOT NULL THEN ARRAY[{entry}] END")
-
-
-def _enum(column: Column, *, cancels: bool) -> Iterator[Finding]:
+def _enum(column: Column, mender: Mender, *, cancels: bool) -> Iterator[Finding]:
     missing = [state for state in State if state not in (column.labels or ())]
-    if missing:
+    if State.QUEUED in missing:
+        problem = f"the type {column.type} of column {column.name} has no queued: it says something else of a row"
+        yield mender.beside("state", problem)
+    elif missing:
         yield Finding(
             f"the type {column.type} of column {column.name} does not know: {', '.join(missing)}",
             add_labels(column, missing),
             fatal=cancels or missing != [State.CANCELED],
+            alone=True,
         )
 
 
-def _wrong(documented: str, column: Column, mender: Mender, wanted: str, using: str, before: str = "") -> Finding:
-    mend = mender.retype(documented, column, wanted, using, before)
-    other = "" if mend else "; something is made of it that must be dropped first"
-    return Finding(f"column {column.name} is {column.type}; it must be {wanted}{other}", mend)
+def _wrong(documented: str, column: Column, mender: Mender, wanted: str, using: str = "") -> Finding:
+    return mender.beside(documented, f"column {column.name} is {column.type}; it must be {wanted}", using=using)
 
 
 def _bare(column: Column) -> str:

@@ -11,6 +11,8 @@ from stowhand.database.link import Line, Row, rows
 from stowhand.database.statements import load_statements
 from stowhand.stores.table.names import Relation, Shape
 
+BIG = 2560
+"""Pages: 20 MiB."""
 _SQL = load_statements(files(__package__).joinpath("facts.sql"), {})
 
 
@@ -40,6 +42,9 @@ class Entry(msgspec.Struct, frozen=True):
     parent_keys: list[str] | None
     own_keys: list[str] | None
     pages: int
+    """Of 8 KiB; of a partitioned table, all partitions' together."""
+    partitions: list[list[str]] | None
+    """Schema and name of each partition, where all of them are plain tables."""
     rules: list[str] | None
     """Rules for UPDATE."""
 
@@ -140,6 +145,18 @@ class Facts(msgspec.Struct, frozen=True):
     """Those that show a column of the table."""
     around: Sequence[tuple[str, str, str]] = ()
     """Schema, name and kind of what there is, if one of the two was not found."""
+    ids_repeat: bool = False
+    """The server's statistics have met an id more than once."""
+
+    @property
+    def big(self) -> bool:
+        """A lock on it, or a statement that writes every row, would be felt."""
+        return self.table is not None and self.table.pages > BIG
+
+    @property
+    def empty(self) -> bool:
+        """No row has ever been written, or a VACUUM has given the pages of all of them back."""
+        return self.table is not None and self.table.kind in "rp" and self.table.pages == 0
 
     def column(self, shape: Shape, documented: str) -> Column | None:
         """The table's column for a documented name."""
@@ -162,6 +179,7 @@ async def survey(line: Line, shape: Shape) -> Facts:
     rules: list[Row] = []
     references: list[Row] = []
     stirred: list[Row] = []
+    distinct: list[Row] = []
     triggered = False
     if table is not None:
         indexes = await rows(line, _SQL["indexes"], (table.oid,))
@@ -169,6 +187,7 @@ async def survey(line: Line, shape: Shape) -> Facts:
         references = await rows(line, _SQL["references"], (table.oid,))
         stirred = await rows(line, _SQL["stirred"], (table.oid, shape.columns["last_heartbeat_at"]))
         ((triggered,),) = await rows(line, _SQL["heard"], (table.oid,))
+        distinct = await rows(line, _SQL["distinct"], (table.schema, table.name, shape.columns["id"]))
     shown = await _views(line, columns)
     await rows(line, _SQL["search_path"], (path,))
     return Facts(
@@ -184,6 +203,7 @@ async def survey(line: Line, shape: Shape) -> Facts:
         triggered,
         shown,
         [(schema, name, kind) for schema, name, kind in around],
+        any(ratio != -1 for (ratio,) in distinct),
     )
 
 

@@ -26,7 +26,16 @@ select c.oid::int8,
         cross join pg_catalog.unnest(p.partattrs) as key(attnum)
         join pg_catalog.pg_attribute a on a.attrelid = p.partrelid and a.attnum = key.attnum
         where p.partrelid = c.oid),
-       case when c.relkind in ('r', 'm', 'p') then pg_catalog.pg_relation_size(c.oid) else 0 end / 8192,
+       case when c.relkind in ('r', 'm') then pg_catalog.pg_relation_size(c.oid)
+            when c.relkind = 'p' then (select coalesce(sum(pg_catalog.pg_relation_size(t.relid)), 0)::int8
+                                       from pg_catalog.pg_partition_tree(c.oid) t where t.isleaf)
+            else 0 end / 8192,
+       (select case when pg_catalog.bool_and(l.relkind = 'r')
+                    then pg_catalog.array_agg(array[m.nspname::text, l.relname::text] order by l.oid) end
+        from pg_catalog.pg_partition_tree(case when c.relkind = 'p' then c.oid end) t
+        join pg_catalog.pg_class l on l.oid = t.relid
+        join pg_catalog.pg_namespace m on m.oid = l.relnamespace
+        where t.level = 1),
        (select pg_catalog.array_agg(r.rulename::text)
         from pg_catalog.pg_rewrite r where r.ev_class = c.oid and r.ev_type = '2' and r.rulename <> '_RETURN')
 from pg_catalog.pg_class c
@@ -84,6 +93,13 @@ from based b
 join pg_catalog.pg_attribute a on a.attrelid = %s::int8::oid and a.attnum = b.attnum
 left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
 order by a.attnum
+
+-- name: distinct
+-- Of an ANALYZE, if there was one: -1 says that each value was met once.
+select s.n_distinct::float8 from pg_catalog.pg_stats s
+where s.schemaname = %s and s.tablename = %s and s.attname = %s
+order by s.inherited desc
+limit 1
 
 -- name: indexes
 select x.relname::text,

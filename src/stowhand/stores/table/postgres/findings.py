@@ -9,7 +9,7 @@ from typing import Any
 from stowhand.errors import ConfigurationError
 from stowhand.job import State
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import NEXT, RECOMMENDED, Plan, full_ddl, index_ddl, trigger_ddl, view_ddl
+from stowhand.stores.table.ddl import NEXT, RECOMMENDED, Plan, full_ddl, trigger_ddl, view_ddl
 from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.expressions import order_of
 from stowhand.stores.table.names import COLUMNS, OPTIONAL, TOKEN, Column, Relation, Shape
@@ -17,6 +17,7 @@ from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.postgres.column_types import type_findings
 from stowhand.stores.table.postgres.facts import Column as Known
 from stowhand.stores.table.postgres.facts import Entry, Facts, Index
+from stowhand.stores.table.postgres.meaning import meant
 from stowhand.stores.table.postgres.mending import Mender, grant
 from stowhand.stores.table.triggers import said_of, sets_column
 
@@ -29,7 +30,7 @@ GIVEN = ("state", "num_resets", "num_failures", "worker_hostname", "cancel")
 KINDS = {"p": "a partitioned table", "v": "a view", "m": "a materialised view", "f": "a foreign table"}
 
 
-def judge(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
+def judge(facts: Facts, shape: Shape) -> Iterator[Finding]:
     """In the order in which they are best mended."""
     if facts.server.standby:
         yield Finding("the server is a standby, which cannot be written to: connect to the primary")
@@ -40,13 +41,10 @@ def judge(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Fi
     else:
         yield from _table(facts, shape, facts.table)
         yield from _columns(facts, shape, Mender(facts, shape))
-        yield from _key(facts, shape, Mender(facts, shape))
         yield from _rights(facts, shape, facts.table)
         yield from _triggers(facts, shape)
     if shape.viewed:
         yield from _view(facts, shape)
-    if facts.table is not None:
-        yield from _advice(facts, shape, options)
 
 
 def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
@@ -114,21 +112,33 @@ def _columns(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
             if documented not in OPTIONAL or documented in shape.mapped:
                 yield _missing(facts, shape, documented, mender)
             continue
-        yield from type_findings(documented, column, mender, cancels=facts.column(shape, "cancel") is not None)
+        cancels = facts.column(shape, "cancel") is not None
+        of_type = list(type_findings(documented, column, mender, cancels=cancels))
+        yield from of_type
+        if any(finding.columns for finding in of_type):
+            continue  # the column is no longer asked for
         if documented in WRITTEN and (column.generated or column.identity == "a"):
-            yield Finding(f"column {own} computes itself; a worker writes it", mender.write_freely(documented, column))
+            yield mender.beside(documented, f"column {own} computes itself; a worker writes it")
         elif documented in WRITTEN_NULL and column.filled:
-            yield Finding(f"column {own} is NOT NULL; a worker empties it", mender.allow_null(documented, column))
+            yield _emptied(facts, documented, column, mender)
         elif documented in GIVEN:
             yield from _default(documented, column, mender)
 
 
+def _emptied(facts: Facts, documented: str, column: Known, mender: Mender) -> Finding:
+    """A column that has never held anything may learn to hold nothing; what others fill is theirs."""
+    problem = f"column {column.name} is NOT NULL; a worker empties it"
+    if facts.empty and column.own_not_null and column.domain is None and column.default is None:
+        return Finding(problem, mender.allow_null(documented))
+    return mender.beside(documented, problem, using="{}")
+
+
 def _missing(facts: Facts, shape: Shape, documented: str, mender: Mender) -> Finding:
     own = shape.columns[documented]
-    near = difflib.get_close_matches(own, facts.columns.keys() - {*shape.columns.values()}, n=1)
+    near = meant(documented, facts, shape)
     hint = ""
-    if near:
-        hint = f'; if {near[0]} is meant: alternate_column_names={{"{documented}": {Relation(near[0]).quoted!r}}}'
+    if near is not None:
+        hint = f'; if {near} is meant: alternate_column_names={{"{documented}": {Relation(near).quoted!r}}}'
     called = "" if own == documented else f" (for {documented})"
     rest = "; the rows that are there will count as completed" if documented == "state" else ""
     return Finding(f"there is no column {own}{called}{rest}{hint}", mender.add(documented))
@@ -151,27 +161,6 @@ def _default(documented: str, column: Known, mender: Mender) -> Iterator[Finding
             mender.set_default(documented),
             fatal=False,
         )
-
-
-def _key(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
-    """One row for one id, always."""
-    own = shape.columns["id"]
-    column = facts.columns.get(own)
-    if column is None:
-        return
-    unique = [index for index in facts.indexes if index.unique and index.columns == [own] and index.predicate is None]
-    if any(index.valid for index in unique):
-        return
-    if unique:
-        assert facts.table is not None
-        name = Relation(unique[0].name, facts.table.schema)
-        yield Finding(f"the unique index {name.name} is not valid", f"REINDEX INDEX {name.quoted};")
-    elif facts.table is not None and facts.table.kind == "p":
-        yield Finding(f"column {own} has no unique index; in a partitioned table only the partition's key can have one")
-    else:
-        primary = any(index.primary for index in facts.indexes)
-        kind = "UNIQUE" if primary else "PRIMARY KEY"
-        yield Finding(f"column {own} has no unique index", mender.alter(f"ADD {kind} ({shape['id']})"))
 
 
 def _rights(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:
@@ -230,18 +219,19 @@ def _view(facts: Facts, shape: Shape) -> Iterator[Finding]:
         yield Finding(f"{facts.server.user} lacks SELECT on {shown}", grant("SELECT", view, facts.server.user))
 
 
-def _advice(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
-    """Indexes, for a table that can have them."""
-    assert facts.table is not None
-    if facts.table.kind not in "rp":
+def advise(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
+    """Indexes and a trigger, for a table that can have them. ``shape``: with the columns that a worker will have."""
+    if facts.table is None or facts.table.kind not in "rp":
         return
+    mender = Mender(facts, shape)
     for wanted in RECOMMENDED:
         own = [shape.columns[name] for name in wanted.columns]
         if wanted is NEXT:
             own = _ordered_by(facts, shape, options) or own
         if not any(_serves(index, wanted, own, shape) for index in facts.indexes):
             behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
-            yield Finding(f"no index on ({', '.join(own)}){behind}", index_ddl(shape, wanted, own=own), fatal=False)
+            mend = mender.recommended(wanted, own)
+            yield Finding(f"no index on ({', '.join(own)}){behind}", mend, fatal=False, alone="CONCURRENTLY" in mend)
     if options.notify_channel is not None and not facts.triggered:
         yield Finding(
             f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll",

@@ -6,22 +6,18 @@ a few seconds; one that takes longer, or may not be taken, tells nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
-import psycopg
+import msgspec
 
-from stowhand.database.link import Line, Row, rows
-from stowhand.database.trouble import is_cut
+from stowhand.database.link import Line
 from stowhand.job import State
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.names import Shape, quote
 from stowhand.stores.table.postgres.facts import Facts, Rule
+from stowhand.stores.table.postgres.looking import look, records, sample
 from stowhand.stores.table.postgres.mending import STATES, Mender
 
-PATIENCE = 3
-"""Seconds that one look may take."""
-PAGES = 2000
-"""Of a table, at most; spread over all of it."""
 ROWS = 1000
 """Looked for in the view."""
 COUNTERS = ("num_resets", "num_failures")
@@ -48,7 +44,6 @@ _SAMPLES = {
 
 async def glance(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     """In a transaction that only reads."""
-    await line.execute(b"set local statement_timeout = '%ds'" % PATIENCE)
     async for finding in _rules(line, facts, shape):
         yield finding
     async for finding in _references(line, facts, shape):
@@ -72,22 +67,27 @@ async def _rules(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Findin
         if made is None:
             continue
         statement = f"SELECT {_STATE} FROM ({made}) AS possible WHERE NOT ({rule.expression})"
-        found = await _look(line, statement)
+        found = await look(line, statement)
         if not found:
             continue
         states = [row[0] for row in found]
         own_state = shape.columns["state"]
         where = f"of the domain {rule.domain}" if rule.domain else f"on {', '.join(rule.columns or ())}"
-        if rule.domain is not None or rule.columns == [own_state]:
-            mend = mender.widen(rule)
-        else:
-            mend = mender.alter(f"DROP CONSTRAINT {quote(rule.name)}") if len(rule.columns or ()) == 1 else ""
+        problem = f"the CHECK {rule.name} {where} does not let pass a record that is {', '.join(states)}"
         optional = states == [State.CANCELED] and facts.column(shape, "cancel") is None
-        yield Finding(
-            f"the CHECK {rule.name} {where} does not let pass a record that is {', '.join(states)}",
-            mend,
-            fatal=not optional,
-        )
+        of_state = rule.domain is not None or rule.columns == [own_state]
+        alone = None if rule.columns is None or len(rule.columns) > 1 else ours_of(shape, rule.columns[0])
+        if of_state and State.QUEUED not in states:
+            yield Finding(problem, mender.widen(rule), fatal=not optional)
+        elif of_state or alone is not None:  # it says something else of a row than a worker does
+            yield mender.beside("state" if of_state else alone or "", problem, using="{}::text" if of_state else "{}")
+        else:
+            yield Finding(problem, fatal=not optional)
+
+
+def ours_of(shape: Shape, own: str) -> str | None:
+    """The documented name of a column."""
+    return next((documented for documented, name in shape.columns.items() if name == own), None)
 
 
 def _possible_rows(rule: Rule, facts: Facts, shape: Shape) -> str | None:
@@ -135,7 +135,7 @@ async def _references(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[F
         if reference.column != shape.columns["state"]:
             continue
         key = quote(reference.key)
-        found = await _look(line, f"SELECT {key}::text FROM {reference.table} WHERE {key}::text IN ({STATES})")
+        found = await look(line, f"SELECT {key}::text FROM {reference.table} WHERE {key}::text IN ({STATES})")
         missing = [] if found is None else [state for state in State if (state,) not in found]
         if missing:
             yield Finding(
@@ -146,64 +146,33 @@ async def _references(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[F
 
 
 async def _rows(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
-    mender, sample = Mender(facts, shape), _sample(facts, shape)
-    among = "" if _is_whole(facts) else " of a sample"
+    mender, some = Mender(facts, shape), sample(facts, shape)
     if facts.column(shape, "state") is not None:
         state = shape["state"]
-        found = await _look(
+        found = await look(
             line,
-            f"SELECT {state}::text, count(*)::int8 FROM {sample} WHERE ({state}::text NOT IN ({STATES})) IS NOT FALSE"
+            f"SELECT {state}::text, count(*)::int8 FROM {some} WHERE ({state}::text NOT IN ({STATES})) IS NOT FALSE"
             " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 6",
         )
         for value, count in found or ():
             shown = "NULL, which is no state" if value is None else f"{value!r}, which no worker knows"
-            yield Finding(f"{_records(count, among)} the state {shown}: never run", fatal=False)
+            yield Finding(f"{records(count, facts)} the state {shown}: never run", fatal=False)
     for documented in COUNTERS:
         column = facts.column(shape, documented)
         if column is None or column.filled:
             continue
-        found = await _look(line, f"SELECT count(*)::int8 FROM {sample} WHERE {shape[documented]} IS NULL")
+        found = await look(line, f"SELECT count(*)::int8 FROM {some} WHERE {shape[documented]} IS NULL")
         if found and found[0][0]:
-            yield Finding(
-                f"{_records(found[0][0], among)} no {column.name}: it counts as 0",
-                mender.fill(documented),
-                fatal=False,
-            )
-    key = facts.column(shape, "id")
-    if key is not None and not any(index.unique and index.columns == [key.name] for index in facts.indexes):
-        found = await _look(line, f"SELECT count(*)::int8, count(DISTINCT {shape['id']})::int8 FROM {sample}")
-        if found and found[0][0] != found[0][1]:
-            yield Finding(
-                f"{_records(found[0][0] - found[0][1], among)} no {key.name}, or one that another record has: no unique"
-                " index can be made until each has one of its own"
-            )
-
-
-def _records(count: int, among: str) -> str:
-    return f"1 record{among} has" if count == 1 else f"{count} records{among} have"
-
-
-def _is_whole(facts: Facts) -> bool:
-    return facts.table is not None and facts.table.kind == "r" and facts.table.pages <= PAGES
-
-
-def _sample(facts: Facts, shape: Shape) -> str:
-    """All of a small table; of a large one some pages, always the same."""
-    assert facts.table is not None
-    table = Mender(facts, shape).table
-    if facts.table.kind != "r":
-        return f"(SELECT * FROM {table} LIMIT {PAGES * 50}) AS sample"
-    if _is_whole(facts):
-        return table
-    return f"{table} TABLESAMPLE SYSTEM ({100 * PAGES / facts.table.pages:.6f}) REPEATABLE (1)"
+            said = f"{records(found[0][0], facts)} no {column.name}: it counts as 0"
+            yield msgspec.structs.replace(mender.fill(documented), problem=said)
 
 
 async def _view(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     assert facts.view is not None
-    shown, key, sample = ".".join(shape.view.parts), shape["id"], _sample(facts, shape)
+    shown, key, rows_there = ".".join(shape.view.parts), shape["id"], sample(facts, shape)
     view = f"{quote(facts.view.schema)}.{quote(facts.view.name)}"
-    some = f"(SELECT {key} FROM {sample} LIMIT {ROWS}) AS few"
-    found = await _look(
+    some = f"(SELECT {key} FROM {rows_there} LIMIT {ROWS}) AS few"
+    found = await look(
         line,
         f"SELECT v.{key}::text FROM {some} JOIN {view} AS v ON v.{key} = few.{key}"
         " GROUP BY 1 HAVING count(*) > 1 ORDER BY 1 LIMIT 1",
@@ -219,8 +188,8 @@ async def _view(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding
     if facts.column(shape, "state") is None:
         return
     state = shape["state"]
-    running = f"(SELECT {key} FROM {sample} WHERE {state} = 'processing' LIMIT {ROWS}) AS few"
-    found = await _look(
+    running = f"(SELECT {key} FROM {rows_there} WHERE {state} = 'processing' LIMIT {ROWS}) AS few"
+    found = await look(
         line,
         f"SELECT count(*)::int8 FROM {running} WHERE NOT EXISTS (SELECT FROM {view} AS v WHERE v.{key} = few.{key})",
     )
@@ -234,22 +203,9 @@ async def _hides_processing(line: Line, facts: Facts, shape: Shape, view: str) -
     """Does the planner see that nothing processing can come out of it? It needs no rows for that."""
     if shape.columns["state"] not in facts.view_columns:
         return False
-    await _look(line, "SELECT set_config('constraint_exclusion', 'on', true)")
-    plan = await _look(
+    await look(line, "SELECT set_config('constraint_exclusion', 'on', true)")
+    plan = await look(
         line, f"EXPLAIN (FORMAT TEXT, COSTS OFF) SELECT FROM {view} WHERE {shape['state']} = 'processing'"
     )
     lines = [str(row[0]).strip() for row in plan or ()]
     return lines[:2] == ["Result", "One-Time Filter: false"]
-
-
-async def _look(line: Line, statement: str) -> Sequence[Row] | None:
-    """``None``: it may not be looked at, or it took too long. Raises what ends a connection."""
-    try:
-        async with line.transaction():
-            return await rows(line, statement.encode())
-    except psycopg.errors.SyntaxError:
-        raise
-    except psycopg.Error as error:
-        if is_cut(error):
-            raise
-        return None

@@ -2,9 +2,8 @@
 
 SQLite lets a column hold anything, so only that is wrong which changes what is written: TEXT columns declared as
 numbers, counters declared as TEXT, STRICT tables of other types, a CHECK that lets too few states pass. It
-cannot change a column's type or constraint either: the DDL makes another column, copies, and takes the first one's
-place; indexes, triggers and views that name the column have to be dropped before, and made again. No row is changed
-here, and rows are looked at within bounds.
+cannot change a column's type or constraint either: the DDL makes another column, which is mapped, and the first one
+stays as it is. No row is changed here, and rows are looked at within bounds.
 """
 
 from __future__ import annotations
@@ -36,6 +35,10 @@ TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)
 COUNTERS = ("num_resets", "num_failures")
 EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN)
 """A claim, a requeue or a hand-back writes NULL there."""
+CARRIED = ("process_after", "num_resets", "num_failures", "cancel")
+"""What a waiting record would lose if the column beside its own began empty."""
+ALIKE = 0.8
+"""Of difflib: ``num_reset`` for ``num_resets``; not ``created_at`` for ``started_at``."""
 _MADE = {
     "state": "TEXT NOT NULL DEFAULT 'queued'",
     "num_resets": "INTEGER NOT NULL DEFAULT 0",
@@ -50,6 +53,7 @@ def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
     """By the catalog alone, in the order in which it is best mended."""
     if sqlite3.sqlite_version_info < OLDEST:
         yield Finding(f"Python's SQLite is {sqlite3.sqlite_version}; 3.35 or newer is needed")
+    given: dict[str, str] = {}
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         yield Finding(f"{path}, or its folder, may not be written by this user: SQLite writes both")
     if facts.kind is None:
@@ -58,17 +62,20 @@ def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
         advice = "; give the table itself as table_name, and the view as view_name" if facts.kind == "view" else ""
         yield Finding(f"{shape.table.name} is a {facts.kind}{' table' * (facts.kind == 'virtual')}{advice}")
     else:
-        for documented in shape.columns:
-            yield from _column(facts, shape, documented)
+        found = [one for documented in shape.columns for one in _column(facts, shape, documented)]
+        given = {documented: own for one in found for documented, own in one.columns.items()}
+        yield from found
         yield from _key(facts, shape)
-        yield from _check(facts, shape)
         yield from _triggers(facts, shape)
+        for one in () if "state" in given else _check(facts, shape):
+            given.update(one.columns)
+            yield one
     if shape.viewed and facts.view_columns is None:
         yield _absent(facts, shape, shape.view)
     elif shape.viewed and not _shows_keys(facts, shape):
         yield Finding(f"the view {shape.view.name} has no column {shape.columns['id']}: it must show each record's key")
     if facts.kind == "table":
-        yield from _advice(facts, shape)
+        yield from _advice(facts, msgspec.structs.replace(shape, columns={**shape.columns, **given}))
 
 
 def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator[Finding]:
@@ -148,27 +155,21 @@ def _column(facts: Facts, shape: Shape, documented: str) -> Iterator[Finding]:
             yield _missing(facts, shape, documented)
         return
     if column.generated and documented not in ("id", "cancel"):
-        yield Finding(f"column {own} computes itself; a worker writes it", _instead(shape, documented))
+        yield _beside(facts, shape, documented, f"column {own} computes itself; a worker writes it")
     elif trouble := _type_trouble(documented, column, facts.strict):
-        yield Finding(f"column {own} is {column.declared or 'of no type'}: {trouble}", _instead(shape, documented))
+        yield _beside(facts, shape, documented, f"column {own} is {column.declared or 'of no type'}: {trouble}")
     elif documented in EMPTIED and column.filled:
-        yield Finding(f"column {own} is NOT NULL; a worker empties it", _instead(shape, documented))
+        yield _beside(facts, shape, documented, f"column {own} is NOT NULL; a worker empties it")
     elif documented == "state" and (column.default or "").strip("()'\"") != State.QUEUED:
         has = f"the default {column.default}" if column.default else "no default"
-        yield Finding(
-            f"column {own} has {has}: an INSERT that does not name it makes a record that is never claimed",
-            _instead(shape, documented),
-            fatal=False,
-        )
+        problem = f"column {own} has {has}: an INSERT that does not name it makes a record that is never claimed"
+        yield _beside(facts, shape, documented, problem, fatal=False)
 
 
 def _missing(facts: Facts, shape: Shape, documented: str) -> Finding:
     own = shape.columns[documented]
-    taken = {name.lower() for name in shape.columns.values()}
-    near = difflib.get_close_matches(
-        own, [column.name for name, column in facts.columns.items() if name not in taken], 1
-    )
-    hint = f'; if {near[0]} is meant: alternate_column_names={{"{documented}": {near[0]!r}}}' if near else ""
+    near = _meant(facts, shape, documented)
+    hint = f'; if {near} is meant: alternate_column_names={{"{documented}": {near!r}}}' if near else ""
     called = "" if own == documented else f" (for {documented})"
     table = shape.table.quoted
     add = "" if documented == "id" else f"ALTER TABLE {table} ADD COLUMN {quote(own)} {_made(documented)};"
@@ -176,6 +177,24 @@ def _missing(facts: Facts, shape: Shape, documented: str) -> Finding:
         # What was there before was never meant to run.
         add += f"\nUPDATE {table} SET {quote(own)} = '{State.COMPLETED}';"
     return Finding(f"there is no column {own}{called}{hint}", add)
+
+
+def _meant(facts: Facts, shape: Shape, documented: str) -> str | None:
+    """A column that a worker may write over: its name is alike, its type fits, nobody else fills it."""
+    taken = {name.lower() for name in shape.columns.values()}
+    free = {column.name: column for name, column in facts.columns.items() if name not in taken}
+    near = difflib.get_close_matches(shape.columns[documented], free, n=3, cutoff=ALIKE)
+    names = [*near, *(("status",) if documented == "state" else ())]
+    ours = _MADE.get(documented, "").partition("DEFAULT ")[2].strip("'")
+    for name in names:
+        column = free.get(name)
+        if column is None or column.generated or _type_trouble(documented, column, facts.strict):
+            continue
+        default = (column.default or "").strip("()'\"")
+        emptied = documented in EMPTIED and column.filled
+        if not emptied and default == (ours if documented == "state" or column.filled or default else ""):
+            return column.name
+    return None
 
 
 def _type_trouble(documented: str, column: Column, strict: bool) -> str:
@@ -217,11 +236,12 @@ def _key(facts: Facts, shape: Shape) -> Iterator[Finding]:
 
 def _check(facts: Facts, shape: Shape) -> Iterator[Finding]:
     if refused := refused_states(facts, shape):
-        mend = _instead(shape, "state")
-        yield Finding(
-            f"a CHECK of {shape.table.name} does not let pass a record that is {', '.join(refused)}",
-            "" if refused_states(facts, shape, mend) else mend,
-        )
+        problem = f"a CHECK of {shape.table.name} does not let pass a record that is {', '.join(refused)}"
+        found = _beside(facts, shape, "state", problem)
+        renamed = msgspec.structs.replace(shape, columns={**shape.columns, **found.columns})
+        added = {own: Column(own, "TEXT", True, "'queued'", 0, generated=False) for own in found.columns.values()}
+        then = msgspec.structs.replace(facts, columns={**facts.columns, **added})
+        yield Finding(problem) if refused_states(then, renamed, found.mend) else found
 
 
 def _advice(facts: Facts, shape: Shape) -> Iterator[Finding]:
@@ -251,16 +271,25 @@ def _made(documented: str) -> str:
     return _MADE.get(documented, "TEXT")
 
 
-def _instead(shape: Shape, documented: str) -> str:
-    """Another column in its place: nothing else changes a type or a constraint."""
+def _beside(facts: Facts, shape: Shape, documented: str, problem: str, *, fatal: bool = True) -> Finding:
+    """A column of the worker's own: the one that is there keeps what it holds, and its type and constraints."""
     if documented == "id":
-        return ""
-    table, own = shape.table.quoted, shape.columns[documented]
-    column, new = quote(own), quote(f"{own}_new")
-    value = f"coalesce({column}, {_made(documented).rpartition(' ')[2]})" if documented in _MADE else column
-    return (
-        f"ALTER TABLE {table} ADD COLUMN {new} {_made(documented)};\n"
-        f"UPDATE {table} SET {new} = {value};\n"
-        f"ALTER TABLE {table} DROP COLUMN {column};\n"
-        f"ALTER TABLE {table} RENAME COLUMN {new} TO {column};"
-    )
+        return Finding(problem, fatal=fatal)
+    own = _free(facts, f"job_{documented}")
+    table, old, new = shape.table.quoted, shape[documented], quote(own)
+    mend = f"ALTER TABLE {table} ADD COLUMN {new} {_made(documented)};"
+    if documented == "state":
+        known = ", ".join(f"'{state}'" for state in State)
+        mend += f"\nUPDATE {table} SET {new} = CASE WHEN {old} IN ({known}) THEN {old} ELSE '{State.COMPLETED}' END;"
+    elif documented in CARRIED:
+        mend += f"\nUPDATE {table} SET {new} = {old} WHERE {old} IS NOT NULL;"
+    said = f"{problem}; the worker gets a column of its own, {own}"
+    return Finding(said, mend, fatal, columns={documented: own})
+
+
+def _free(facts: Facts, name: str) -> str:
+    number, found = 1, name
+    while found.lower() in facts.columns:
+        number += 1
+        found = f"{name}_{number}"
+    return found

@@ -1,0 +1,64 @@
+"""Is there one row for one id, always? A unique index says so, or the user does where there can be none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from stowhand.database.link import Line
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.names import Relation, Shape
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.postgres.facts import Column, Facts
+from stowhand.stores.table.postgres.looking import look, records, sample
+from stowhand.stores.table.postgres.mending import Mender
+
+MADE = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuid_generate_v")
+"""Defaults that give no value twice."""
+
+
+async def key_findings(line: Line, facts: Facts, shape: Shape, options: TableOptions[Any]) -> AsyncIterator[Finding]:
+    """In a transaction that only reads."""
+    own = shape.columns["id"]
+    column, table = facts.columns.get(own), facts.table
+    if column is None or table is None or table.kind not in "rp":
+        return
+    unique = [index for index in facts.indexes if index.unique and index.columns == [own] and index.predicate is None]
+    if any(index.valid for index in unique):
+        return
+    mender, repeated = Mender(facts, shape), await _repeated(line, facts, shape)
+    if repeated:
+        problem = f"{records(repeated, facts)} no {own}, or one that another record has"
+        yield mender.beside("id", problem)
+    elif options.unique_ids:
+        if not any(index.valid and index.columns[0] == own and index.predicate is None for index in facts.indexes):
+            mend = mender.index((own,))
+            yield Finding(f"no index on ({own}), by which every write finds its record", mend, fatal=False)
+    elif table.kind == "p":
+        yield Finding(
+            f"column {own} has no unique index, and a partitioned table can have one only where the partition's key is"
+            f" part of it: if no two of its rows have the same {own}, say so: unique_ids=True, or --unique-ids"
+        )
+    elif unique:
+        name = Relation(unique[0].name, table.schema)
+        mend = f"REINDEX INDEX {'CONCURRENTLY ' * facts.big}{name.quoted};"
+        yield Finding(f"the unique index {name.name} is not valid", mend, alone=facts.big)
+    elif _may_repeat(facts, column):
+        yield mender.beside("id", f"column {own} has no unique index, and is unique only together with others")
+    else:
+        yield Finding(f"column {own} has no unique index", mender.unique(own), alone=facts.big)
+
+
+def _may_repeat(facts: Facts, column: Column) -> bool:
+    """It stands in a key of several columns, and nothing gives each row one of its own."""
+    if facts.ids_repeat:
+        return True
+    made = bool(column.identity) or (column.default or "").startswith(MADE)
+    return not made and any(index.unique and column.name in index.columns for index in facts.indexes)
+
+
+async def _repeated(line: Line, facts: Facts, shape: Shape) -> int:
+    """Rows of a bounded look that bear an id which another bears, or none."""
+    key, some = shape["id"], sample(facts, shape)
+    found = await look(line, f"SELECT count(*)::int8, count(DISTINCT {key})::int8 FROM {some}")
+    return found[0][0] - found[0][1] if found else 0
