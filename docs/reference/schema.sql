@@ -1329,7 +1329,7 @@ CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bi
     select l.id, l.token, l.settled_token from "stowhand".live l where l.id = f.id offset 0) j on true
 $$;
 
-CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _failed double precision DEFAULT NULL::double precision) RETURNS void
+CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _failed double precision DEFAULT NULL::double precision) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1343,25 +1343,38 @@ CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp wi
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
+  _before timestamptz := _at - coalesce(_retention, 0) * interval '1 second';
+  _duty text;
+  _trouble text;
 begin
   -- One at a time is enough.
-  if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return; end if;
-  perform "stowhand".make_days(_at, 3);
-  perform "stowhand".prune_days(_at - coalesce(_retention, 0) * interval '1 second', _at);
-  begin
-    delete from "stowhand".history_default h where h.ctid = any(array(
-      select d.ctid from "stowhand".history_default d
-      where d.finished_at < _at - coalesce(_retention, 0) * interval '1 second'
-      order by d.finished_at limit 50000 for update skip locked));
-    perform "stowhand".prune_queues(1000);
-    perform "stowhand".prune_ticks(_at);
-    perform "stowhand".prune_flows(_at - coalesce(_retention, 0) * interval '1 second', _at, 20000);
-    if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
-    delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
-    delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
-  exception when lock_not_available then
-    null;
-  end;
+  if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
+                               'failed jobs', 'workers', 'tokens'] loop
+    begin
+      case _duty
+        when 'days ahead' then perform "stowhand".make_days(_at, 3);
+        when 'days behind' then perform "stowhand".prune_days(_before, _at);
+        when 'the history without a day' then
+          delete from "stowhand".history_default h where h.ctid = any(array(
+            select d.ctid from "stowhand".history_default d where d.finished_at < _before
+            order by d.finished_at limit 50000 for update skip locked));
+        when 'queues' then perform "stowhand".prune_queues(1000);
+        when 'ticks' then perform "stowhand".prune_ticks(_at);
+        when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
+        when 'failed jobs' then
+          if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
+        when 'workers' then delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
+        when 'tokens' then delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
+      end case;
+    exception
+      when lock_not_available then
+        null;  -- at the next call
+      when others then
+        _trouble := concat_ws('; ', _trouble, _duty || ': ' || sqlerrm);
+    end;
+  end loop;
+  return _trouble;
 end $$;
 
 CREATE FUNCTION stowhand.make_days(_at timestamp with time zone, _ahead integer) RETURNS void
@@ -2545,6 +2558,12 @@ begin
     on conflict (name) do update set tasks = _tasks, stopping = _stopping, seen_at = _at;
 end $$;
 
+CREATE TABLE stowhand.applied_migrations (
+    id integer NOT NULL,
+    ts timestamp with time zone DEFAULT now() NOT NULL,
+    breaking boolean DEFAULT false NOT NULL
+);
+
 CREATE TABLE stowhand.dead_tokens (
     token uuid NOT NULL,
     at timestamp with time zone DEFAULT now() NOT NULL
@@ -2618,11 +2637,10 @@ ALTER TABLE stowhand.live ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE stowhand.migrations (
-    id integer NOT NULL,
-    ts timestamp with time zone DEFAULT now() NOT NULL,
-    breaking boolean DEFAULT false NOT NULL
-);
+CREATE VIEW stowhand.migrations AS
+ SELECT 1000000 AS id,
+    now() AS ts,
+    true AS breaking;
 
 CREATE TABLE stowhand.queues (
     name text NOT NULL,
@@ -2639,6 +2657,13 @@ CREATE TABLE stowhand.queues (
     CONSTRAINT hint_whole CHECK ((((hint_run_at IS NULL) = (hint_priority IS NULL)) AND ((hint_run_at IS NULL) = (hint_id IS NULL))))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+CREATE TABLE stowhand.settings (
+    only_row boolean DEFAULT true NOT NULL,
+    max_attempts integer DEFAULT 25 NOT NULL,
+    CONSTRAINT max_attempts_at_least_1 CHECK ((max_attempts >= 1)),
+    CONSTRAINT one_row CHECK (only_row)
+);
 
 CREATE TABLE stowhand.ticks (
     identifier text NOT NULL,
@@ -2663,6 +2688,9 @@ CREATE TABLE stowhand.workers (
 
 ALTER TABLE ONLY stowhand.history ATTACH PARTITION stowhand.history_default DEFAULT;
 
+ALTER TABLE ONLY stowhand.applied_migrations
+    ADD CONSTRAINT applied_migrations_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY stowhand.crontab
     ADD CONSTRAINT crontab_pkey PRIMARY KEY (identifier);
 
@@ -2681,14 +2709,20 @@ ALTER TABLE ONLY stowhand.flow_lookups
 ALTER TABLE ONLY stowhand.flow_waits
     ADD CONSTRAINT flow_waits_pkey PRIMARY KEY (limiter, part, holder);
 
+ALTER TABLE ONLY stowhand.history
+    ADD CONSTRAINT history_pkey PRIMARY KEY (id, finished_at);
+
+ALTER TABLE ONLY stowhand.history_default
+    ADD CONSTRAINT history_default_pkey PRIMARY KEY (id, finished_at);
+
 ALTER TABLE ONLY stowhand.live
     ADD CONSTRAINT live_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY stowhand.migrations
-    ADD CONSTRAINT migrations_pkey PRIMARY KEY (id);
-
 ALTER TABLE ONLY stowhand.queues
     ADD CONSTRAINT queues_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY stowhand.settings
+    ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
 
 ALTER TABLE ONLY stowhand.ticks
     ADD CONSTRAINT ticks_pkey PRIMARY KEY (identifier, tick);
@@ -2703,10 +2737,6 @@ CREATE INDEX flow_lookups_id ON stowhand.flow_lookups USING btree (id);
 CREATE INDEX flow_waits_ready_at ON stowhand.flow_waits USING btree (limiter, part, ready_at);
 
 CREATE INDEX history_default_finished ON stowhand.history_default USING btree (finished_at);
-
-CREATE INDEX history_id ON ONLY stowhand.history USING btree (id);
-
-CREATE INDEX history_default_id_idx ON stowhand.history_default USING btree (id);
 
 CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
@@ -2734,9 +2764,9 @@ CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_r
 
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
 
-ALTER INDEX stowhand.history_id ATTACH PARTITION stowhand.history_default_id_idx;
-
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
+
+ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey;
 
 ALTER TABLE ONLY stowhand.flow_lookups
     ADD CONSTRAINT flow_lookups_id_fkey FOREIGN KEY (id) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;

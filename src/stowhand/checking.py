@@ -1,14 +1,15 @@
-"""What an administrator and a timetable may be asked for; ``limits`` says the same of jobs. All raise InvalidJob."""
+"""What an administrator and a timetable may be asked for; ``limits`` says the same of jobs. They raise InvalidJob."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import NoReturn
 
 import msgspec
 
 from stowhand import limits
-from stowhand.errors import InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
 from stowhand.text import clean
 
@@ -127,3 +128,11 @@ def _check_spec(identifier: str, spec: str) -> str:
     if clean(spec, 4 * len(spec)) != spec:
         raise InvalidJob(f"{identifier}: its spec holds NUL or a lone surrogate, which not every store can hold")
     return spec
+
+
+def refuse_default_attempts() -> NoReturn:
+    """Where every job comes from this package there is nobody for whom such a number would be kept."""
+    raise ConfigurationError(
+        "how many attempts a job has for which nobody says it is a setting of a PostgreSQL schema; here the call, the"
+        " task or the preset says it"
+    )

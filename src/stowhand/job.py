@@ -36,6 +36,10 @@ class KeyMode(StrEnum):
     """Nothing changes, even if the job is running or has failed."""
 
 
+MAX_ATTEMPTS = 25
+"""Of a job for which nobody gives a number, where no schema says another."""
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job to be enqueued. ``None`` means the store's default."""
 
@@ -50,7 +54,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds from now by the store's clock. Not together with ``run_at``."""
     priority: int = 0
     """Smaller runs first. 32 bits."""
-    max_attempts: int = 25
+    max_attempts: int | None = None
+    """``None``: 25, or what the store's schema says."""
     max_resets: int | None = None
     """How often its worker may die under it. ``None``: 5, or 0 where ``max_attempts`` is 1."""
     key: str | None = None

@@ -47,7 +47,8 @@ def check_options(job: NewJob) -> NewJob:
     if job.key is not None:
         check_name("key", job.key, KEY_LIMIT)
     _check_integer("priority", job.priority, -INT32 - 1)
-    _check_integer("max_attempts", job.max_attempts, 1)
+    if job.max_attempts is not None:
+        check_max_attempts(job.max_attempts)
     if job.max_resets is not None:
         _check_integer("max_resets", job.max_resets, 0)
     if job.run_at is not None:
@@ -69,9 +70,14 @@ def check_details(
         if number is not None:
             _check_integer(field, number, least)
     if max_attempts is not None:
-        _check_integer("max_attempts", max_attempts, 1)
+        check_max_attempts(max_attempts)
     if run_at is not None:
         _check_moment(run_at, None)
+
+
+def check_max_attempts(number: object) -> None:
+    """A number of attempts, 32 bits, at least 1. Raises InvalidJob."""
+    _check_integer("max_attempts", number, 1)
 
 
 def check_name(field: str, name: object, limit: int) -> str:

@@ -219,6 +219,19 @@ class Schema(Protocol):
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, for reading."""
 
+    async def foreign_changes(self) -> Sequence[str]:
+        """What another hand has changed in functions and tables, each in a phrase; ``install`` mends what it can.
+
+        Nothing is said of a schema that is not of this version, nor by a store that nobody else takes for its own.
+        """
+
+    async def default_max_attempts(self) -> int:
+        """Of a job for which nobody gives a number. Raises SchemaError."""
+
+    async def set_default_max_attempts(self, attempts: int) -> None:
+        """From now on, for all who enqueue. Raises InvalidJob, SchemaError; ConfigurationError where there is no such
+        setting."""
+
     async def uninstall(self) -> None:
         """Remove everything of ours."""
 

@@ -59,8 +59,8 @@ class Sweep:
             self._heart.check()
             self._checked = now
         if now - self._maintained >= MAINTAIN_EVERY:
+            self._maintained = now  # first: what cannot be done now is not tried again at each sweep
             self._heart.maintain()
-            self._maintained = now
 
     def tell(self, found: Sequence[ResetJob]) -> None:
         """Say what was taken back."""

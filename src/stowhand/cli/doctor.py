@@ -122,6 +122,9 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             if schema.mark is not Mark.OK:
                 return
             await store.open()
+            yield await _defaults(store)
+            if altered := await store.foreign_changes():
+                yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
             if isinstance(store, Checkable):
                 yield _soundness(await store.check())
             yield await _count(store)
@@ -167,6 +170,11 @@ def _soundness(problems: Sequence[str]) -> Finding:
     if problems:
         return fail("sound", "; ".join(problems[:SHOWN]))
     return ok("sound", "the store finds nothing wrong with itself")
+
+
+async def _defaults(store: QueueStore) -> Finding:
+    attempts = await store.default_max_attempts()
+    return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
 
 
 async def _count(store: QueueStore) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -17,14 +18,34 @@ from stowhand.service.settings import StoreSettings
 @click.command()
 @click.option("--plan", is_flag=True, help="Only print the statements that would be run.")
 @click.option("--roles", is_flag=True, help="PostgreSQL: also make the roles of least privilege, with their rights.")
+@click.option(
+    "--default-attempts",
+    type=int,
+    metavar="N",
+    help="PostgreSQL: from now on, of a job for which nobody gives a number, in SQL too.  [of a new schema: 25]",
+)
 @store_options
-def command(plan: bool, roles: bool, **typed: Any) -> None:
-    """Install the store's schema, or bring it up to this version. Does nothing when it is."""
+def command(plan: bool, roles: bool, default_attempts: int | None, **typed: Any) -> None:
+    """Install the store's schema, or bring it up to this version. Does nothing when it is.
+
+    What another program or a hand has changed in the schema's functions is made good.
+    """
     store = settings_of(typed).store
     if plan:
+        if default_attempts is not None:
+            raise click.UsageError("--default-attempts changes a setting; --plan changes nothing")
         _print_plan(asyncio.run(read_plan(store, roles=roles)))
-    else:
-        click.echo(asyncio.run(migrate(store, roles=roles)))
+        return
+    click.echo(asyncio.run(migrate(store, roles=roles)))
+    if default_attempts is not None:
+        click.echo(asyncio.run(_set_attempts(store, default_attempts)))
+
+
+async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
+    async with unopened(settings) as store:
+        before = await store.default_max_attempts()
+        await store.set_default_max_attempts(attempts)
+    return f"A job for which nobody says how many attempts it has, has {attempts} from now on (before: {before})."
 
 
 async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
@@ -34,9 +55,13 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
         before = await store.status()
         refuse_breaking(before)
         current = before.installed is not None and before.installed >= before.expected
-        if current and not roles:
+        altered = await store.foreign_changes() if current else []
+        if current and not roles and not altered:
             return f"Nothing to do: the schema has number {before.installed}."
         after = await store.install(roles=roles)
+        left = await store.foreign_changes() if altered else []
+    if altered:
+        return "\n".join(_mended(altered, left))
     if before.installed is None:
         done = f"Installed the schema, number {after.installed}."
     elif current:
@@ -44,6 +69,12 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
     else:
         done = f"Upgraded the schema from number {before.installed} to {after.installed}."
     return f"{done}\n{_roles_made(settings.schema)}" if roles else done
+
+
+def _mended(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
+    yield "Another program, or a hand, had changed the schema."
+    for what in altered:
+        yield f"  {what}: {'this cannot be mended here' if what in left else 'made good'}"
 
 
 def _roles_made(schema: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
-from stowhand.job import KeyMode, NewJob, State
+from stowhand.job import MAX_ATTEMPTS, KeyMode, NewJob, State
 from stowhand.strict_json import SIZE_LIMIT
 from stowhand.testing.rows import Row, Rows
 
@@ -37,7 +37,7 @@ def insert(rows: Rows, job: NewJob, now: datetime) -> Row:
         queue=job.queue,
         priority=job.priority,
         run_at=run_at(job, now),
-        max_attempts=job.max_attempts,
+        max_attempts=attempts(job),
         max_resets=job.max_resets,
         key=job.key,
         flags=tuple(dict.fromkeys(job.flags)),
@@ -47,6 +47,11 @@ def insert(rows: Rows, job: NewJob, now: datetime) -> Row:
     rows.live[row.id] = row
     rows.news = True
     return row
+
+
+def attempts(job: NewJob) -> int:
+    """How many it may have."""
+    return MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
 
 
 def replace(row: Row, job: NewJob, now: datetime) -> None:
@@ -60,7 +65,7 @@ def replace(row: Row, job: NewJob, now: datetime) -> None:
     if row.state is State.FAILED:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
     row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
-    row.max_attempts, row.max_resets, row.flags = job.max_attempts, job.max_resets, tuple(dict.fromkeys(job.flags))
+    row.max_attempts, row.max_resets, row.flags = attempts(job), job.max_resets, tuple(dict.fromkeys(job.flags))
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, now)
 

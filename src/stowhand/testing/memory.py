@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from stowhand import limits
-from stowhand.checking import check_reschedule, read_id, read_ids, read_reason, read_workers
+from stowhand.checking import check_reschedule, read_id, read_ids, read_reason, read_workers, refuse_default_attempts
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
-from stowhand.job import Job, NewJob, State
+from stowhand.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.store import Claim, ClaimRequest, Lease, StoreOptions, Verdict
@@ -213,6 +213,15 @@ class MemoryStore(MemoryOperations):
     async def plan(self, *, roles: bool = False) -> str:
         refuse_roles(roles)
         return "" if self._installed else "-- a memory store runs no statements"
+
+    async def foreign_changes(self) -> Sequence[str]:
+        return []
+
+    async def default_max_attempts(self) -> int:
+        return MAX_ATTEMPTS
+
+    async def set_default_max_attempts(self, attempts: int) -> NoReturn:
+        refuse_default_attempts()
 
     async def uninstall(self) -> None:
         with self._lock:

@@ -57,7 +57,7 @@ def test_a_name_that_cannot_be_a_schemas_is_refused_before_connecting(name: str)
 
 
 def test_an_older_schema_is_refused_and_says_the_command(store: PostgresStore, sql: Sql, run: Any) -> None:
-    sql("delete from stowhand.migrations where id = (select max(id) from stowhand.migrations)")
+    sql("delete from stowhand.applied_migrations where id = (select max(id) from stowhand.applied_migrations)")
 
     async def opened() -> None:
         with pytest.raises(SchemaOutdated, match="stowhand migrate"):
@@ -69,7 +69,7 @@ def test_an_older_schema_is_refused_and_says_the_command(store: PostgresStore, s
 
 @pytest.mark.parametrize("breaking", [False, True])
 def test_the_newer_migrations_own_word_decides(store: PostgresStore, sql: Sql, run: Any, breaking: bool) -> None:
-    sql("insert into stowhand.migrations (id, breaking) values (999, %s)", breaking)
+    sql("insert into stowhand.applied_migrations (id, breaking) values (999, %s)", breaking)
 
     async def opened() -> None:
         try:
@@ -118,7 +118,7 @@ def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:
         connection.execute(plan.encode())
         tables = connection.execute(
             "select count(*) from pg_tables where schemaname = 'stowhand'"
-            " and tablename in ('live', 'queues', 'migrations')"
+            " and tablename in ('live', 'queues', 'applied_migrations')"
         ).fetchone()
     assert tables == (3,)
 

@@ -16,9 +16,10 @@ from stowhand.errors import SchemaOutdated
 from stowhand.job import Job, State
 from stowhand.lifecycle import COMPLETED
 from stowhand.queue_store import JobFilter
-from stowhand.store import Lease, StoreOptions, Verdict
+from stowhand.store import Lease, Verdict
 from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.home import Home
+from stowhand.stores.postgres.home import fillings_of
+from stowhand.stores.postgres.texts import FUNCTIONS, read_functions, read_migrations
 from tests.conftest import Run
 from tests.stores.postgres.verbs import claim
 from tests.support import dump
@@ -51,7 +52,7 @@ select stowhand.abandon('{uuid.uuid4()}', true);
 
 def make_seven(url: str, schema: str = "stowhand") -> None:
     """The schema as the package had it then, with nothing in it."""
-    fillings = Home(url, StoreOptions(schema=schema)).fillings
+    fillings = fillings_of(schema)
     text = fill(SEVEN.read_text(), fillings | {"pinned_path": "set search_path = pg_catalog, pg_temp"})
     frame = """
         create schema {schema};
@@ -61,6 +62,18 @@ def make_seven(url: str, schema: str = "stowhand") -> None:
     with psycopg.connect(url) as connection:
         connection.execute(fill(frame, fillings).encode())
         connection.execute(text.encode())
+
+
+def make_eleven(url: str, schema: str = "stowhand") -> None:
+    """As number 11 had it: our numbers in the table `migrations`, the history without a key, no settings."""
+    fillings = fillings_of(schema)
+    make_seven(url, schema)
+    texts = [each.text for each in read_migrations(fillings) if 7 < each.number < 12]
+    functions = read_functions(fillings | {"max_attempts": "25"}, [name for name in FUNCTIONS if name != "shared_name"])
+    note = "insert into {schema}.migrations (id, breaking) values (8, true), (9, false), (10, false), (11, false)"
+    with psycopg.connect(url) as connection:
+        for text in (*texts, *functions, fill(note, fillings)):
+            connection.execute(text.encode())
 
 
 @pytest.fixture
@@ -97,6 +110,104 @@ def test_an_upgraded_schema_is_the_same_as_a_fresh_one(
     run(upgrade())
     upgraded_one, fresh_one = (dump.dump(program, url, rights=True) for url in (seven_url, own_url))
     assert not dump.differences(fresh_one, upgraded_one)
+
+
+PRUNE_OF_9 = "create function stowhand.prune_days(_before timestamptz) returns void language sql as 'select null::void'"
+
+
+@pytest.mark.parametrize("left_behind", ["", PRUNE_OF_9])
+def test_number_11_becomes_the_same_as_a_fresh_one(
+    empty_url: str, own_url: str, postgres_server: Databases, run: Run, left_behind: str
+) -> None:
+    """Its numbers move, its days get keys; and a function that an older version has left with other arguments goes."""
+    program = dump.find_pg_dump(postgres_server.version)
+    if program is None:
+        pytest.skip("no pg_dump for this server")
+    make_eleven(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        connection.execute(left_behind.encode())
+
+    async def upgrade() -> None:
+        store = await upgraded(empty_url)
+        assert await store.foreign_changes() == []
+        await store.close()
+
+    run(upgrade())
+    upgraded_one, fresh_one = (dump.dump(program, url, rights=True) for url in (empty_url, own_url))
+    assert not dump.differences(fresh_one, upgraded_one)
+    with psycopg.connect(empty_url) as connection:
+        numbers = connection.execute("select array_agg(id order by id) from stowhand.applied_migrations").fetchone()
+        invalid = connection.execute("select count(*) from pg_index where not indisvalid").fetchone()
+    assert numbers == ([*range(1, 13)],)
+    assert invalid == (0,)
+
+
+def test_older_programs_of_ours_read_a_newer_breaking_schema(own_url: str) -> None:
+    """As they asked before number 12: at opening, and a worker every minute."""
+    with psycopg.connect(own_url) as connection:
+        opening = connection.execute("select id, breaking from stowhand.migrations order by id").fetchall()
+        newest = connection.execute("select coalesce(max(id), 0) from stowhand.migrations where breaking").fetchone()
+    assert opening == [(1_000_000, True)]
+    assert newest == (1_000_000,)
+
+
+def test_an_upgrade_that_is_cut_off_in_the_middle_leaves_all_as_it_was(empty_url: str, run: Run) -> None:
+    make_eleven(empty_url)
+
+    async def story() -> None:
+        store = PostgresStore(empty_url)
+        script = (await store.plan()).removesuffix("commit;")
+        with psycopg.connect(empty_url, autocommit=True) as cut:
+            cut.execute(script.encode())
+            assert cut.execute("select id from stowhand.migrations").fetchall() == [(1_000_000,)]
+            cut.close()
+        assert (await store.status()).installed == 11
+        status = await store.install()
+        assert status.installed == status.expected
+        await store.close()
+
+    run(story())
+
+
+def test_the_keys_of_large_days_are_made_while_others_work(empty_url: str, run: Run) -> None:
+    """Not in the migration, which would lock settlements out; and an attempt that was cut is made anew."""
+    make_eleven(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute("select stowhand.make_days('2031-05-01 12:00+00', 1)")
+        for day in ("01", "02"):
+            connection.execute(f"alter table stowhand.history_203105{day} set (fillfactor = 10)".encode())
+            connection.execute(
+                "insert into stowhand.history (id, task, payload, priority, run_at, state, attempts, max_attempts,"
+                " resets, revision, epoch, finished_at, created_at, updated_at, cancel_requested)"
+                " select n, 't', '{}', 0, now(), 'completed', 1, 25, 0, 0, 0,"
+                f" timestamptz '2031-05-{day} 00:00+00', now(), now(), false from generate_series(1, 6000) n".encode()
+            )
+        # As a build that was cut off leaves it.
+        connection.execute("create unique index history_20310502_pkey on stowhand.history_20310502 (id, finished_at)")
+        connection.execute("update pg_index set indisvalid = false"
+                           " where indexrelid = 'stowhand.history_20310502_pkey'::regclass")  # fmt: skip
+        connection.execute("create table made (at_once boolean)")
+        connection.execute(
+            "create function note() returns event_trigger language plpgsql as $$ begin insert into public.made"
+            " select not current_query() ilike '%%concurrently%%' from pg_event_trigger_ddl_commands() c"
+            " where c.command_tag = 'CREATE INDEX' and c.object_identity like '%%2031050%%'; end $$"
+        )
+        connection.execute("create event trigger noted on ddl_command_end execute function note()")
+
+    async def upgrade() -> None:
+        await (await upgraded(empty_url)).close()
+
+    run(upgrade())
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("select at_once from made").fetchall() == [(False,), (False,)]
+        days = connection.execute(
+            "select count(*) from pg_index where indisprimary and indisvalid"
+            " and indrelid::regclass::text like 'stowhand.history_2031050%'"
+        ).fetchone()
+        parent = connection.execute(
+            "select indisvalid from pg_index where indrelid = 'stowhand.history'::regclass and indisprimary"
+        ).fetchone()
+    assert (days, parent) == ((2,), (True,))
 
 
 def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: str, run: Run) -> None:

@@ -111,6 +111,15 @@ class Elsewhere:
     async def plan(self, *, roles: bool = False) -> NoReturn:
         self._refuse("installing a schema")
 
+    async def foreign_changes(self) -> NoReturn:
+        self._refuse("comparing a schema")
+
+    async def default_max_attempts(self) -> NoReturn:
+        self._refuse("looking at a schema's settings")
+
+    async def set_default_max_attempts(self, attempts: int) -> NoReturn:
+        self._refuse("changing a schema's settings")
+
     async def uninstall(self) -> NoReturn:
         self._refuse("removing a schema")
 

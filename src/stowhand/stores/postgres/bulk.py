@@ -43,7 +43,7 @@ class Bulk:
             _unless_default([job.queue for job in jobs], None, text_array),
             _unless_default([job.run_at for job in jobs], None, moments),
             _unless_default([job.delay for job in jobs], None, plain_array),
-            _unless_default([job.max_attempts for job in jobs], 25, plain_array),
+            _unless_default([job.max_attempts for job in jobs], None, plain_array),
             _unless_default([job.priority for job in jobs], 0, plain_array),
             _unless_default([job.flags for job in jobs], (), _flags),
             _unless_default([job.max_resets for job in jobs], None, plain_array),

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from stowhand import lifecycle
 from stowhand.database.blocking import BlockingLink, Row
 from stowhand.database.repeating import repeated_blocking
+from stowhand.errors import StoreError
 from stowhand.job import State
 from stowhand.operating import WorkerCard
 from stowhand.store import Lease, Pulse, ResetJob
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_array
-from stowhand.stores.postgres.schema import newest_known, too_new
+from stowhand.stores.postgres.schema import too_new
+from stowhand.stores.postgres.texts import newest_known
 
 PAGE = 1000
 
@@ -72,10 +74,14 @@ class PostgresHeart:
             raise too_new(self._home, newest)
 
     def maintain(self) -> None:
-        """Days of the history made ahead and dropped behind; queue rows that no job needs."""
+        """Days of the history made ahead and dropped behind; queue rows that no job needs. Raises StoreError when one
+        of these duties could not be done: the others are."""
         with self._home.translated():
             options, now = self._home.options, self._home.now()
-            self._link.rows(self._home.statements["maintain"], (options.history, now, options.failed_retention))
+            values = (options.history, now, options.failed_retention)
+            ((trouble,),) = self._link.rows(self._home.statements["maintain"], values)
+        if trouble is not None:
+            raise StoreError(f"{self._home.address}: not everything could be kept in order: {trouble}")
 
     def worker_seen(self, card: WorkerCard) -> None:
         """An entry in the roll."""

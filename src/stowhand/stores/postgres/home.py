@@ -50,7 +50,7 @@ class Home:
             self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
         self.keep = options.history is not None
         """Is there a history?"""
-        self.fillings = _fillings(self.schema)
+        self.fillings = fillings_of(self.schema)
         self.statements = load_statements(files("stowhand.stores.postgres") / "statements.sql", self.fillings)
         self.worker = ""
         """Who claims through this store: part of the names of its connections."""
@@ -120,7 +120,8 @@ def _checked(schema: str) -> str:
     return schema
 
 
-def _fillings(schema: str) -> dict[str, str]:
+def fillings_of(schema: str) -> dict[str, str]:
+    """What stands in the places of all texts, for a schema of this name."""
     channel = f"{schema}:wake"
     if len(channel.encode()) > NAME_LIMIT:
         channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
@@ -129,7 +130,6 @@ def _fillings(schema: str) -> dict[str, str]:
         "schema": quoted,
         "schema_text": quote_text(schema),
         "schema_name": quote_text(quoted),
-        "migrations_name": quote_text(f"{quoted}.migrations"),
         "history_text": quote_text(f"{quoted}.history"),
         "channel": quote_text(channel),
         "channel_name": quote_identifier(channel),

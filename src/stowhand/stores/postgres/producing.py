@@ -163,7 +163,7 @@ def is_plain(job: NewJob) -> bool:
         and job.key_mode is KeyMode.REPLACE
         and 0 < len(job.task) <= TASK_LIMIT
         and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
-        and job.max_attempts > 0
+        and (job.max_attempts is None or job.max_attempts > 0)
         and (job.max_resets is None or job.max_resets >= 0)
         and len(job.payload) < 8192
         and "\\u" not in job.payload

@@ -79,7 +79,7 @@ def read_job(row: Row) -> Job:
 
 def new_job(job: NewJob, row: Row) -> Job:
     """One row of the statement ``enqueue_plain``: the rest of a job just added is what was asked, or its beginning."""
-    id_, run_at, created_at, _ = row
+    id_, run_at, created_at, max_attempts, _ = row
     return Job(
         id=id_,
         task=job.task,
@@ -89,7 +89,7 @@ def new_job(job: NewJob, row: Row) -> Job:
         priority=job.priority,
         run_at=run_at,
         attempts=0,
-        max_attempts=job.max_attempts,
+        max_attempts=max_attempts,
         max_resets=job.max_resets,
         created_at=created_at,
         updated_at=created_at,

@@ -3,45 +3,36 @@
 migrations/   tables, types, indexes, views: numbered, forward only, each applied once
 functions/    the protocol: always the newest text, created anew by every installation. One whose arguments or result
               change is dropped by a migration first
+numbers.sql   which migrations have been applied
 roles.sql     the four roles, for those who ask for them; what they may do stands in functions/grants.sql
+settings      what is stored in the schema and filled into the functions' texts
+
+Whether what is there is still what was put there: comparing.py.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from importlib.resources import files
-
+from stowhand import limits
 from stowhand.database.link import Line, Row, rows
-from stowhand.database.statements import fill, quote_identifier
+from stowhand.database.statements import quote_identifier, quote_text
 from stowhand.errors import SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
+from stowhand.job import MAX_ATTEMPTS
 from stowhand.queue_store import SchemaStatus
+from stowhand.stores.postgres.comparing import altered_functions, altered_relations
 from stowhand.stores.postgres.home import Home
-
-_FILE = re.compile(r"(\d{6})_\w+\.sql")
-_HERE = files("stowhand.stores.postgres")
-_BREAKING = "-- breaking"
-_FUNCTIONS = (
-    *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "administer", "cron"),
-    *("flows", "operate", "maintain", "finish", "grants"),
+from stowhand.stores.postgres.texts import (
+    Migration,
+    digest,
+    newest_known,
+    read_functions,
+    read_migrations,
+    read_text,
+    sources,
 )
-"""In this order: SQL functions are checked when they are made."""
 
-
-class Migration:
-    """One numbered file."""
-
-    def __init__(self, number: int, text: str) -> None:
-        self.number = number
-        self.text = text
-        self.breaking = text.startswith(_BREAKING)
-        """Older versions of this package cannot work with it."""
-
-
-@cache
-def newest_known() -> int:
-    """The number of this version's last migration."""
-    return max(int(match[1]) for file in (_HERE / "migrations").iterdir() if (match := _FILE.fullmatch(file.name)))
+NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
+"""From this number on the numbers stand in `applied_migrations`, and before in `migrations`; the schema has settings;
+and the history's days have keys."""
 
 
 def too_new(home: Home, installed: int) -> SchemaTooNew:
@@ -51,28 +42,11 @@ def too_new(home: Home, installed: int) -> SchemaTooNew:
     )
 
 
-def read_migrations(fillings: dict[str, str]) -> list[Migration]:
-    """All of them, in order, with the schema's name filled in."""
-    folder = _HERE / "migrations"
-    found = [(match, file) for file in folder.iterdir() if (match := _FILE.fullmatch(file.name))]
-    found.sort(key=lambda pair: pair[0][1])
-    return [Migration(int(match[1]), fill(file.read_text("utf-8"), fillings)) for match, file in found]
-
-
-def read_functions(fillings: dict[str, str]) -> list[str]:
-    """The texts of all functions, with the schema's name filled in."""
-    folder = _HERE / "functions"
-    return [fill((folder / f"{name}.sql").read_text("utf-8"), fillings) for name in _FUNCTIONS]
-
-
 class Installer:
     """Installs, compares and removes the schema."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._migrations = read_migrations(home.fillings)
-        self._functions = read_functions(home.fillings)
-        self._roles = fill((_HERE / "roles.sql").read_text("utf-8"), home.fillings)
         self._expected = newest_known()
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
@@ -81,6 +55,8 @@ class Installer:
         ``roles``: make the four roles, and grant them what each may do. Raises SchemaTooNew.
         """
         with self._home.translated():
+            async with self._home.pool.connection("schema") as connection:
+                await self._prepare_keys(connection)
             async with self._home.pool.connection("schema") as connection, connection.transaction():
                 await self._ask(connection, "lock_schema")
                 for text in await self._script(connection, roles=roles, anyway=True):
@@ -95,9 +71,10 @@ class Installer:
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, as a script for somebody who may run them."""
+        altered = bool(await self.foreign_changes())
         with self._home.translated():
             async with self._home.pool.connection("schema") as connection:
-                texts = await self._script(connection, roles=roles, anyway=False)
+                texts = await self._script(connection, roles=roles, anyway=altered)
         if not texts:
             return ""
         lock = self._home.statements["lock_schema"].decode()
@@ -127,6 +104,45 @@ class Installer:
         if status.breaking:
             raise too_new(self._home, status.installed)
 
+    async def default_max_attempts(self) -> int:
+        """Of a job for which nobody gives a number. Raises SchemaError."""
+        await self.check()
+        with self._home.translated():
+            async with self._home.pool.connection("schema") as connection:
+                ((attempts,),) = await self._ask(connection, "settings")
+                return int(attempts)
+
+    async def set_default_max_attempts(self, attempts: int) -> None:
+        """From now on, in functions and table. Raises SchemaError, InvalidJob for what is no such number."""
+        limits.check_max_attempts(attempts)
+        await self.check()
+        with self._home.translated():
+            async with self._home.pool.connection("schema") as connection, connection.transaction():
+                await self._ask(connection, "lock_schema")
+                for text in await self._act_as_owner(connection):
+                    await connection.execute(text.encode())
+                await self._ask(connection, "be_patient")
+                await self._ask(connection, "set_max_attempts", attempts)
+                await connection.execute(
+                    f"alter table {self._home.fillings['schema']}.live"
+                    f" alter column max_attempts set default {attempts:d}".encode()
+                )
+                for text in await self._functions(connection, []):
+                    await connection.execute(text.encode())
+
+    async def foreign_changes(self) -> list[str]:
+        """What is not as this version put it there. Nothing is said of a schema of another number."""
+        with self._home.translated():
+            async with self._home.pool.connection("schema") as connection:
+                applied = await self._applied(connection)
+                if not applied or applied[-1][0] != self._expected:
+                    return []
+                functions = await self._functions(connection, [])
+                return [
+                    *await altered_functions(connection, self._home, functions),
+                    *await altered_relations(connection, self._home),
+                ]
+
     def _judge(self, applied: list[Row] | None) -> SchemaStatus:
         if not applied:
             return SchemaStatus(installed=None, expected=self._expected)
@@ -141,21 +157,53 @@ class Installer:
             if roles:
                 raise SchemaTooNew(f"the schema is at {newest}: let the version that knows it grant its roles")
             return []
-        missing = [migration for migration in self._migrations if migration.number > newest]
+        missing = [migration for migration in read_migrations(self._home.fillings) if migration.number > newest]
         if not (missing or roles or anyway):
             return []
-        texts = [self._roles] if roles else []
-        texts += await self._frame(connection, applied)
-        if roles:
-            texts.append(self._home.statements["let_roles_in"].decode() + ";\n")
+        texts = [read_text("roles.sql", self._home.fillings)] if roles else []
+        # An existing schema is used: creating it may be forbidden.
+        texts += [] if await self._says(connection, "has_schema") else [self._text("create_schema")]
+        texts += [self._text("let_roles_in")] if roles else []
         texts += await self._act_as_owner(connection)
+        if not applied or newest < NUMBERS_MOVED:
+            texts += [read_text("numbers.sql", self._home.fillings)]
+            texts += [self._text("move_applied")] if applied else []
         for migration in missing:
             texts += [migration.text, self._note(migration)]
-        return texts + self._functions
+        functions = await self._functions(connection, missing)
+        return [*texts, *functions, self._drop_strays(functions)]
+
+    async def _functions(self, connection: Line, missing: list[Migration]) -> list[str]:
+        """Their texts, with the schema's own settings. Where these are not stored yet, they are the package's."""
+        stored = not any(migration.number == SETTINGS_SINCE for migration in missing)
+        ((attempts,),) = await self._ask(connection, "settings") if stored else [(MAX_ATTEMPTS,)]
+        return read_functions(self._home.fillings | {"max_attempts": str(attempts)})
+
+    def _drop_strays(self, functions: list[str]) -> str:
+        """A function of one of our names that is none of these is an older version's, left with other arguments."""
+        known = ", ".join(f"({quote_text(name)}, '{digest(body)}')" for name, body in sources(functions))
+        return read_text("strays.sql", self._home.fillings | {"functions": known})
+
+    async def _prepare_keys(self, connection: Line) -> None:
+        """Before number 12, while others work: the keys of large days, one at a time. What is cut is done anew."""
+        applied = await self._applied(connection)
+        if not applied or applied[-1][0] >= KEYS_SINCE:
+            return
+        schema = self._home.fillings["schema"]
+        for day, key, sound in await self._ask(connection, "large_days"):
+            if sound is False:
+                await connection.execute(f"drop index concurrently if exists {schema}.{key}".encode())
+            await connection.execute(
+                f"create unique index concurrently {key} on {schema}.{day} (id, finished_at)".encode()
+            )
+
+    def _text(self, name: str) -> str:
+        """A statement without values, as part of a script."""
+        return self._home.statements[name].decode() + ";\n"
 
     def _note(self, migration: Migration) -> str:
         values = f"({migration.number}, {str(migration.breaking).lower()})"
-        return f"insert into {self._home.fillings['schema']}.migrations (id, breaking) values {values};\n"
+        return f"insert into {self._home.fillings['schema']}.applied_migrations (id, breaking) values {values};\n"
 
     async def _act_as_owner(self, connection: Line) -> list[str]:
         """An administrator's upgrade must not leave functions that run with an administrator's rights."""
@@ -163,24 +211,17 @@ class Installer:
         return [f"set local role {quote_identifier(owner)};\n" for (owner,) in owners]
 
     async def _applied(self, connection: Line) -> list[Row] | None:
-        """Numbers and whether they break; ``None`` when even the table of them is absent."""
-        if not await self._says(connection, "has_migrations"):
+        """Numbers and whether they break; ``None`` when nothing is there."""
+        ((ours, theirs, live),) = await self._ask(connection, "standing")
+        if not (ours or theirs):
             return None
-        if not await self._says(connection, "has_live"):
-            # graphile-worker keeps its own table of this name; its numbers must not be taken for ours.
+        if not live or (ours and theirs == "r") or not (ours or theirs == "r"):
+            # graphile-worker keeps its own table `migrations`; its numbers must not be taken for ours.
             raise SchemaError(
                 f"schema {self._home.schema!r} at {self._home.address} holds tables of something else:"
                 " give another name (--schema)"
             )
-        return await self._ask(connection, "migrations")
-
-    async def _frame(self, connection: Line, applied: list[Row] | None) -> list[str]:
-        """What must be there before the first migration. An existing schema is used: creating it may be forbidden."""
-        if applied is not None:
-            return []
-        there = await self._says(connection, "has_schema")
-        names = ["create_migrations"] if there else ["create_schema", "create_migrations"]
-        return [self._home.statements[name].decode() + ";\n" for name in names]
+        return await self._ask(connection, "applied" if ours else "applied_before_12")
 
     async def _says(self, connection: Line, name: str) -> bool:
         ((answer,),) = await self._ask(connection, name)

@@ -58,14 +58,14 @@ from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s
 with added as (
   insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, max_resets, scout,
                              created_at, updated_at)
-  select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at), v.max_attempts,
-    v.priority, v.max_resets, v.queue is not null, v.at, v.at
+  select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
+    coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.max_resets, v.queue is not null, v.at, v.at
   from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::int,
                 coalesce(%s::timestamptz, now())))
     as v(task, payload, queue, run_at, delay, max_attempts, priority, max_resets, at)
-  returning id, run_at, created_at
+  returning id, run_at, created_at, max_attempts
 )
-select id, run_at, created_at,
+select id, run_at, created_at, max_attempts,
   case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
     then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
     else pg_catalog.pg_notify({channel}, '')::text end
@@ -192,30 +192,81 @@ select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({channel}, 0
 -- name: has_schema
 select pg_catalog.to_regnamespace({schema_name}) is not null
 
--- name: has_migrations
-select pg_catalog.to_regclass({migrations_name}) is not null
+-- What is there: our table of numbers; a relation by graphile-worker's name for its own, 'r' or, ours, 'v'; our jobs.
+-- name: standing
+select pg_catalog.to_regclass({schema_name} || '.applied_migrations') is not null,
+  (select c.relkind::text from pg_catalog.pg_class c
+   where c.oid = pg_catalog.to_regclass({schema_name} || '.migrations')),
+  pg_catalog.to_regclass({schema_name} || '.live') is not null
 
--- name: has_live
-select pg_catalog.to_regclass({schema_name} || '.live') is not null
+-- name: applied
+select id, breaking from {schema}.applied_migrations order by id
 
--- name: migrations
-select id, breaking from {schema}.migrations order by id
+-- Until number 12 our numbers stood in graphile-worker's table. What is there beyond ours is not ours.
+-- name: applied_before_12
+select id, breaking from {schema}.migrations where id < 12 order by id
 
 -- name: newest_breaking
-select coalesce(max(id), 0) from {schema}.migrations where breaking
+select coalesce(max(id), 0) from {schema}.applied_migrations where breaking
+
+-- name: set_max_attempts
+update {schema}.settings set max_attempts = %s::int
+
+-- A lock on a table is waited for by everybody who comes later: not for long.
+-- name: be_patient
+select pg_catalog.set_config('lock_timeout', '5s', true)
+
+-- name: function_digests
+select p.proname::text, pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(p.prosrc, 'UTF8')), 'hex')
+from pg_catalog.pg_proc p where p.pronamespace = pg_catalog.to_regnamespace({schema_name})
+
+-- Everything in the schema that the path names, as (what, definition); the days of the history are made and dropped.
+-- name: shape
+with relations as (
+  select c.oid, c.relname, c.relkind from pg_catalog.pg_class c
+  where c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.quote_ident(pg_catalog.current_schema()))
+    and c.relkind in ('r', 'p', 'v', 'c') and c.relname !~ '^history_[0-9]{8}$'
+)
+select case r.relkind when 'c' then 'type ' else 'column ' end || r.relname || '.' || a.attname,
+  pg_catalog.format_type(a.atttypid, a.atttypmod) || case when a.attnotnull then ' not null' else '' end
+from relations r join pg_catalog.pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
+union all
+select 'view ' || r.relname, pg_catalog.pg_get_viewdef(r.oid) from relations r where r.relkind = 'v'
+union all
+select 'constraint ' || r.relname || '.' || n.conname, pg_catalog.pg_get_constraintdef(n.oid)
+from relations r join pg_catalog.pg_constraint n on n.conrelid = r.oid and n.contype <> 'n'
+union all
+select 'index ' || k.relname,
+  x.indisunique::text || pg_catalog.substring(pg_catalog.pg_get_indexdef(x.indexrelid), ' USING .*$')
+from relations r join pg_catalog.pg_index x on x.indrelid = r.oid join pg_catalog.pg_class k on k.oid = x.indexrelid
+order by 1
+
+-- name: settings
+select max_attempts from {schema}.settings
 
 -- name: create_schema
 create schema {schema}
 
--- name: create_migrations
-create table {schema}.migrations (
-  id int primary key, ts timestamptz not null default now(), breaking boolean not null default false)
+-- name: move_applied
+insert into {schema}.applied_migrations (id, ts, breaking)
+  select m.id, m.ts, m.breaking from {schema}.migrations m where m.id < 12;
+drop table {schema}.migrations
 
 -- name: owner_to_be
 -- Whose tables these are, if it is not whoever asks, and they may act as that role.
 select r.rolname from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
-where c.oid = pg_catalog.to_regclass({migrations_name}) and r.rolname <> current_user
+where c.oid = pg_catalog.to_regclass({schema_name} || '.live') and r.rolname <> current_user
   and pg_catalog.pg_has_role(current_user, r.oid, 'member')
+
+-- Days whose keys would take long to make under a lock, before number 12 (migrations/000012). Broken: an attempt was cut.
+-- name: large_days
+select pg_catalog.quote_ident(c.relname), pg_catalog.quote_ident(c.relname || '_pkey'), x.indisvalid
+from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+  left join pg_catalog.pg_class k on k.relnamespace = c.relnamespace and k.relname = c.relname || '_pkey'
+  left join pg_catalog.pg_index x on x.indexrelid = k.oid
+where i.inhparent = pg_catalog.to_regclass({schema_name} || '.history')
+  and (x.indisvalid is not true) and pg_catalog.pg_relation_size(c.oid) > 8388608
+order by c.relname
 
 -- name: let_roles_in
 grant usage on schema {schema} to {enqueuer}, {worker}, {reader}, {admin}

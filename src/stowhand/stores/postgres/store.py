@@ -220,6 +220,18 @@ class PostgresStore(Operations):
         """What ``install`` would run."""
         return await self._installer.plan(roles=roles)
 
+    async def foreign_changes(self) -> Sequence[str]:
+        """What another hand has changed in it."""
+        return await self._installer.foreign_changes()
+
+    async def default_max_attempts(self) -> int:
+        """Of a job for which nobody gives a number."""
+        return await self._installer.default_max_attempts()
+
+    async def set_default_max_attempts(self, attempts: int) -> None:
+        """From now on, for all who enqueue."""
+        await self._installer.set_default_max_attempts(attempts)
+
     async def uninstall(self) -> None:
         """Remove everything of ours."""
         await self._installer.uninstall()

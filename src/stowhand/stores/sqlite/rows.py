@@ -8,7 +8,7 @@ import msgspec
 
 from stowhand import limits
 from stowhand.errors import InvalidJob
-from stowhand.job import Job, NewJob, State
+from stowhand.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.stores.sqlite.moment import Moment, to_datetime, to_micros
 
 PAYLOAD_LIMIT = 1024 * 1024
@@ -68,8 +68,9 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     job = check(job)
     due = to_micros(job.run_at) if job.run_at is not None else now.after(job.delay) if job.delay else now.wall
     flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
+    attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
     return (
-        *(job.task, job.payload, job.queue, due, job.priority, job.max_attempts, job.max_resets, job.key, flags),
+        *(job.task, job.payload, job.queue, due, job.priority, attempts, job.max_resets, job.key, flags),
         *(now.wall, now.wall),
     )
 

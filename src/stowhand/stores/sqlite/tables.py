@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
+from stowhand.checking import refuse_default_attempts
 from stowhand.database import sqlite_file as file
 from stowhand.database.sqlite_trouble import find_damage
+from stowhand.job import MAX_ATTEMPTS
 from stowhand.queue_store import SchemaStatus
 from stowhand.stores.sqlite import schema
 from stowhand.stores.sqlite.threads import Threads
@@ -41,6 +44,18 @@ class Tables(Threads):
         """What ``install`` would run."""
         schema.refuse_roles(roles)
         return schema.plan(await self.status())
+
+    async def foreign_changes(self) -> Sequence[str]:
+        """None: the tables' names begin with ours, and there are no functions."""
+        return []
+
+    async def default_max_attempts(self) -> int:
+        """As the package has it."""
+        return MAX_ATTEMPTS
+
+    async def set_default_max_attempts(self, attempts: int) -> NoReturn:
+        """There is nobody for whom it would be kept: jobs come from this package alone."""
+        refuse_default_attempts()
 
     async def uninstall(self) -> None:
         """Remove everything of ours; the file stays."""

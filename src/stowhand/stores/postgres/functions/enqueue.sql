@@ -113,7 +113,7 @@ declare
 begin
   _payload := coalesce(_payload, '{}');
   _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
-  _max_attempts := coalesce(_max_attempts, 25);
+  _max_attempts := coalesce(_max_attempts, {max_attempts});
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
   _suspicious := {schema}.is_suspicious(_payload::text);
@@ -208,7 +208,7 @@ begin
   insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                              created_at, updated_at)
   select j.task, j.payload, j.queue, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
-         coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
+         coalesce(j.max_attempts, {max_attempts}), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
          j.max_resets, j.queue is not null, _at, _at
   from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)

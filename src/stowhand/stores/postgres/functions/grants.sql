@@ -20,7 +20,7 @@ begin
   revoke all on all tables in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
   revoke all on all sequences in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
   revoke all on all functions in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
-  grant select on {schema}.migrations to {enqueuer}, {worker}, {reader}, {admin};
+  grant select on {schema}.applied_migrations, {schema}.migrations, {schema}.settings to {enqueuer}, {worker}, {reader}, {admin};
 
   -- Who may look. A token is the proof of a lease: with it a job could be settled, so nobody reads one.
   grant select on {schema}.jobs, {schema}.everything to {worker}, {reader}, {admin};

@@ -78,29 +78,44 @@ begin
 end $$;
 
 -- `_retention`: seconds that the history is kept. `_failed`: the same of failed jobs; NULL: until they are handled.
+-- Each duty by itself, so that one which somebody's trigger or publication forbids does not end the others: NULL, or
+-- what could not be done and why.
 create or replace function {schema}.maintain(
   _retention double precision, _now timestamptz default null, _failed double precision default null
-) returns void
+) returns text
 language plpgsql {definer} {index_plans} set lock_timeout = '200ms' as $$
 declare
   _at timestamptz := {schema}.at(_now);
+  _before timestamptz := _at - coalesce(_retention, 0) * interval '1 second';
+  _duty text;
+  _trouble text;
 begin
   -- One at a time is enough.
-  if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return; end if;
-  perform {schema}.make_days(_at, 3);
-  perform {schema}.prune_days(_at - coalesce(_retention, 0) * interval '1 second', _at);
-  begin
-    delete from {schema}.history_default h where h.ctid = any(array(
-      select d.ctid from {schema}.history_default d
-      where d.finished_at < _at - coalesce(_retention, 0) * interval '1 second'
-      order by d.finished_at limit 50000 for update skip locked));
-    perform {schema}.prune_queues(1000);
-    perform {schema}.prune_ticks(_at);
-    perform {schema}.prune_flows(_at - coalesce(_retention, 0) * interval '1 second', _at, 20000);
-    if _failed is not null then perform {schema}.purge_failed(_failed, 20000, _now); end if;
-    delete from {schema}.workers w where w.seen_at < _at - interval '1 day';
-    delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
-  exception when lock_not_available then
-    null;
-  end;
+  if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
+                               'failed jobs', 'workers', 'tokens'] loop
+    begin
+      case _duty
+        when 'days ahead' then perform {schema}.make_days(_at, 3);
+        when 'days behind' then perform {schema}.prune_days(_before, _at);
+        when 'the history without a day' then
+          delete from {schema}.history_default h where h.ctid = any(array(
+            select d.ctid from {schema}.history_default d where d.finished_at < _before
+            order by d.finished_at limit 50000 for update skip locked));
+        when 'queues' then perform {schema}.prune_queues(1000);
+        when 'ticks' then perform {schema}.prune_ticks(_at);
+        when 'flows' then perform {schema}.prune_flows(_before, _at, 20000);
+        when 'failed jobs' then
+          if _failed is not null then perform {schema}.purge_failed(_failed, 20000, _now); end if;
+        when 'workers' then delete from {schema}.workers w where w.seen_at < _at - interval '1 day';
+        when 'tokens' then delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
+      end case;
+    exception
+      when lock_not_available then
+        null;  -- at the next call
+      when others then
+        _trouble := concat_ws('; ', _trouble, _duty || ': ' || sqlerrm);
+    end;
+  end loop;
+  return _trouble;
 end $$;

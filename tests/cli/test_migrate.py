@@ -1,0 +1,65 @@
+"""``stowhand migrate`` and ``stowhand doctor`` on a PostgreSQL schema: its settings, and what others have done."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Stowhand
+from tests.support.databases import Databases
+
+
+@pytest.fixture
+def url(postgres_server: Databases) -> str:
+    """An empty database."""
+    return postgres_server.create_database()
+
+
+def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stowhand, url: str) -> None:
+    assert call("migrate", "-c", url, "--default-attempts", 5).code == 0
+    said = call("doctor", "-c", url)
+    assert "5 for a job of which neither call, task, preset nor App says a number" in said.out
+    with psycopg.connect(url, autocommit=True) as connection:
+        one = "select max_attempts from stowhand.add_job('a')"
+        spec = "('b',null,null,null,null,null,null,null)::stowhand.job_spec"
+        several = f"select max_attempts from stowhand.add_jobs(array[{spec}])"
+        table = "insert into stowhand.live (task) values ('c') returning max_attempts"
+        for statement in (one, several, table):
+            assert connection.execute(statement.encode()).fetchone() == (5,), statement
+        assert connection.execute("select max_attempts from stowhand.add_job('a', max_attempts := 7)").fetchone() == (
+            7,
+        )
+        # An upgrade, and a mend, make the functions anew.
+        connection.execute("drop function stowhand.remove(bigint)")
+        assert "remove is gone: made good" in call("migrate", "-c", url).out
+        assert call("migrate", "-c", url).out.startswith("Nothing to do")
+        assert connection.execute(one.encode()).fetchone() == (5,)
+    assert call("migrate", "-c", url, "--default-attempts", 25).out.endswith("has 25 from now on (before: 5).\n")
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**31])
+def test_a_number_of_attempts_that_is_none_is_refused(call: Stowhand, url: str, number: int) -> None:
+    refused = call("migrate", "-c", url, "--default-attempts", number)
+    assert refused.code == 2
+    assert "max_attempts" in refused.err
+
+
+def test_where_every_job_comes_from_this_package_there_is_no_such_setting(call: Stowhand) -> None:
+    refused = call("migrate", "--default-attempts", 5)
+    assert refused.code == 2
+    assert "a setting of a PostgreSQL schema" in refused.err
+
+
+def test_the_doctor_notices_another_programs_hand_and_migrate_makes_it_good(call: Stowhand, url: str) -> None:
+    call("migrate", "-c", url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "create or replace function stowhand.wake() returns void language sql as 'select null::void'"
+        )
+    sick = call("doctor", "-c", url)
+    assert sick.code == 1
+    assert (
+        "the function wake is not the one of this version: another program was here; run stowhand migrate" in sick.out
+    )
+    assert "function wake is not the one of this version: made good" in call("migrate", "-c", url).out
+    assert call("doctor", "-c", url).code == 0

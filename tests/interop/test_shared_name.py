@@ -1,0 +1,113 @@
+"""Our schema under the original's name: a new version of it stops before it writes, and none breaks ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from stowhand.errors import SchemaError
+from stowhand.store import StoreOptions
+from stowhand.stores.postgres import PostgresStore
+from tests.conftest import Run
+from tests.interop.original import Original
+from tests.stores.postgres.test_upgrade import make_eleven
+from tests.support.databases import Databases
+
+pytestmark = pytest.mark.xdist_group("interop")
+OURS = StoreOptions(schema="graphile_worker")
+OLD = "0.13.0"
+NEWER = ("0.16.6", "0.17.3", "0.18.0")
+EVERYTHING = """
+select 'r', c.relname, c.relkind::text from pg_class c where c.relnamespace = 'graphile_worker'::regnamespace
+union all
+select 'p', p.oid::regprocedure::text, md5(p.prosrc) from pg_proc p
+where p.pronamespace = 'graphile_worker'::regnamespace
+order by 1, 2"""
+
+
+@pytest.fixture
+def shared(postgres_server: Databases) -> Iterator[str]:
+    """A database whose schema graphile_worker is ours."""
+    url = postgres_server.create_database()
+
+    async def install() -> None:
+        store = PostgresStore(url, OURS)
+        await store.install()
+        await store.close()
+
+    asyncio.run(install())
+    yield url
+    postgres_server.drop_database(url)
+
+
+def everything(url: str) -> list[tuple[str, str, str]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(EVERYTHING.encode()).fetchall()
+
+
+def jobs(url: str) -> list[tuple[str]]:
+    with psycopg.connect(url) as connection:
+        return connection.execute("select task_identifier from graphile_worker.jobs").fetchall()
+
+
+@pytest.mark.parametrize("version", NEWER)
+def test_new_versions_stop_at_their_own_check_before_they_write(shared: str, version: str) -> None:
+    theirs, before = Original(version), everything(shared)
+    for verb in (theirs.migrate, lambda url: theirs.add(url, "hello")):
+        with pytest.raises(RuntimeError):
+            verb(shared)
+    assert everything(shared) == before
+    assert jobs(shared) == []
+
+
+def test_an_old_version_finds_nothing_to_do_and_its_producers_go_on(shared: str) -> None:
+    theirs, before = Original(OLD), everything(shared)
+    theirs.migrate(shared)
+    theirs.add(shared, "hello")
+    assert everything(shared) == before
+    assert jobs(shared) == [("hello",)]
+
+
+def test_what_a_new_version_has_done_to_a_schema_of_before_is_made_good_by_the_upgrade(
+    postgres_server: Databases, run: Run
+) -> None:
+    """Into number 11 it writes a number of its own, and a function that cannot work there."""
+    url = postgres_server.create_database()
+    make_eleven(url, OURS.schema)
+    with pytest.raises(RuntimeError):
+        Original("0.17.3").migrate(url)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select max(id) from graphile_worker.migrations").fetchone() == (12,)
+
+    async def upgrade() -> None:
+        store = PostgresStore(url, OURS)
+        assert (await store.status()).installed == 11
+        await store.install()
+        assert await store.foreign_changes() == []
+        await store.open()
+        await store.close()
+
+    run(upgrade())
+    with psycopg.connect(url) as connection:
+        connection.execute("select graphile_worker.add_jobs(array[('hello',null,null,null,null,null,null,null)"
+                           "::graphile_worker.job_spec])")  # fmt: skip
+    assert jobs(url) == [("hello",)]
+    postgres_server.drop_database(url)
+
+
+def test_a_table_of_theirs_beside_ours_is_refused(shared: str, run: Run) -> None:
+    with psycopg.connect(shared) as connection:
+        connection.execute("drop view graphile_worker.migrations")
+        connection.execute("create table graphile_worker.migrations (id int primary key)")
+
+    async def story() -> None:
+        store = PostgresStore(shared, OURS)
+        for verb in (store.open, store.install, store.plan):
+            with pytest.raises(SchemaError, match="holds tables of something else"):
+                await verb()
+        await store.close()
+
+    run(story())
