@@ -20,7 +20,8 @@ import psycopg
 from stowhand.bench import probe
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
-from stowhand.service.settings import ResolvedStore, StoreSettings
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import StoreSettings
 from stowhand.store import DAY
 from stowhand.stores import open_store
 

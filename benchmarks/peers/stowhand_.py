@@ -9,7 +9,8 @@ import sys
 import probe
 
 from stowhand.bench.tasks import app, noop
-from stowhand.service.settings import ResolvedStore, StoreSettings
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import StoreSettings
 from stowhand.stores import open_store
 
 STORE = StoreSettings(

@@ -150,5 +150,7 @@ def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
 
 
 def seconds(duration: timedelta | float) -> float:
-    """A duration in seconds, however it was given."""
+    """A duration in seconds, however it was given. Raises ValueError: ``True`` is no number of seconds."""
+    if isinstance(duration, bool):
+        raise ValueError("a bool given; give seconds or a timedelta")
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

@@ -30,7 +30,7 @@ def exponential(
     random: Random = random.random,
 ) -> Backoff:
     """``base * factor ** (attempt - 1)``, at most ``cap``, give or take the share ``jitter`` (0.2: ±20 %)."""
-    first, most = seconds(base), seconds(cap)
+    first, most = _wait(base), _wait(cap)
     if not (first >= 0 and most >= 0 and factor >= 1 and 0 <= jitter <= 1):  # so that what is no number is refused too
         raise ConfigurationError("backoff: base and cap >= 0, factor >= 1, jitter between 0 and 1")
 
@@ -45,10 +45,17 @@ def exponential(
 
 def constant(delay: timedelta | float) -> Backoff:
     """The same wait every time."""
-    every = seconds(delay)
+    every = _wait(delay)
     if not every >= 0:
         raise ConfigurationError("backoff: a wait of 0 or more")
     return lambda attempt: every
+
+
+def _wait(given: timedelta | float) -> float:
+    try:
+        return seconds(given)
+    except ValueError as error:
+        raise ConfigurationError(f"backoff: {error}") from None
 
 
 SERVICE = exponential(base=30.0, factor=2.0, cap=3600.0, jitter=0.2)

@@ -19,6 +19,7 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.job import State
 from stowhand.lifecycle import Backoff, Settlement
+from stowhand.limits import INT32
 
 R = TypeVar("R")
 JobId = Any
@@ -212,6 +213,24 @@ def pool_shortage(said: str, size: int, slots: int) -> str | None:
     )
 
 
+_NOTHING = type(None)
+_TIME = ((int, float, _NOTHING), "a number of seconds, or None")
+_TEXT = ((str, _NOTHING), "text, or None")
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "schema": ((str,), "the name of a schema"),
+    "history": _TIME,
+    "failed_retention": _TIME,
+    "pool_size": ((int, _NOTHING), "a whole number, or None"),
+    "prepared_statements": ((bool,), "True or False"),
+    "listen_url": _TEXT,
+    "synchronous": ((str,), "FULL or NORMAL"),
+    "token": _TEXT,
+    "ca_file": _TEXT,
+    "insecure": ((bool,), "True or False"),
+    "max_attempts": ((int, _NOTHING), "a whole number, or None"),
+}
+
+
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a store of ours is opened. Options that a store has no use for are ignored by it, and the docs say which."""
 
@@ -239,15 +258,26 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """HTTP: certificates to trust instead of the public ones."""
     insecure: bool = False
     """HTTP: send the token over http:// to another machine, readable to whoever listens."""
+    max_attempts: int | None = None
+    """Of jobs that are made through this store and do not say; ``None``: the schema's default, or 25."""
     pinned: Callable[[], datetime] | None = None
     """Tests only: the store's idea of now."""
 
     def __post_init__(self) -> None:
+        for name, (kinds, words) in _KINDS.items():
+            given = getattr(self, name)
+            # bool is an int to Python; True as a number of seconds is a mistake.
+            if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
+                raise ConfigurationError(f"{name}: a {type(given).__qualname__} given; give {words}")
         for name, kept in (("history", self.history), ("failed_retention", self.failed_retention)):
             if kept is not None and not 0 <= kept <= LONGEST_HISTORY:
                 raise ConfigurationError(f"{name}: {kept!r} s given; give 0 s to 100 years, or None")
         if self.pool_size is not None and self.pool_size < 1:
             raise ConfigurationError(f"pool_size: {self.pool_size} given, must be more than 0")
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= INT32:
+            raise ConfigurationError(f"max_attempts: {self.max_attempts} given; the limits are 1 and {INT32}")
+        if self.synchronous.upper() not in ("FULL", "NORMAL"):
+            raise ConfigurationError(f"synchronous: {self.synchronous!r} given; there are: FULL, NORMAL")
 
     def __repr__(self) -> str:
         # Errors and debuggers print options; a token is a secret, and a URL may hold a password.

@@ -99,6 +99,31 @@ def test_a_users_table_is_served(folder: Path) -> None:
         serving.end()
 
 
+APP = """\
+from stowhand import App
+
+app = App("sqlite:///mine.db")
+
+@app.task(queue="bank", max_attempts=3)
+def charge(cents: int) -> None: ...
+"""
+
+
+def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_elsewhere(folder: Path) -> None:
+    (folder / "shop.py").write_text(APP)
+    serving = Serving(folder, "--app", "shop:app")
+    client = Client(serving.url)
+    try:
+        body = client.post("enqueue", jobs=[{"task": "charge", "payload": '{"cents":5}', "priority": 2}]).body
+        (job,) = body["jobs"]
+        assert [job[name] for name in ("queue", "max_attempts", "priority")] == ["bank", 3, 2]
+        client.post("enqueue", jobs=[{"task": "charge", "payload": "{}"}]).refused(400, "invalid job")
+        assert (folder / "mine.db").exists()
+    finally:
+        client.close()
+        serving.end()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -81,16 +81,16 @@ def test_a_function_may_decide(app: App) -> None:
 def test_a_worker_takes_items_from_everywhere(app: App, task: Rollup, run: Run, tmp_path: Path) -> None:
     app.cron("0 1 * * *", task, {"hours": 1})
     file = tmp_path / "crontab"
-    file.write_text("\ufeff0 2 * * * rollup ?id=in_file\r\n")
-    items = parse_cron_items([CronItem(task="rollup", match="0 3 * * *", identifier="parsed")])
+    file.write_text("\ufeff0 2 * * * rollup ?id=in_file {hours:2}\r\n")
+    items = parse_cron_items([CronItem(task="rollup", match="0 3 * * *", identifier="parsed", payload={"hours": 3})])
 
     async def scenario() -> None:
         async with app:
-            worker = app.worker(crontab="0 4 * * * rollup ?id=text", crontab_file=file, cron_items=items)
+            worker = app.worker(crontab="0 4 * * * rollup ?id=text {hours:4}", crontab_file=file, cron_items=items)
             assert isinstance(worker, RecurringWorker)
             assert [item.identifier for item in worker._scheduler.items] == ["rollup", "text", "in_file", "parsed"]
             with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):
-                app.worker(crontab="0 4 * * * rollup")
+                app.worker(crontab="0 4 * * * rollup {hours:4}")
             with pytest.raises(ConfigurationError, match="No such file"):
                 app.worker(crontab_file=tmp_path / "missing")
             with pytest.raises(ConfigurationError, match="a CronItem; give what parse_crontab or parse_cron_items"):

@@ -10,8 +10,9 @@ from stowhand.cron_events import CronReloaded
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.service.loading import LoadedTasks
+from stowhand.service.own_store import ResolvedStore
 from stowhand.service.recurring import Recurring
-from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
 

@@ -16,7 +16,8 @@ from stowhand.events import Events
 from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores import open_store
 from tests.conftest import Run

@@ -20,8 +20,9 @@ from stowhand.events import Events
 from stowhand.job import State
 from stowhand.options import WorkerOptions
 from stowhand.service import exit_codes, process
+from stowhand.service.own_store import ResolvedStore
 from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
-from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.supervisor import LAST_LOOK, SAID, STEADY, Child, Order, Supervisor
 from stowhand.store import ResetJob
 from stowhand.tasks.executable import KILL_AFTER

@@ -22,7 +22,8 @@ from stowhand.observe.job_logger import job_logger
 from stowhand.queue_store import QueueStore
 from stowhand.service import reloading, watch
 from stowhand.service.loading import load_tasks
-from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.watch import Watched, snapshot, watching
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.discovery import load_folder

@@ -16,10 +16,14 @@ from typing import Any
 
 import pytest
 
+from stowhand import limits
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.job import Job, NewJob, State
 from stowhand.operating import PURGE
+from stowhand.options import WorkerOptions
 from stowhand.queue_store import QueueStore
+from stowhand.resetter import ResetterOptions
+from stowhand.retry import constant, exponential
 from stowhand.service.app import App
 from stowhand.store import StoreOptions
 from stowhand.testing import MemoryStore
@@ -179,7 +183,7 @@ def test_a_worker_needs_a_connection_and_a_task(run: Run) -> None:
         with pytest.raises(ConfigurationError, match="not connected on this event loop; use 'async with app:'"):
             app.worker()
         async with app:
-            with pytest.raises(ConfigurationError, match="no task is declared; import the modules"):
+            with pytest.raises(ConfigurationError, match="no task is declared; name the modules"):
                 app.worker()
             add_send(app)
             with pytest.raises(ConfigurationError, match="worker: no option 'concurency'; did you mean 'concurrency'"):
@@ -228,6 +232,66 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
 
     assert "workers.db" in run(where(nameless))
     assert "queue.db" in run(where(named))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"url": "sqlite:///:memory:"}, "is memory://"),
+        ({"url": MemoryStore()}, r"write App\(store=…\)"),
+        ({"url": Path("jobs.db")}, "App\\('sqlite:///jobs.db'\\)"),
+        ({"url": 5}, "a int is given as the URL"),
+        ({"url": "postgresql+asyncpg:///shop"}, r"leave out '\+asyncpg', as in postgresql://"),
+        ({"url": "sqlite:///a.db", "history": True}, "history: a bool given"),
+        ({"url": "sqlite:///a.db", "failed_retention": False}, "failed_retention: a bool given"),
+        ({"url": "sqlite:///a.db", "pool_size": True}, "pool_size: a bool given"),
+        ({"url": "sqlite:///a.db", "prepared_statements": 1}, "prepared_statements: a int given"),
+        ({"url": "sqlite:///a.db", "schema": None}, "schema: a NoneType given"),
+        ({"url": "sqlite:///a.db", "max_attempts": 0}, "max_attempts: 0 given"),
+        ({"url": "sqlite:///a.db", "synchronous": "OFF"}, "there are: FULL, NORMAL"),
+        ({"url": "sqlite:///a.db", "preset": "sevice"}, "preset: 'sevice' given, must be one of default, service"),
+        ({"store": "sqlite:///a.db"}, "a URL is given without its name"),
+        ({"store": MemoryStore}, "MemoryStore, which keeps no queue"),
+        ({"include": "shop"}, "give a list"),
+        ({"include": ["shop/tasks.py"]}, "write a module"),
+    ],
+)
+def test_what_an_app_cannot_be_made_of_is_refused_at_once_with_what_to_write(
+    arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        App(**arguments)
+
+
+def test_a_store_in_memory_is_one_for_all_loops_and_its_jobs_are_worked_off(run: Run) -> None:
+    app = App("memory://")
+    done: list[str] = []
+    send = add_send(app, done)
+    app.sync.enqueue(send, "from a script")
+
+    async def scenario() -> None:
+        async with app.run_in_background():
+            job = await send.enqueue("from a loop")
+            await settled(await app.open(), job.id)
+
+    run(scenario())
+    app.sync.close()
+    assert done == ["from a script", "from a loop"]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda: WorkerOptions(lease=True),
+        lambda: exponential(base=True),
+        lambda: constant(True),
+        lambda: limits.check(NewJob(task="x", delay=True)),
+        lambda: ResetterOptions(interval=True),
+    ],
+)
+def test_a_bool_is_no_number_of_seconds(wait: Any) -> None:
+    with pytest.raises((ConfigurationError, InvalidJob), match="bool"):
+        wait()
 
 
 # -- the synchronous face ------------------------------------------------------------------------

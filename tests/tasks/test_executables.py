@@ -24,8 +24,9 @@ from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Retry
 from stowhand.options import WorkerOptions
 from stowhand.program import LINE_LIMIT, Lines, kill_programs
+from stowhand.service.own_store import ResolvedStore
 from stowhand.service.quarantine import Quarantine
-from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.store import Claim, Lease
 from stowhand.tasks import executable
 from stowhand.tasks.discovery import load_folder, read_folder

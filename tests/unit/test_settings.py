@@ -85,7 +85,7 @@ def test_a_file_may_spell_names_with_dashes_and_use_its_own_types(read: Any, tmp
 def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
     settings = read({"preset": "service"}, STOWHAND_MAX_ATTEMPTS="9")
     assert (settings.poll_interval, settings.timeout, settings.backoff) == (5.0, 300.0, "service")
-    assert settings.max_attempts == 9
+    assert settings.store.max_attempts == 9
 
 
 def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is_said(read: Any) -> None:

@@ -209,7 +209,8 @@ def test_an_exporter_that_hangs_holds_nobody_at_the_end(
 
 
 def app_rows(app: App) -> Any:
-    return app._given.rows()  # type: ignore[union-attr]
+    store: Any = app.any_store()
+    return store.rows()
 
 
 PROGRAM = """

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stowhand.service.settings import ResolvedStore, StoreSettings
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import StoreSettings
 from stowhand.store import DAY
 
 SCHEMA = "stowhand_bench"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
 
 from stowhand import limits
-from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_options
+from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
-from stowhand.job import KeyMode, NewJob
+from stowhand.job import KeyMode
 from stowhand.operating import BUILT_IN
 from stowhand.service.durations import parse_duration
 from stowhand.service.setting_values import OneOf
 from stowhand.service.settings import WorkerSettings
 from stowhand.strict_json import SIZE_LIMIT
+from stowhand.tasks.options import EnqueueOptions
+from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -77,10 +79,10 @@ def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     help=f"{', '.join(KeyMode)}.  [default: replace]",
     shell_complete=completing(KeyMode),
 )
-@click.option("--max-attempts", type=int, metavar="N", help="How often it is tried.  [default: 25]")
-@click.option("--priority", type=int, default=0, metavar="N", help="Smaller runs first.  [default: 0]")
+@click.option("--max-attempts", type=int, metavar="N", help="How often it is tried.  [default: its task's, or 25]")
+@click.option("--priority", type=int, metavar="N", help="Smaller runs first.  [default: its task's, or 0]")
 @click.option("flags", "--flag", multiple=True, metavar="NAME", help="May be repeated.")
-@tasks_options
+@tasks_option
 @otel_option
 @store_options
 def command(
@@ -91,51 +93,52 @@ def command(
     key: str | None,
     key_mode: KeyMode | None,
     max_attempts: int | None,
-    priority: int,
+    priority: int | None,
     flags: tuple[str, ...],
     **typed: Any,
 ) -> None:
     """Add a job for TASK with the payload JSON ({} if not given; - reads it from stdin). Prints its id.
 
-    Any task name is accepted, for it is the workers who know the tasks; with --tasks or --app it is checked.
+    Any task name is accepted, for it is the workers who know the tasks; with --tasks or --app it is checked, as is the
+    payload, and what the task declares holds where no option says otherwise.
     """
     if key_mode is not None and key is None:
         raise click.UsageError("--key-mode says what to do with a job that bears the key: give --key too")
     settings = settings_of(typed)
+    said = {
+        "run_at": when.run_at,
+        "delay": when.delay,
+        "queue": queue,
+        "key": key,
+        "key_mode": key_mode,
+        "max_attempts": max_attempts if max_attempts is not None else settings.store.max_attempts,
+        "priority": priority,
+        "flags": flags or None,
+    }
+    tasks, traces = _known(settings, task, named=typed.get("tasks") is not None)
+    text = _read_stdin() if payload == "-" else payload
     job = limits.check(
-        NewJob(
-            task=task,
-            payload=_read_stdin() if payload == "-" else payload,
-            run_at=when.run_at,
-            delay=when.delay,
-            queue=queue,
-            key=key,
-            key_mode=key_mode or KeyMode.REPLACE,
-            max_attempts=settings.max_attempts if max_attempts is None else max_attempts,
-            priority=priority,
-            flags=flags,
-        )
+        tasks.new_job_of_text(task, text, cast("EnqueueOptions", {k: v for k, v in said.items() if v is not None}))
     )
-    named = typed.get("tasks") is not None or typed.get("app") is not None
-    traces = traces_of(settings, task if named else None)
     added = with_store(settings.store, lambda store: store.enqueue(job), traces)
     click.echo(added.id)
 
 
-def traces_of(settings: WorkerSettings, task: str | None) -> Traces | None:
-    """What makes spans here, if anything: ``--otel``, or the App that has the task (``None``: nobody is asked for it).
+def _known(settings: WorkerSettings, task: str, *, named: bool) -> tuple[Registry, Traces | None]:
+    """The tasks whose declarations hold, and what makes spans here, if anything: ``--otel``, or the App.
 
-    Raises UnknownTask, with the nearest name.
+    Nobody is asked unless an App or a folder of tasks is ``named``. Raises UnknownTask, with the nearest name.
     """
-    if task is None and not settings.otel:
-        return None
+    asked = (named or settings.app is not None) and task not in BUILT_IN
+    if not asked and not settings.otel:
+        return Registry(), None
     from stowhand.service.loading import load_tasks, wanted_traces
 
-    if task is None or task in BUILT_IN:
-        return wanted_traces(settings)
+    if not asked:
+        return Registry(), wanted_traces(settings)
     loaded = load_tasks(settings)
     loaded.registry.get(task)
-    return loaded.traces
+    return loaded.registry, loaded.traces
 
 
 def _read_stdin() -> str:

@@ -15,7 +15,8 @@ from stowhand.bench.place import own_place
 from stowhand.bench.plan import MEASURES, Plan, Row
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
-from stowhand.service.settings import ResolvedStore, resolve_store_url
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import resolve_store_url
 
 WIDTH = 48
 COUNT = click.IntRange(min=1)

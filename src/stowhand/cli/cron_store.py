@@ -19,7 +19,9 @@ from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job
 from stowhand.queue_store import KnownItem, QueueStore
+from stowhand.service.crontabs import declared
 from stowhand.service.settings import WorkerSettings
+from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -65,10 +67,12 @@ def run_item(name: str, **typed: Any) -> None:
     running.
     """
     settings = settings_of(typed)
-    items, traces = _written(settings)
+    items, tasks, traces = _written(settings)
 
     async def run(store: QueueStore) -> Job:
-        item = items.get(name) or _remembered(name, await store.known_items(), items)
+        item = items.get(name)
+        if item is None:
+            (item,) = declared([_remembered(name, await store.known_items(), items)], tasks)
         return await store.enqueue(item.job(this_minute(await store.now()), backfilled=False))
 
     click.echo(with_store(settings.store, run, traces).id)
@@ -78,14 +82,17 @@ async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
     return await store.known_items(), await store.now()
 
 
-def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Traces | None]:
-    """What a worker with these settings would schedule, and what would make spans of it."""
+def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:
+    """What a worker with these settings would schedule, the tasks of its App, and what would make spans of it."""
     from stowhand.service.loading import load_tasks, wanted_traces
     from stowhand.service.recurring import items_in_file
 
     app = load_tasks(settings) if settings.app is not None else None
-    declared, traces = (app.cron, app.traces) if app is not None else ((), wanted_traces(settings))
-    return {item.identifier: item for item in refuse_duplicates((*declared, *items_in_file(settings)))}, traces
+    if app is None:
+        found, tasks, traces = items_in_file(settings), Registry(), wanted_traces(settings)
+    else:
+        found, tasks, traces = (*app.cron, *declared(items_in_file(settings), app.registry)), app.registry, app.traces
+    return {item.identifier: item for item in refuse_duplicates(found)}, tasks, traces
 
 
 def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:

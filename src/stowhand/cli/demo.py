@@ -11,7 +11,8 @@ import click
 from stowhand.demo.run import Demo, DemoResult, Progress
 from stowhand.observe.safe_text import escape, fit, telling_line
 from stowhand.service import exit_codes
-from stowhand.service.settings import NOBODY, ResolvedStore, resolve_store_url
+from stowhand.service.own_store import NOBODY, ResolvedStore
+from stowhand.service.settings import resolve_store_url
 
 BAR = 32
 

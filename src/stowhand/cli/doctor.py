@@ -16,7 +16,7 @@ import click
 from stowhand import __version__
 from stowhand.cli.doctor_postgres import examine_server
 from stowhand.cli.findings import Finding, Mark, fail, ok, warn
-from stowhand.cli.options import settings_of, store_options, tasks_options
+from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.observe.logs import wants_color
@@ -45,7 +45,7 @@ class Checkable(Protocol):
 
 
 @click.command()
-@tasks_options
+@tasks_option
 @store_options
 def command(**typed: Any) -> int:
     """Check Python, the settings, the store, its schema and the tasks. Changes nothing.

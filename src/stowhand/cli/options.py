@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from stowhand.observe.logs import configure_logging
+from stowhand.service.own_store import OwnStore
 from stowhand.service.setting_table import SETTINGS, Setting
 from stowhand.service.setting_values import OneOf
 from stowhand.service.settings import WorkerSettings, read_settings
@@ -35,14 +37,14 @@ def worker_options(command: F) -> F:
     return _decorated(command, [setting for setting in SETTINGS.values() if not setting.enqueueing])
 
 
-def tasks_options(command: F) -> F:
-    """``--tasks`` and ``--app``."""
-    return _decorated(command, [SETTINGS["tasks"], SETTINGS["app"]])
+def tasks_option(command: F) -> F:
+    """``--tasks``"""
+    return _decorated(command, [SETTINGS["tasks"]])
 
 
 def crontab_options(command: F) -> F:
-    """Where recurring tasks are written: ``--crontab``, ``--tasks`` and ``--app``."""
-    return _decorated(command, [SETTINGS["crontab"], SETTINGS["tasks"], SETTINGS["app"]])
+    """Where recurring tasks are written, beside ``--app``: ``--crontab`` and ``--tasks``."""
+    return _decorated(command, [SETTINGS["crontab"], SETTINGS["tasks"]])
 
 
 def otel_option(command: F) -> F:
@@ -55,10 +57,20 @@ def http_option(command: F) -> F:
     return _decorated(command, [SETTINGS["http"]])
 
 
-def settings_of(typed: dict[str, Any]) -> WorkerSettings:
-    """Put what was typed together with everything else, and start logging as it says. Raises ConfigurationError."""
+def own_store(app: str) -> OwnStore:
+    """What that App says of its store. Its module is imported: only where a command opens a store."""
+    from stowhand.service.loading import load_app
+
+    return msgspec.structs.replace(load_app(app).own_store, app=app)
+
+
+def settings_of(typed: dict[str, Any], ask: Callable[[str], OwnStore] = own_store) -> WorkerSettings:
+    """Put what was typed together with everything else, and start logging as it says. Raises ConfigurationError.
+
+    ``ask``: what an App says of its store, asked by every command that has the option ``--app``.
+    """
     flags = {name: value for name, value in typed.items() if name in SETTINGS and value != ()}
-    settings = read_settings(flags)
+    settings = read_settings(flags, own_store=ask if "app" in typed else None)
     configure_logging(settings.log_level, settings.log_format)
     return settings
 

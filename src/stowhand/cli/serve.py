@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.tokens import tokens_option
@@ -17,15 +18,17 @@ from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.observe.safe_text import scrub
 from stowhand.service import exit_codes
+from stowhand.service.app import App
 from stowhand.service.durations import parse_duration
-from stowhand.service.opening import open_installed
+from stowhand.service.opening import open_installed, store_of
+from stowhand.service.own_store import OwnStore
 from stowhand.service.process import hard_exit
 from stowhand.service.settings import WorkerSettings
 from stowhand.service.signals import handle_signals
 from stowhand.service.wishes import Wishes
 from stowhand.store import Store
-from stowhand.stores import open_store
 from stowhand.tasks.loading import load_object
+from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.lending.server import LendingOptions, LendingServer
@@ -42,7 +45,6 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 
 @click.command()
-@click.option("lent", "--app", metavar="MODULE:NAME", help="Lend this TableStore instead of the store that -c names.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere tokens are needed.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
 @tokens_option
@@ -53,7 +55,6 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 )
 @store_options
 def command(
-    lent: str | None,
     host: str,
     port: int,
     tokens: tuple[Path, bool],
@@ -64,9 +65,13 @@ def command(
 ) -> int:
     """Lend a store over HTTP: workers elsewhere claim, beat, log and settle with a scoped token.
 
+    --app names an App, whose store is lent, and whose tasks' declarations hold for the jobs that are enqueued here; or
+    a TableStore, which is lent instead of the store that -c names.
+
     Without tokens it listens on the loopback only, and every program of this machine may work on the store.
     """
-    settings = settings_of(typed)
+    lent = _Lent()
+    settings = settings_of(typed, lent.ask)
     options = _options(
         host=host,
         port=port,
@@ -75,18 +80,45 @@ def command(
         tls_cert=tls_cert,
         tls_key=tls_key,
         grace=grace,
+        declared=lent.tasks().declared,
     )
     asyncio.run(_serve(settings, lent, options))
     return exit_codes.OK
 
 
-async def _serve(settings: WorkerSettings, lent: str | None, options: LendingOptions) -> None:
+class _Lent:
+    """What ``--app`` names: a store as it is, or an App."""
+
+    def __init__(self) -> None:
+        self.store: Store[Any] | None = None
+        self.app: App | None = None
+
+    def ask(self, where: str) -> OwnStore:
+        """What is there says of a store."""
+        found: Any = load_object(where, object, default="app", or_else="store")
+        if isinstance(found, App):
+            self.app = found
+            return msgspec.structs.replace(found.own_store, app=where)
+        if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heart")):
+            raise ConfigurationError(
+                f"--app {where}: not a store (its type is {type(found).__qualname__}); name a TableStore, or an App,"
+                " whose queue is lent"
+            )
+        self.store = found
+        return OwnStore(app=where)
+
+    def tasks(self) -> Registry:
+        """Of the App; none where there is none."""
+        return Registry() if self.app is None else self.app.registry
+
+
+async def _serve(settings: WorkerSettings, lent: _Lent, options: LendingOptions) -> None:
     from stowhand.lending.server import running
 
     events = Events()
     LogListener(events)
     LendingListener(events)
-    store = _load(lent) if lent is not None else None
+    store = lent.store
     try:
         if store is None:
             store = await _open(settings)
@@ -122,23 +154,12 @@ async def _open(settings: WorkerSettings) -> Store[Any]:
     core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
     if connection.note:
         core_logger().warning(connection.note)
-    store = open_store(settings.store.url, settings.store.options())
+    store = store_of(settings.store)
     try:
         await open_installed(store)
     except BaseException:
         await store.close()
         raise
-    return store
-
-
-def _load(where: str) -> Store[Any]:
-    found: Any = load_object(where, object, default="store")
-    if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heart")):
-        raise ConfigurationError(
-            f"--app {where}: not a store (its type is {type(found).__qualname__}); name a TableStore,"
-            " or lend the queue of an App with -c"
-        )
-    store: Store[Any] = found
     return store
 
 

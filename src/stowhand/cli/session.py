@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from stowhand.carried import IN_ENVIRONMENT
+from stowhand.errors import ConfigurationError
 from stowhand.queue_store import QueueStore
 from stowhand.service.embedding import traced
+from stowhand.service.opening import store_of
 from stowhand.service.settings import StoreSettings
-from stowhand.stores import open_store
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -48,7 +49,12 @@ def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[
 @asynccontextmanager
 async def unopened(settings: StoreSettings) -> AsyncIterator[QueueStore]:
     """A store that has not looked at its schema: for installing and examining one."""
-    store = open_store(settings.url, settings.options())
+    if settings.connection.scheme == "memory":
+        raise ConfigurationError(
+            f"{settings.connection.source}: its jobs are in the memory of another process, and end with it: nothing can"
+            " be seen or done from here"
+        )
+    store = store_of(settings)
     try:
         yield store
     finally:

@@ -15,7 +15,7 @@ from stowhand.errors import InvalidJob
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.observe.safe_text import escape
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.settings import NOBODY
+from stowhand.service.own_store import NOBODY
 from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape

@@ -134,6 +134,26 @@ class ParsedItem:
             yield to_moment(found)
             minute = found + 1
 
+    def declared(self, template: NewJob) -> ParsedItem:
+        """The same item; what its jobs do not say is as the template of their task has it."""
+        given = self.options
+        said = {"queue": given.queue_name, "priority": given.priority, "max_attempts": given.max_attempts}
+        changes: dict[str, object] = {name: value for name, value in said.items() if value is not None}
+        if given.job_key is not None:
+            changes |= {"key": self._job.key, "key_mode": self._job.key_mode}
+        return ParsedItem(
+            identifier=self.identifier,
+            when=self._when,
+            every_hour=self._every_hour,
+            zone=self._zone,
+            job=msgspec.structs.replace(template, delay=None, **changes),
+            payload=self.payload,
+            options=given,
+            fill=int(self.fill),
+            spec=self.spec,
+            place=self.place,
+        )
+
     def job(self, at: datetime, *, backfilled: bool) -> NewJob:
         """The job of the tick ``at``. Its options and the size of its payload were checked when it was parsed."""
         stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -53,6 +54,13 @@ class Address:
         """What to connect with; ``role`` becomes the application_name (nothing secret goes there)."""
         name = role.encode("ascii", "replace").decode()[:_NAME_LIMIT]
         return self._parameters | {"application_name": name, "client_encoding": "UTF8"}
+
+    @property
+    def url(self) -> str:
+        """All of it, its password too: for connecting, never for printing."""
+        known = {name: value for name, value in self._parameters.items() if _WHEN_ABSENT.get(name) != value}
+        name = quote(known.pop("dbname", ""), safe="")
+        return f"postgresql:///{name}" + (f"?{urlencode(known, quote_via=quote)}" if known else "")
 
     def __str__(self) -> str:
         """For people: ``postgresql://user@host:port/name``, without password and options."""

@@ -21,7 +21,8 @@ from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.job import Job, NewJob, State
 from stowhand.queue_store import JobFilter, QueueStore
-from stowhand.service.settings import ResolvedStore, StoreSettings, WorkerSettings
+from stowhand.service.own_store import ResolvedStore
+from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.signals import handle_signals
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores import open_store

@@ -49,13 +49,28 @@ from stowhand.wire import (
 MOST = 1000
 """Leases, settlements, jobs or log entries in one call."""
 T = TypeVar("T")
+Declared = Callable[[NewJob], NewJob]
+"""A job with what its task declares, where the job says nothing. Raises InvalidJob."""
+
+
+def as_it_is(job: NewJob) -> NewJob:
+    """Where no tasks are known."""
+    return job
 
 
 class Lender:
     """One per server, used on its loop."""
 
-    def __init__(self, loan: Loan, bell: Bell, proofs: Proofs, clock: Clock, still: Callable[[Grant], bool]) -> None:
-        self._loan, self._bell, self._proofs = loan, bell, proofs
+    def __init__(
+        self,
+        loan: Loan,
+        bell: Bell,
+        proofs: Proofs,
+        clock: Clock,
+        still: Callable[[Grant], bool],
+        declared: Declared = as_it_is,
+    ) -> None:
+        self._loan, self._bell, self._proofs, self._declared = loan, bell, proofs, declared
         self._store = loan.store
         self._heart = HeartThread(loan.store)
         self._answers = Answers(clock)
@@ -150,14 +165,14 @@ class Lender:
         grant.need(Scope.ENQUEUE)
         _bounded("jobs", sent.jobs)
         producer = self._loan.queue("enqueued in")
-        for job in sent.jobs:
-            limits.check(job)
+        wanted = [self._declared(limits.check(job)) for job in sent.jobs]
+        for job in wanted:
             grant.check_enqueue(job)
-        await self._check_keys(grant, sent.jobs)
-        if len(sent.jobs) == 1:
-            jobs = [await producer.enqueue(sent.jobs[0])]
+        await self._check_keys(grant, wanted)
+        if len(wanted) == 1:
+            jobs = [await producer.enqueue(wanted[0])]
         else:
-            jobs = list(await producer.add_jobs(sent.jobs)) if sent.jobs else []
+            jobs = list(await producer.add_jobs(wanted)) if wanted else []
         shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
 

@@ -26,7 +26,7 @@ from stowhand.lending.bell import NAME, Bell
 from stowhand.lending.bodies import HEADER_BYTES
 from stowhand.lending.doorkeeper import Doorkeeper
 from stowhand.lending.health import Health
-from stowhand.lending.lender import Lender
+from stowhand.lending.lender import Declared, Lender, as_it_is
 from stowhand.lending.loan import Loan
 from stowhand.lending.proofs import Proofs
 from stowhand.lending.slow_requests import CONNECTIONS, READ_TIMEOUT, BoundedProtocol
@@ -62,6 +62,8 @@ class LendingOptions(msgspec.Struct, frozen=True, kw_only=True):
     read_timeout: float = READ_TIMEOUT
     """Seconds in which a request must have come in whole."""
     connections: int = CONNECTIONS
+    declared: Declared = as_it_is
+    """What the tasks of an App declare holds for the jobs that are enqueued here."""
 
 
 class LendingServer:
@@ -101,7 +103,7 @@ async def running(
     _check(options, file)
     loan, bell = Loan(store), Bell(store, events, clock)
     doorkeeper = Doorkeeper(file, events, clock, required=options.tokens_required)
-    lender = Lender(loan, bell, Proofs(file.secret()), clock, doorkeeper.still)
+    lender = Lender(loan, bell, Proofs(file.secret()), clock, doorkeeper.still, options.declared)
     health = Health(loan, bell, events, clock)
     app = LendingApp(lender, doorkeeper, health, events)
     sock = listen(options.host, options.port)

@@ -23,7 +23,8 @@ from stowhand.service.app_options import Duration
 from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import items_of
 from stowhand.service.embedding import traced
-from stowhand.service.settings import NOBODY, resolve_store_url
+from stowhand.service.own_store import NOBODY
+from stowhand.service.settings import resolve_store_url
 from stowhand.service.store_url import store_url
 from stowhand.store import StoreOptions, pool_refusal
 from stowhand.stores import open_store

@@ -17,17 +17,19 @@ from stowhand.events import Events
 from stowhand.handler import Policy
 from stowhand.job import Job, NewJob
 from stowhand.queue_store import QueueStore
-from stowhand.service.app_options import StoreKeywords, WorkerKeywords, store_options, worker_options
+from stowhand.service.app_options import StoreKeywords, WorkerKeywords, worker_options
+from stowhand.service.app_store import AppStore
 from stowhand.service.built_in import built_in
 from stowhand.service.checked_jobs import check_each, check_each_async
-from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, items_of, schedulable
-from stowhand.service.embedding import log_in_the_name_of, observed, report, seated, traced, understood
+from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
+from stowhand.service.embedding import log_in_the_name_of, observed, report, seated, traced
 from stowhand.service.opening import open_installed, tell_listening
+from stowhand.service.own_store import OwnStore
 from stowhand.service.sync import Sync
 from stowhand.store import StoreOptions
-from stowhand.stores import open_store
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
@@ -52,7 +54,11 @@ class App:
         app.sync.enqueue(send, "someone@example.com")  # from a script
 
     Without a URL: ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``, ``PGDATABASE``, else the file
-    ``stowhand.db``, as on the command line. A ``store`` that is given is used as it is, on whatever loop.
+    ``stowhand.db``, as on the command line; options too are read there where they are not given. ``memory://`` is for
+    trying out and for tests. A ``store`` that is given is used as it is, on whatever loop.
+
+    ``include``: modules that declare tasks, imported by a worker before it starts: ``"shop.mail"``, or
+    ``"shop.tasks.*"`` for every module of a package.
     """
 
     def __init__(
@@ -60,22 +66,19 @@ class App:
         url: str | None = None,
         *,
         store: QueueStore | None = None,
+        include: Iterable[str] = (),
         logger_factory: LoggerFactory | None = None,
         traces: Traces | None = None,
         **options: Unpack[StoreKeywords],
     ) -> None:
-        if store is not None and (url is not None or options):
-            raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
-        if url is not None and options.get("pool") is not None:
-            raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
         self.registry, self.traces = Registry(), traces
         self.sync = Sync(self)
         """For code without an event loop."""
-        self._url, self._options = url, store_options(options)
-        self._given = store
+        self._home = AppStore(url, store, options)
+        self._modules = read_modules(include)
         self._new_logger = logger_factory or log_in_the_name_of
         self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
-        self._unconnected: QueueStore | None = store
+        self._unconnected = self._home.object
         self._handlers: list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """What recurs, as ``cron`` declared it."""
@@ -105,6 +108,18 @@ class App:
             return kind(definition, self)
 
         return declare if function is None else declare(function)
+
+    def discover(self) -> None:
+        """Import the modules of ``include``, once. A worker does it, and whatever asks for a task by its name.
+
+        Raises ConfigurationError that names the module.
+        """
+        modules, self._modules = self._modules, ()
+        try:
+            import_modules(modules)
+        except BaseException:
+            self._modules = modules
+            raise
 
     def cron(
         self,
@@ -145,7 +160,7 @@ class App:
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
         checked = limits.check(job)
-        return cast("Job | Awaitable[Job]", traced(self._any_store(), self.traces).enqueue_in(connection, checked))
+        return cast("Job | Awaitable[Job]", traced(self.any_store(), self.traces).enqueue_in(connection, checked))
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
@@ -153,6 +168,7 @@ class App:
 
     def make_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
         """The job that ``add_job`` would enqueue. A task that is declared here has its say. Raises InvalidJob."""
+        self.discover()
         return self.registry.new_job(task, payload, options)
 
     # -- connecting ------------------------------------------------------------------------------
@@ -195,12 +211,23 @@ class App:
         await self.close()
 
     def adopt(self, url: str, options: StoreOptions) -> None:
-        """Use a worker's own store where this app names none. Called by a worker before it starts."""
-        if self._url is None and self._given is None and self._options.pool is None:
-            self._url, self._options, self._unconnected = url, options, None
+        """Use a worker's own store, unless this app names another. Called by a worker before it starts."""
+        if self._home.adopt(url, options):
+            self._unconnected = None
+
+    @property
+    def own_store(self) -> OwnStore:
+        """What this app's arguments say of its store."""
+        return self._home.own
+
+    def any_store(self) -> QueueStore:
+        """For what needs no connection of ours; the store itself where one was given."""
+        if self._unconnected is None:
+            self._unconnected = self._home.make()
+        return self._unconnected
 
     async def _connect(self, *, install: bool) -> QueueStore:
-        store = traced(self._given or self._new_store(), self.traces)
+        store = traced(self._home.make(), self.traces)
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
@@ -208,24 +235,10 @@ class App:
             raise
         return store
 
-    def _new_store(self) -> QueueStore:
-        from stowhand.service.settings import resolve_store_url
-
-        if self._options.pool is not None:
-            return open_store("postgresql://", self._options)
-        url = resolve_store_url().url if self._url is None else understood(self._url)
-        return open_store(url, self._options)
-
     @asynccontextmanager
     async def _borrow(self) -> AsyncIterator[Any]:
         async with (await self.open()).connection() as connection:
             yield connection
-
-    def _any_store(self) -> QueueStore:
-        """For what needs no connection of ours."""
-        if self._unconnected is None:
-            self._unconnected = self._new_store()
-        return self._unconnected
 
     def _forget_ended_loops(self) -> None:
         for loop in [loop for loop in self._stores if loop.is_closed()]:
@@ -250,9 +263,12 @@ class App:
         opening = self._stores.get(asyncio.get_running_loop())
         if opening is None or not opening.done():
             raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
+        self.discover()
         if not self.registry:
-            raise ConfigurationError("App.worker: no task is declared; import the modules that declare them first")
-        items = refuse_duplicates((*self.cron_items, *items_of(options)))
+            raise ConfigurationError(
+                "App.worker: no task is declared; name the modules that declare them: App(include=['shop.tasks'])"
+            )
+        items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
         chosen = worker_options(options, self.registry, opening.result())
         events, store = observed(events, self.traces), opening.result()
         seated(store, chosen.concurrency)

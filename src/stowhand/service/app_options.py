@@ -34,6 +34,10 @@ class StoreKeywords(TypedDict, total=False):
     token: str | None
     ca_file: str | None
     insecure: bool
+    max_attempts: int | None
+    """Of jobs that do not say, and whose task does not."""
+    preset: str | None
+    """Defaults under one name, of which the number of attempts and what is kept concern an App."""
 
 
 class WorkerKeywords(CronSources, total=False):
@@ -59,7 +63,12 @@ class WorkerKeywords(CronSources, total=False):
 
 def store_options(given: StoreKeywords) -> StoreOptions:
     """Raises ConfigurationError for an unknown option."""
-    return StoreOptions(**_plain("App", given, StoreKeywords.__annotations__))
+    values = _plain("App", given, StoreKeywords.__annotations__)
+    values.pop("preset", None)
+    try:
+        return StoreOptions(**values)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"App: {error}") from None
 
 
 def worker_options(given: WorkerKeywords, registry: Registry, store: object) -> WorkerOptions:

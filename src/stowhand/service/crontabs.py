@@ -17,8 +17,11 @@ from stowhand.job import NewJob
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import Timetable
 from stowhand.tasks.options import suggest
+from stowhand.tasks.registry import Registry
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.worker import Worker
+
+_SOME_TICK = {"ts": "", "backfilled": False}
 
 
 class CronSources(TypedDict, total=False):
@@ -118,6 +121,27 @@ def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
     return refuse_duplicates(items)
 
 
+def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, ...]:
+    """The items; what their tasks declare holds for their jobs, where a task is known here and the item says nothing.
+
+    Raises ConfigurationError that names every item whose payload its task does not take.
+    """
+    found, problems = [], []
+    for item in items:
+        task = tasks.find(item.task)
+        if task is None:
+            found.append(item)
+            continue
+        try:
+            task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
+            found.append(item.declared(task.template))
+        except InvalidJob as error:
+            problems.append(f"{item.place}: {error}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return tuple(found)
+
+
 def declare_item(
     pattern: str | Match,
     task: ConfiguredTask[Any] | str,
@@ -135,7 +159,7 @@ def declare_item(
     if not isinstance(task, str):
         said = _from_template(task.template, keyed="job_key" not in said) | said
         try:
-            task.definition.shape.write_value({**(payload or {}), "_cron": {"ts": "", "backfilled": False}})
+            task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
         except InvalidJob as error:
             raise ConfigurationError(f"App.cron: {error}") from None
     name = task if isinstance(task, str) else task.name

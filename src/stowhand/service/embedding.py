@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.job import Job
 from stowhand.queue_store import QueueStore
-from stowhand.service.store_url import store_url
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -58,11 +56,3 @@ def observed(events: Events | None, traces: Traces | None) -> Events:
     """The events, else some that log; the attempts of their workers make spans, where somebody wants any."""
     events = events or events_that_log()
     return events if traces is None else traces.of(events)
-
-
-def understood(url: str) -> str:
-    """The URL of an App, as stores take it. Raises ConfigurationError."""
-    try:
-        return store_url(url)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"App: {error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.cron.item import ParsedItem
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.handler import Policy
 from stowhand.job import Job
@@ -50,17 +51,47 @@ def wanted_traces(settings: WorkerSettings) -> Traces | None:
     return Traces() if settings.otel else None
 
 
-def load_tasks(settings: WorkerSettings) -> LoadedTasks:
-    """Import them. Raises ConfigurationError with what is wrong and where."""
+def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> LoadedTasks:
+    """Import them. Raises ConfigurationError with what is wrong and where; also for a folder without any, unless that
+    ``may_be_empty``."""
     traces = wanted_traces(settings)
     if settings.app is not None:
-        app = load_object(settings.app, App)
+        app = load_app(settings.app)
+        app.discover()
         app.adopt(settings.store.url, settings.store.options())  # what its tasks enqueue goes where its worker works
         app.traces = app.traces or traces
         return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
     registry = Registry()
-    folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry)
+    folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry, may_be_empty=may_be_empty)
     return LoadedTasks(registry, folder.passed_over, load=folder.load, traces=traces)
+
+
+def load_work(settings: WorkerSettings) -> LoadedTasks:
+    """The same for a worker, whose folder may still be empty while it is watched."""
+    return load_tasks(settings, may_be_empty=settings.watch)
+
+
+def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) -> None:
+    """A worker without a task of the user's does nothing; one that schedules what recurs does something.
+
+    Raises ConfigurationError; one that watches its folder is only told.
+    """
+    if loaded.names or (settings.app is None and not settings.watch):  # an empty folder was refused before
+        return
+    if settings.watch:
+        core_logger().warning(f"No tasks yet in {settings.tasks or DEFAULT_FOLDER}: waiting for files (--watch)")
+    elif recurring:
+        core_logger().info(f"No tasks here: this worker only schedules ({recurring} recurring)")
+    else:
+        raise ConfigurationError(
+            f"{settings.app}: this App declares no task, and no job would ever run here; import the modules that"
+            " declare them, or name them: App(include=['shop.tasks'])"
+        )
+
+
+def load_app(where: str) -> App:
+    """The App that ``module:name`` means. Raises ConfigurationError."""
+    return load_object(where, App)
 
 
 def make_handler(

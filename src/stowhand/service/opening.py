@@ -6,6 +6,28 @@ from stowhand.errors import SchemaMissing
 from stowhand.events import Events, Listening
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import QueueStore
+from stowhand.service.settings import StoreSettings
+from stowhand.service.store_url import MEMORY
+from stowhand.store import StoreOptions
+from stowhand.stores import open_store
+
+
+def store_of(settings: StoreSettings) -> QueueStore:
+    """The store of a process, not connected yet. Raises ConfigurationError."""
+    if settings.connection.app is not None:
+        from stowhand.service.loading import load_app
+
+        return load_app(settings.connection.app).any_store()
+    return store_at(settings.url, settings.options())
+
+
+def store_at(url: str, options: StoreOptions) -> QueueStore:
+    """As ``open_store``; and ``memory://``, for trying out and for tests."""
+    if url == MEMORY:
+        from stowhand.testing.memory import MemoryStore
+
+        return MemoryStore(options=options)
+    return open_store(url, options)
 
 
 async def open_installed(store: QueueStore) -> None:

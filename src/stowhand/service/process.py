@@ -33,9 +33,9 @@ from stowhand.service import exit_codes
 from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import scheduling
 from stowhand.service.embedding import observed, traced
-from stowhand.service.loading import load_tasks, make_handler, report_problems
+from stowhand.service.loading import load_work, make_handler, report_problems
 from stowhand.service.onlooker import Onlooker
-from stowhand.service.opening import open_installed, tell_listening
+from stowhand.service.opening import open_installed, store_of, tell_listening
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
@@ -43,7 +43,6 @@ from stowhand.service.settings import WorkerSettings
 from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.wishes import Wishes
 from stowhand.store import Lease
-from stowhand.stores import open_store
 from stowhand.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
@@ -131,9 +130,9 @@ async def _work(
     watch: Onlooker,
 ) -> int:
     changes = Changes(settings)
-    loaded = load_tasks(settings)
+    loaded = load_work(settings)
     report_problems(loaded, settings)
-    store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
+    store = traced(store_of(settings.store), loaded.traces)
     handler = make_handler(loaded, settings, store, name, events)
     LogListener(events)
     observed(events, loaded.traces)

@@ -24,9 +24,9 @@ from stowhand.outcomes import describe
 from stowhand.service import exit_codes
 from stowhand.service.embedding import traced
 from stowhand.service.loading import load_tasks, make_handler
+from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, attempt_in_child
-from stowhand.stores import open_store
 
 PAUSE = 2.0
 """Seconds before a job whose child could not begin goes back."""
@@ -71,7 +71,7 @@ def _die_with_the_worker() -> None:
 async def _attempt(assignment: Assignment, answers: list[ChildAnswer]) -> None:
     settings = assignment.settings
     loaded = load_tasks(settings)
-    store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
+    store = traced(store_of(settings.store), loaded.traces)
     hand_over_at_the_end(loaded.traces)
     try:
         handler = make_handler(loaded, settings, store, assignment.worker)

@@ -18,8 +18,8 @@ from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import Timetable
 from stowhand.service.built_in import with_built_in
-from stowhand.service.crontabs import read_crontab, schedulable
-from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks
+from stowhand.service.crontabs import declared, read_crontab, schedulable
+from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, check_work
 from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.options import suggest
 
@@ -27,15 +27,20 @@ DEFAULT_FILE = "crontab"
 
 
 class Recurring:
-    """The items of this process, read and checked, and their scheduler. Raises ConfigurationError for a bad file."""
+    """The items of this process, read and checked, and their scheduler.
+
+    Raises ConfigurationError for a bad file, and where there is neither an item nor a task to work on.
+    """
 
     def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: Timetable, events: Events) -> None:
         self._events = events
         self._settings = settings
-        self._declared, self._tasks = loaded.cron, with_built_in(loaded.names, lent=settings.store.connection.is_lent)
+        self._declared, self._registry = loaded.cron, loaded.registry
+        self._tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
         self._was_there = False
         self._store = store
         self.scheduler = Scheduler(store, self._read(), events)
+        check_work(settings, loaded, len(self.scheduler.items))
 
     def reload(self) -> None:
         """Read the file again; with anything wrong in it, everything stays as it is. On the loop of the scheduler."""
@@ -48,7 +53,9 @@ class Recurring:
         self._events.emit(CronReloaded(_names(items), None))
 
     def _read(self) -> tuple[ParsedItem, ...]:
-        items = schedulable(refuse_duplicates((*self._declared, *self._of_the_file())), self._store)
+        items = schedulable(
+            refuse_duplicates((*self._declared, *declared(self._of_the_file(), self._registry))), self._store
+        )
         for item in items:
             if item.task not in self._tasks:
                 core_logger().warning(

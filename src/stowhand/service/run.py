@@ -11,9 +11,9 @@ from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
 from stowhand.service.crontabs import scheduling
 from stowhand.service.embedding import traced
-from stowhand.service.loading import LoadedTasks, load_tasks
+from stowhand.service.loading import LoadedTasks, load_work
 from stowhand.service.onlooker import Onlooker
-from stowhand.service.opening import open_installed
+from stowhand.service.opening import open_installed, store_of
 from stowhand.service.process import finished, hand_over_at_the_end, run_process
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes
@@ -22,7 +22,6 @@ from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.starting import with_the_rest
 from stowhand.service.supervisor import Supervisor
 from stowhand.service.watchman import watched
-from stowhand.stores import open_store
 
 
 def run_worker(settings: WorkerSettings) -> int:
@@ -44,14 +43,14 @@ def _run(settings: WorkerSettings) -> int:
             code = run_process(settings, watch=watch)
         else:
             changes = Changes(settings)
-            loaded = load_tasks(settings)  # a mistake in them is told here once, not by every child
+            loaded = load_work(settings)  # a mistake in them is told here once, not by every child
             hand_over_at_the_end(loaded.traces)
             code = asyncio.run(to_the_end(_supervise(settings, loaded, changes, watch)))
     return finished(code)
 
 
 async def _install(settings: WorkerSettings) -> None:
-    store = open_store(settings.store.url, settings.store.options())
+    store = store_of(settings.store)
     try:
         await store.install()
     finally:
@@ -62,7 +61,7 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
     events = Events()
     LogListener(events)
     watch.listen(events)
-    store = traced(open_store(settings.store.url, settings.store.options()), loaded.traces)
+    store = traced(store_of(settings.store), loaded.traces)
     try:
         recurring = Recurring(settings, loaded, store, events)
         await open_installed(store)

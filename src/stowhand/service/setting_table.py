@@ -78,7 +78,7 @@ _TABLE = (
         metavar="STORE",
         everywhere=True,
         doc="The store: a URL (postgresql://…, sqlite:///file, https://… of a store that is lent), a libpq string, or"
-        " the bare name of a PostgreSQL database. Without it DATABASE_URL, PGDATABASE, and at last"
+        " the bare name of a PostgreSQL database. Without it that of --app, DATABASE_URL, PGDATABASE, and at last"
         " sqlite:///stowhand.db.",
     ),
     Setting(
@@ -138,7 +138,12 @@ _TABLE = (
     Setting(
         name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
     ),
-    Setting(name="app", metavar="MODULE:NAME", doc="The App whose tasks to run, e.g. shop.jobs:app."),
+    Setting(
+        name="app",
+        metavar="MODULE:NAME",
+        everywhere=True,
+        doc="The App, e.g. shop.jobs:app: its tasks, and its store where neither -c nor STOWHAND_CONNECTION names one.",
+    ),
     Setting(
         name="crontab",
         metavar="FILE",
@@ -193,9 +198,9 @@ _TABLE = (
         name="max_attempts",
         enqueueing=True,
         metavar="N",
-        default="25",
         parse=whole(1, 32_767),
-        doc="How often a job is tried, where its enqueuer does not say.",
+        doc="How often a job is tried, where neither its enqueuer nor its task says."
+        "  [default: the schema's own, or 25]",
     ),
     Setting(
         name="backoff",

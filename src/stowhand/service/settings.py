@@ -1,15 +1,15 @@
 """What a person can set, in one table. Options, environment variables and file keys are derived from it.
 
-The first that says something wins: a flag, ``STOWHAND_<NAME>``, ``stowhand.toml`` (or ``[tool.stowhand]`` in
-``pyproject.toml``) in the current folder, the preset, the default. Where no connection is set at all: ``DATABASE_URL``
-if it names PostgreSQL, then ``PGDATABASE``, then the file ``stowhand.db``. Problems are reported all at once.
+The first that says something wins: a flag, ``STOWHAND_<NAME>``, what an App says of its own store, ``stowhand.toml``
+(or ``[tool.stowhand]`` in ``pyproject.toml``) in the current folder, the preset, the default. Which store that is:
+own_store.py. Inside a program an App's arguments come first. Problems are reported all at once.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +18,17 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.options import WorkerOptions
 from stowhand.retry import named
-from stowhand.service.setting_table import DEFAULT_STORE, PRESETS, SETTINGS, Setting
+from stowhand.service.own_store import ON_PURPOSE, OwnStore, ResolvedStore, Said, choose, is_own, same_store
+from stowhand.service.setting_table import PRESETS, SETTINGS, Setting
 from stowhand.service.settings_file import SettingsFile, read_settings_file
-from stowhand.service.store_url import LENT, scheme_of, store_url
+from stowhand.service.store_url import store_url
 from stowhand.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 
-NOBODY = "the default; -c or DATABASE_URL names another"
-"""The source of a store that nobody named."""
 GRACE = 25.0
 """Seconds."""
 _KEPT = ("schema", "history", "failed_retention", "synchronous")
 NOT_REMOTE = (*_KEPT, "no_prepared_statements", "crontab", "max_pool_size", "listen_url")
 """What is settled where a lent store is kept."""
-
-
-class ResolvedStore(msgspec.Struct, frozen=True):
-    """Which store, and who said so."""
-
-    url: str
-    """May hold a password: for opening, never for printing."""
-    source: str
-    note: str = ""
-    """What a person may be surprised by."""
-
-    @property
-    def is_lent(self) -> bool:
-        """Somebody else keeps it, and lends it over HTTP."""
-        return self.scheme in LENT
-
-    @property
-    def scheme(self) -> str:
-        """``postgresql`` or ``sqlite``; ``https`` or ``http`` where it is lent."""
-        return scheme_of(self.url)
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +47,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A secret: for opening, never for printing."""
     ca_file: str | None = None
     insecure: bool = False
+    max_attempts: int | None = None
+    """Of jobs that are made here and do not say; ``None``: the store's own default."""
 
     @property
     def url(self) -> str:
@@ -87,7 +68,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             token=self.token,
             ca_file=self.ca_file,
             insecure=self.insecure,
+            max_attempts=self.max_attempts,
         )
+
+
+_OF_A_STORE = {*StoreSettings.__struct_fields__} - {"max_attempts"}
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +98,6 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = GRACE
     """Where nobody says: the preset ``service`` lets what runs end within its timeout."""
     timeout: float | None = None
-    max_attempts: int = 25
     backoff: str = "natural"
     fair: bool = False
     """Tasks take turns."""
@@ -153,14 +137,17 @@ def read_settings(
     *,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    own_store: Callable[[str], OwnStore] | None = None,
 ) -> WorkerSettings:
     """Put all sources together. ``flags``: what was typed, as text, by setting name; ``None`` means not typed.
 
-    Raises one ConfigurationError for everything that is wrong.
+    ``own_store``: what the App of that name says of its store; ``None``: nobody is asked. Raises one
+    ConfigurationError for everything that is wrong.
     """
     reading = _Reading(flags or {}, os.environ if environ is None else environ, folder or Path())
-    values = reading.values()
-    connection = reading.connection()
+    one_of = reading.tasks_or_app()
+    connection = reading.connection(None if own_store is None else reading.asked(own_store, one_of))
+    values = reading.values() | one_of
     reading.check(values, connection)
     if values["max_pool_size"] is None:
         values["max_pool_size"] = (values["jobs"] or 0) + RESERVED_CONNECTIONS
@@ -173,24 +160,37 @@ def read_settings(
     return WorkerSettings(store=store, **values)
 
 
+def read_store(
+    own: OwnStore, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> tuple[str, StoreOptions]:
+    """The URL and the options of an App's store, inside a program: its arguments first, then everything else.
+
+    What the environment or the file says of another store than the App's does not hold for this one. Raises
+    ConfigurationError.
+    """
+    reading = _Reading({}, os.environ if environ is None else environ, folder or Path())
+    reading.lead(own)
+    connection = reading.connection(None) if own.url is None else ResolvedStore(own.url, own.source)
+    names = [field for field in StoreSettings.__struct_fields__ if field != "connection"]
+    values = reading.values(names)
+    # A file that cannot be read may have named another store: going on to the default would lose jobs there.
+    if connection is None or reading.problems:
+        raise ConfigurationError("\n".join(reading.problems))
+    given = {name: values[name] for name in names if values[name] is not None or name != "max_pool_size"}
+    options = StoreSettings(connection=connection, **given).options()
+    return connection.url, msgspec.structs.replace(options, pool_size=values["max_pool_size"])
+
+
 def resolve_store_url(
     explicit: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> ResolvedStore:
     """Which store is meant when ``explicit`` (a flag, an argument) is given or not. Raises ConfigurationError."""
     reading = _Reading({"connection": explicit}, os.environ if environ is None else environ, folder or Path())
-    connection = reading.connection()
+    connection = reading.connection(None)
     # A file that cannot be read may have named another store: going on to the default would lose jobs there.
     if connection is None or (explicit is None and reading.problems):
         raise ConfigurationError("\n".join(reading.problems))
     return connection
-
-
-class _Said(msgspec.Struct, frozen=True):
-    """One value, and where it came from. ``rank``: smaller wins."""
-
-    text: str
-    source: str
-    rank: int
 
 
 class _Reading:
@@ -200,89 +200,118 @@ class _Reading:
         self._flags = flags
         self._environ = environ
         self._file: SettingsFile = read_settings_file(folder)
-        self.problems: list[str] = [*self._file.problems]
+        self._owned: Mapping[str, Any] = {}
+        """What an App says of the store that is meant."""
+        self._outdone_by = ON_PURPOSE
+        """The weakest rank that outdoes the App."""
+        self._foreign: int | None = None
+        """The rank that speaks of another store."""
+        self._found: list[str] = [*self._file.problems]
+        self._of_the_store: list[str] = []
 
-    def values(self) -> dict[str, Any]:
+    @property
+    def problems(self) -> list[str]:
+        """All of them; those of the store last: it is asked for first, so that its App is heard."""
+        return [*self._found, *self._of_the_store]
+
+    def values(self, names: Iterable[str] = SETTINGS) -> dict[str, Any]:
         """Every setting but the connection, parsed."""
         preset = self._parsed(SETTINGS["preset"], {}) or "default"
         defaults = PRESETS[preset] | ({"log_level": "debug"} if _wants_debugging(self._environ) else {})
         values = {
-            name: self._parsed(setting, defaults)
-            for name, setting in SETTINGS.items()
-            if name not in ("connection", "preset")
+            name: self._parsed(SETTINGS[name], defaults) for name in names if name not in ("connection", "preset")
         }
-        return {**values, "preset": preset, **self._tasks_or_app(values)}
+        return {**values, "preset": preset}
 
-    def connection(self) -> ResolvedStore | None:
+    def asked(self, own_store: Callable[[str], OwnStore], one_of: Mapping[str, Any]) -> OwnStore | None:
+        """What the App that is named says of its store; ``None``: none is named."""
+        said = next(self._sayings(SETTINGS["app"]), None)
+        rival = next(self._sayings(SETTINGS["tasks"]), None)
+        contradicted = said is None or "app" in one_of or (rival is not None and rival.rank == said.rank)
+        return None if said is None or contradicted else own_store(said.text)
+
+    def connection(self, own: OwnStore | None) -> ResolvedStore | None:
         """The store; ``None`` when what was said cannot be one, which is then among the problems."""
         try:
-            return self._connection()
+            store = choose(next(self._sayings(SETTINGS["connection"]), None), own, self._environ)
         except ConfigurationError as error:
-            self.problems.append(str(error))
+            self._of_the_store = [str(error)]
             return None
+        if own is not None and is_own(store, own, self._environ):
+            self._owned = own.options
+            store = self._with_its_schema(store, own)
+        return store
+
+    def lead(self, own: OwnStore) -> None:
+        """The App comes first, and what is said of another store is not heard."""
+        self._owned, self._outdone_by = own.options, -1
+        said = next(self._sayings(SETTINGS["connection"]), None)
+        if said is None or own.url is None:
+            return
+        try:
+            if not same_store(store_url(said.text), own.url, self._environ):
+                self._foreign = said.rank
+        except (ConfigurationError, UnicodeError):
+            self._foreign = said.rank
+
+    def _with_its_schema(self, store: ResolvedStore, own: OwnStore) -> ResolvedStore:
+        said = next(self._sayings(SETTINGS["schema"]), None)
+        kept = own.options.get("schema", "stowhand" if own.url is not None else None)
+        if store.scheme != "postgresql" or said is None or said.rank > ON_PURPOSE or kept in (None, said.text):
+            return store
+        note = (
+            f"{said.source} {said.text} outdoes the schema of {own.source}, {kept}: its other processes enqueue there"
+        )
+        return msgspec.structs.replace(store, note="; ".join(filter(None, (store.note, note))))
 
     def check(self, values: Mapping[str, Any], connection: ResolvedStore | None) -> None:
         """What only several settings together can get wrong."""
         pool = values["max_pool_size"]
         if connection is not None and connection.scheme == "postgresql" and pool is not None:
             refusal = pool_refusal(f"--max-pool-size {pool}", pool)
-            self.problems += [refusal] if refusal else []
+            self._found += [refusal] if refusal else []
+        if connection is not None and connection.scheme == "memory":
+            self._found.extend(_in_memory(connection, values["processes"]))
         if connection is not None and connection.is_lent:
             for name in NOT_REMOTE:
                 if (said := next(self._sayings(SETTINGS[name]), None)) is not None:
-                    self.problems.append(
+                    self._found.append(
                         f"{said.source}: means nothing for {connection.url}, which somebody else keeps;"
                         " it is set where 'stowhand serve' runs"
                     )
 
-    def _connection(self) -> ResolvedStore:
-        said = next(self._sayings(SETTINGS["connection"]), None)
-        if said is not None:
-            return self._named(said.text, said.source)
-        database_url = self._environ.get("DATABASE_URL", "")
-        if database_url.startswith(("postgres://", "postgresql://")):
-            return self._named(database_url, "DATABASE_URL")
-        note = "DATABASE_URL does not name a PostgreSQL database and was left alone" if database_url else ""
-        if self._environ.get("PGDATABASE"):
-            return ResolvedStore("postgresql://", "PGDATABASE and its companions", note)
-        return ResolvedStore(DEFAULT_STORE, NOBODY, note)
-
-    @staticmethod
-    def _named(text: str, source: str) -> ResolvedStore:
-        try:
-            return ResolvedStore(store_url(text), source)
-        except (ConfigurationError, UnicodeError) as error:
-            raise ConfigurationError(f"{source}: {error}") from None
-
     def _parsed(self, setting: Setting, preset: Mapping[str, str]) -> Any:
         said = next(self._sayings(setting), None)
+        if setting.name in self._owned and (said is None or said.rank > self._outdone_by):
+            return self._owned[setting.name]
         text = said.text if said is not None else preset.get(setting.name, setting.default)
         if text is None:
             return None
         try:
             return setting.parse(text)
         except ValueError as error:
-            self.problems.append(f"{said.source if said else setting.name}: {error}")
+            self._found.append(f"{said.source if said else setting.name}: {error}")
             return setting.parse(setting.default) if setting.default is not None else None
 
-    def _sayings(self, setting: Setting) -> Iterator[_Said]:
+    def _sayings(self, setting: Setting) -> Iterator[Said]:
         """Who says something about a setting, strongest first. An empty environment variable says nothing."""
+        of_a_store = setting.name in _OF_A_STORE
         flag = self._flags.get(setting.name)
         if flag is not None:
-            yield _Said(_as_text(flag), setting.option, 0)
+            yield Said(_as_text(flag), setting.option, 0)
         variable = self._environ.get(setting.env)
-        if variable:
-            yield _Said(variable, setting.env, 1)
-        if setting.name in self._file.values:
-            yield _Said(self._file.values[setting.name], f"{self._file.name}: {setting.name}", 2)
+        if variable and not (of_a_store and self._foreign == 1):
+            yield Said(variable, setting.env, 1)
+        if setting.name in self._file.values and not (of_a_store and self._foreign == 2):
+            yield Said(self._file.values[setting.name], f"{self._file.name}: {setting.name}", 2)
 
-    def _tasks_or_app(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def tasks_or_app(self) -> dict[str, Any]:
         """One of the two: a stronger source silences the other; the same source may not name both."""
         tasks, app = (next(self._sayings(SETTINGS[name]), None) for name in ("tasks", "app"))
         if tasks is None or app is None:
             return {}
         if tasks.rank == app.rank:
-            self.problems.append(f"{tasks.source} and {app.source} are both given: leave out one of them")
+            self._found.append(f"{tasks.source} and {app.source} are both given: leave out one of them")
         return {"app": None} if tasks.rank < app.rank else {"tasks": None}
 
 
@@ -297,6 +326,14 @@ def suspicious_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             found += [(name, near[0])] if near else []
     return found
+
+
+def _in_memory(store: ResolvedStore, processes: int) -> Iterator[str]:
+    """Jobs in memory belong to one process, and to whoever put them there."""
+    if store.app is None:
+        yield f"{store.source}: a store in memory ends with its process: name it in the App of a worker, App('memory://')"
+    if processes > 1:
+        yield f"--processes {processes}: the store of {store.source} is in the memory of one process"
 
 
 def _wants_debugging(environ: Mapping[str, str]) -> bool:

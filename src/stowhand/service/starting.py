@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, StoreUnreachable, StowhandError
 from stowhand.service.loading import load_tasks
+from stowhand.service.opening import store_of
 from stowhand.service.recurring import items_in_file
 from stowhand.service.reloading import check_watch
 from stowhand.service.settings import WorkerSettings
 from stowhand.service.status_server import StatusServer
-from stowhand.stores import open_store
 
 
 def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandError:
@@ -40,7 +40,7 @@ def _open(settings: WorkerSettings) -> None:
     """As a worker would, but nothing is installed."""
 
     async def look() -> None:
-        store = open_store(settings.store.url, settings.store.options())
+        store = store_of(settings.store)
         try:
             await store.open()
         except SchemaMissing:

@@ -7,9 +7,11 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from stowhand.errors import ConfigurationError
 
+MEMORY = "memory://"
+"""A store in the memory of its process, gone with it."""
 LENT = ("https", "http")
 """Schemes of a store that somebody else keeps and lends."""
-SCHEMES = ("postgresql", "postgres", "sqlite", *LENT)
+SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT)
 HOW_TO_NAME_A_STORE = (
     "Name a store by URL: postgresql://user@host:5432/database, sqlite:///relative/file.db or"
     " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
@@ -39,8 +41,12 @@ def scheme_of(url: str) -> str:
 
 def _from_url(url: str, scheme: str) -> str:
     if scheme not in SCHEMES:
-        raise ConfigurationError(f"There is no store for {scheme}:// here. {HOW_TO_NAME_A_STORE}")
+        raise ConfigurationError(_no_such_scheme(scheme))
     rest = url.partition(":")[2]
+    if scheme == "memory":
+        if rest != "//":
+            raise ConfigurationError("A store in memory has no name: memory://")
+        return MEMORY
     if scheme == "sqlite":
         return _check_sqlite(f"sqlite:{rest}")
     if scheme in LENT:
@@ -50,8 +56,18 @@ def _from_url(url: str, scheme: str) -> str:
     return _understand_ssl(f"postgresql:{rest}")
 
 
+def _no_such_scheme(scheme: str) -> str:
+    """``postgresql+asyncpg`` is how SQLAlchemy names a database and a driver; a store has its own driver."""
+    base, plus, driver = scheme.partition("+")
+    if plus and base in SCHEMES:
+        return f"{scheme}:// names a driver, which is not chosen here: leave out '+{driver}', as in {base}://…"
+    return f"There is no store for {scheme}:// here. {HOW_TO_NAME_A_STORE}"
+
+
 def _check_sqlite(url: str) -> str:
     path = url.removeprefix("sqlite:")
+    if path.strip("/").partition("?")[0].endswith(":memory:"):
+        raise ConfigurationError(f"{url}: a queue in memory, for trying out and for tests, is {MEMORY}")
     if not path.startswith("///") or len(path) == 3:
         meant = path.lstrip("/") or "stowhand.db"
         raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")

@@ -45,15 +45,15 @@ class Folder(msgspec.Struct, frozen=True):
     """Counts the folders that this process has read; part of the names of their modules."""
 
 
-def load_folder(root: str | Path, registry: Registry) -> Folder:
+def load_folder(root: str | Path, registry: Registry, *, may_be_empty: bool = False) -> Folder:
     """Register every task of a folder. Raises ConfigurationError: all broken files at once, or an empty folder."""
-    folder = read_folder(root)
+    folder = read_folder(root, may_be_empty=may_be_empty)
     for definition in folder.tasks:
         registry.add(definition)
     return folder
 
 
-def read_folder(root: str | Path) -> Folder:
+def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
     """Import every file of a folder that is a task. Raises ConfigurationError."""
     place = Path(root)
     if not place.is_dir():
@@ -75,7 +75,7 @@ def read_folder(root: str | Path) -> Folder:
     if broken:
         forget(load)
         raise ConfigurationError("\n".join([f"{place}: not every task can be loaded", *broken]))
-    if not tasks:
+    if not tasks and not may_be_empty:
         raise ConfigurationError(
             "\n".join(
                 [

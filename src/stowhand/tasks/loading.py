@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import pkgutil
 import sys
+from collections.abc import Iterable
+from types import ModuleType
 from typing import TypeVar
 
 from stowhand.errors import ConfigurationError
@@ -13,8 +16,8 @@ from stowhand.errors import ConfigurationError
 T = TypeVar("T")
 
 
-def load_object(where: str, kind: type[T], *, default: str = "app") -> T:
-    """Import ``module:name`` (``module`` alone: its ``app``). The current folder is looked at first.
+def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str | None = None) -> T:
+    """Import ``module:name`` (``module`` alone: its ``app``, or ``or_else``). The current folder is looked at first.
 
     Raises ConfigurationError; the error of a module that fails while it is imported is its cause.
     """
@@ -23,6 +26,8 @@ def load_object(where: str, kind: type[T], *, default: str = "app") -> T:
     if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app (no path, no .py)")
     found: object = _import(module_name, where)
+    if or_else is not None and path == default and not hasattr(found, path):
+        path = or_else
     for name in path.split("."):
         try:
             found = getattr(found, name)
@@ -36,7 +41,43 @@ def load_object(where: str, kind: type[T], *, default: str = "app") -> T:
     return found
 
 
-def _import(name: str, where: str) -> object:
+def read_modules(given: Iterable[str]) -> tuple[str, ...]:
+    """Names of modules, ``package.*`` for all below a package. Raises ConfigurationError."""
+    asked: object = given
+    if isinstance(asked, str) or not isinstance(asked, Iterable):
+        raise ConfigurationError(f"include: a {type(asked).__qualname__} given; give a list: ['shop.tasks']")
+    names: tuple[object, ...] = tuple(asked)
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.removesuffix(".*").split(".")):
+            raise ConfigurationError(f"include: {name!r}; write a module as in 'shop.mail', or 'shop.tasks.*'")
+    return tuple(str(name) for name in names)
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import them all, those below a package in the order of their names. Raises ConfigurationError."""
+    for name in names:
+        module = _import(name.removesuffix(".*"), name)
+        if name.endswith(".*"):
+            for below in _below(module, name):
+                _import(below, name)
+
+
+def _below(package: ModuleType, where: str) -> list[str]:
+    """The modules of a package and of its packages, but for those whose names begin with ``_``."""
+    if not hasattr(package, "__path__"):
+        raise ConfigurationError(f"{where!r}: {package.__name__} is no package; leave out the .*")
+    found: list[str] = []
+    for one in sorted(pkgutil.iter_modules(package.__path__), key=lambda one: one.name):
+        if one.name.startswith("_"):
+            continue
+        name = f"{package.__name__}.{one.name}"
+        found.append(name)
+        if one.ispkg:
+            found += _below(_import(name, where), where)
+    return found
+
+
+def _import(name: str, where: str) -> ModuleType:
     here = os.getcwd()  # noqa: PTH109
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

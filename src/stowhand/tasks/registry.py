@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask
 from stowhand.job import NewJob
 from stowhand.lifecycle import Backoff, seconds
 from stowhand.retry import named
+from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options, suggest
 from stowhand.tasks.shape import Shape, shape_of
 
@@ -61,6 +62,10 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
 
 
+_SILENT = NewJob(task="")
+"""Says nothing but the defaults."""
+
+
 class Registry:
     """Task definitions by name."""
 
@@ -100,6 +105,25 @@ class Registry:
             return apply_options(NewJob(task=task, payload=strict_json.encode(payload)), options)
         text = definition.shape.write_value(payload)
         return apply_options(msgspec.structs.replace(definition.template, payload=text), options)
+
+    def new_job_of_text(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
+        """As ``new_job``, for a payload that is JSON text already and stays as it is. Raises InvalidJob."""
+        definition = self._definitions.get(task)
+        if definition is None:
+            return apply_options(NewJob(task=task, payload=payload), options)
+        definition.shape.check(payload)
+        return apply_options(msgspec.structs.replace(definition.template, payload=payload), options)
+
+    def declared(self, job: NewJob) -> NewJob:
+        """The job of somebody who may not know what its task declares: that holds where the job says nothing.
+
+        A job says nothing of what it leaves at the default. Raises InvalidJob, also where the task does not take the
+        payload.
+        """
+        if job.task not in self._definitions:
+            return job
+        said = {name: value for name in OPTIONS if (value := getattr(job, name)) != getattr(_SILENT, name)}
+        return self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", said))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -46,6 +46,11 @@ class Shape:
         if payload is ABSENT:
             payload = self._defaults.get(self.whole or "", {})
         text = strict_json.encode(payload)
+        self.check(text)
+        return text
+
+    def check(self, text: str) -> None:
+        """Raises InvalidJob when this task could not be called with this payload."""
         try:
             self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError):
@@ -54,7 +59,6 @@ class Shape:
                 self.read(text)
             except UndecodablePayload as error:
                 raise InvalidJob(str(error)) from None
-        return text
 
     def read(self, text: str | None) -> dict[str, Any]:
         """The keyword arguments for a stored payload. Raises UndecodablePayload."""
