@@ -1,7 +1,8 @@
 """Running a program for a job: its input, what it says line by line, and its end, whichever way that comes.
 
 The program gets a session of its own. Told to stop, its process group gets TERM, and KILL after a pause; what it leaves
-behind when it ends, and that holds its pipes, is killed, for nobody would ever hear of it again.
+behind when it ends, and that holds its pipes, is killed, for nobody would ever hear of it again. When this process dies
+without a word, its programs are killed by a guardian (guarded.py).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from stowhand.guarded import GUARDED
+
 LINE_LIMIT = 16 * 1024
 """Bytes of one line; the rest of a longer one is dropped."""
 LAST_WORDS = 1.0
 """Seconds in which what a program said last must have come, once it has ended."""
 _LAST_BYTES = 0.2
 """The same for one that was told to end: what it said while it ended."""
-_groups: set[int] = set()
-"""Process groups that run for this process."""
 
 
 class Ear(Protocol):
@@ -81,6 +82,7 @@ class Conversation(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It runs."""
         self._transport = cast("asyncio.SubprocessTransport", transport)
+        GUARDED.add(self._transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Read at once, so that no program waits for us with a full pipe."""
@@ -119,6 +121,7 @@ async def run_program(
     when it cannot be started.
     """
     loop = asyncio.get_running_loop()
+    GUARDED.prepare()
     transport, disturbed = await _started(
         loop.subprocess_exec(
             lambda: talk,
@@ -131,7 +134,6 @@ async def run_program(
         )
     )
     group = transport.get_pid()
-    _groups.add(group)
     stdin = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
     try:
         if disturbed is not None:
@@ -149,7 +151,7 @@ async def run_program(
         await _end(group, talk, patience())
         raise
     finally:
-        _groups.discard(group)
+        GUARDED.discard(group)
         transport.close()
         if stdin is not None and stdin.get_write_buffer_size():
             stdin.abort()  # what it left behind may hold it, and would never read
@@ -204,8 +206,7 @@ def _interpreter(file: str) -> str | None:
 
 def kill_programs() -> None:
     """Kill every program that runs for this process: it is about to leave without a word. From any thread."""
-    for group in list(_groups):
-        _signal(group, signal.SIGKILL)
+    GUARDED.kill()
 
 
 async def _end(group: int, talk: Conversation, patience: float) -> None:

@@ -28,6 +28,7 @@ from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.endings import Endings
 from stowhand.events import Events, JobSaid, LeaseEnding, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.gate import Gate
+from stowhand.guarded import GUARDED
 from stowhand.handler import Attendant, Function, Handler, Policy, handler_of
 from stowhand.hooks import Hooks
 from stowhand.judge import Judge
@@ -153,6 +154,7 @@ class Worker:
             await self._lanes.close()
             self._ticker.stop()
             self._keeper.close()
+            GUARDED.dismiss()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._crash is not None:
             raise self._crash

@@ -1,0 +1,106 @@
+"""Programs end with the process that they run for, however that dies; and nothing is left when a worker has stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from stowhand.guarded import GUARDED, Guarded
+from stowhand.program import Conversation, Lines, run_program
+from tests.conftest import Run
+
+PATIENCE = 20
+# A program of two processes, which tells their ids and its worker's, and runs until it is killed.
+PROGRAM = 'trap "" TERM HUP INT; sleep 600 & echo $$ $!; wait'
+WORKER = f"""
+import asyncio, os, sys
+from stowhand.program import Conversation, Lines, run_program
+talk = Conversation(Lines(lambda line: print(line, flush=True)))
+asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, lambda: 1.0))
+"""
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    yield GUARDED
+    GUARDED.dismiss()
+
+
+def processes_of_a_worker() -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
+    worker = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, start_new_session=True)
+    assert worker.stdout is not None
+    with worker.stdout:
+        words = worker.stdout.readline().split()
+    return worker, [psutil.Process(int(word)) for word in words]
+
+
+def test_a_killed_process_takes_its_programs_with_it_and_what_they_have_started() -> None:
+    worker, programs = processes_of_a_worker()
+    worker.kill()
+    worker.wait()
+    _, alive = psutil.wait_procs(programs, timeout=PATIENCE)
+    assert not alive
+
+
+def test_a_signal_to_the_whole_group_of_a_worker_does_not_reach_the_guardian_first() -> None:
+    worker, programs = processes_of_a_worker()
+    (guardian,) = (one for one in psutil.Process(worker.pid).children() if one not in programs)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        guardian.send_signal(number)
+    os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
+    _, alive = psutil.wait_procs([*programs, guardian], timeout=PATIENCE)
+    assert not alive
+
+
+async def sleeper(guarded: Guarded) -> tuple[asyncio.Task[int], int]:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    talk = Conversation(Lines(said.put_nowait))
+    argv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]
+    running = asyncio.ensure_future(run_program(argv, None, os.environ, talk, lambda: 0.0))
+    group = int(await said.get())
+    assert group in guarded._groups
+    return running, group
+
+
+def test_a_guardian_that_was_killed_is_replaced_and_told_what_runs(guarded: Guarded, run: Run) -> None:
+    async def story() -> None:
+        first, _ = await sleeper(guarded)
+        killed = guarded._guardian
+        assert killed is not None
+        killed.kill()
+        await asyncio.to_thread(killed.wait)
+        second, _ = await sleeper(guarded)
+        assert guarded._guardian is not killed
+        guardian, guarded._guardian = guarded._guardian, None
+        assert guardian is not None
+        assert guardian.stdin is not None
+        guardian.stdin.close()  # as this process would by dying
+        assert [await first, await second] == [-signal.SIGKILL] * 2
+        await asyncio.to_thread(guardian.wait)
+
+    run(story())
+
+
+def test_a_program_that_has_ended_is_guarded_no_more_and_the_guardian_is_dismissed(guarded: Guarded, run: Run) -> None:
+    async def story() -> None:
+        running, group = await sleeper(guarded)
+        guarded.dismiss()
+        assert guarded._guardian is not None, "something runs"
+        os.killpg(group, signal.SIGTERM)
+        assert await running == -signal.SIGTERM
+
+    run(story())
+    guardian = guarded._guardian
+    guarded.dismiss()
+    assert guardian is not None
+    assert guardian.returncode == 0
+    assert guarded._guardian is None
+    assert not guarded._groups
