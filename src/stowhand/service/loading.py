@@ -121,9 +121,9 @@ def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
     """Say which files were passed over, and which tasks a stop may cut short."""
     for problem in loaded.problems:
         core_logger().warning(problem)
-    if (said := cut_short(loaded, settings)) is not None:
-        # Only with the preset service is a stop meant to let everything end.
-        (core_logger().warning if settings.preset == "service" else core_logger().info)(said)
+    # Only with the preset service is a stop meant to let everything end; for the others it is the doctor's to say.
+    if settings.preset == "service" and (said := cut_short(loaded, settings)) is not None:
+        core_logger().warning(said)
 
 
 def cut_short(loaded: LoadedTasks, settings: WorkerSettings) -> str | None:
