@@ -15,13 +15,19 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stowhand.conditions import Condition, Where
 from stowhand.errors import ConfigurationError, NonRetryable
 from stowhand.handler import Asking, Attempt, Function, Handler, handler_of
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    # A lambda's cost says nothing of the record's type. (Checkers know this module without its being installed.)
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", default=Any)
+else:
+    R = TypeVar("R")
 ROUNDING = 1e-9
 
 
@@ -32,7 +38,7 @@ class Budget(Generic[R]):
         self,
         capacity: float,
         *,
-        cost: Callable[[R], float],
+        cost: Callable[[R], float] | Callable[[Any], float],
         column: str | Callable[[float], Condition],
     ) -> None:
         """``cost``: what a record needs, in the unit of ``capacity``.
@@ -85,7 +91,7 @@ class Budget(Generic[R]):
         self._taken.pop(_pair(ctx), None)
         self._freed.set()
 
-    def around(self, handler: Handler | Function) -> Handler:
+    def around(self, handler: Handler[R] | Function[R]) -> Handler[R]:
         """The handler, held to this budget; its own hooks run inside."""
         return _Budgeted(self, handler_of(handler))
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -17,7 +17,15 @@ from stowhand.job import NewJob
 from stowhand.lifecycle import Backoff, Outcome, Settlement
 from stowhand.store import Claim, Lease, Verdict
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    # Checkers know this module without its being installed; the default is for who writes plain ``Handler``.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", covariant=True, default=Any)
+    Given = TypeVarWithDefault("Given", contravariant=True, default=Any)
+else:
+    R, Given = TypeVar("R", covariant=True), TypeVar("Given", contravariant=True)
+S = TypeVar("S")
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +228,7 @@ class Claimable(msgspec.Struct, frozen=True):
     limit: int = 1
 
 
-class Handler(Protocol):
+class Handler(Protocol[Given]):
     """What a worker runs for each record it claims.
 
     ``handle`` returns an ``Outcome``, or anything else, which is ``Complete`` with that result (``None`` included);
@@ -234,24 +242,41 @@ class Handler(Protocol):
         ``policy(claim) -> Policy``           timeout and backoff for this record
         ``encode(result) -> str``             a result as JSON text; raises ValueError when it cannot be kept
         ``retryable(error) -> bool``          False: what it raised fails the record at once
+
+    ``Handler[Upload]`` says what the records are, and a checker compares it with the store. Hooks are optional, so it
+    compares theirs only where a class names them: ``class Index(Handler[Upload], PreHandle[Upload])``.
     """
 
-    async def handle(self, ctx: Attempt[Any], record: Any) -> object:
+    async def handle(self, ctx: Attempt[Given], record: Given) -> object:
         """Do the work."""
 
 
-Function = Callable[[Attempt[Any], Any], Awaitable[object]]
+class PreHandle(Protocol[Given]):
+    """A handler that says of which records its ``pre_handle`` is."""
+
+    async def pre_handle(self, ctx: Attempt[Given], record: Given) -> object:
+        """Before ``handle``."""
+
+
+class PostHandle(Protocol[Given]):
+    """A handler that says of which records its ``post_handle`` is."""
+
+    async def post_handle(self, ctx: Attempt[Given], record: Given) -> object:
+        """After every ``pre_handle``, when the record has been marked."""
+
+
+Function = Callable[[Attempt[S], S], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
 
 
 class _Function:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function[Any]) -> None:
         self.handle = function
 
 
-def handler(function: Function) -> Handler:
+def handler(function: Function[S]) -> Handler[S]:
     """A handler from one async function of (ctx, record)."""
-    return cast("Handler", _Function(function))
+    return cast("Handler[S]", _Function(function))
 
 
 _ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
@@ -259,12 +284,12 @@ _PLAIN = ("policy", "encode", "retryable")
 """Not awaited."""
 
 
-def handler_of(given: Handler | Function) -> Handler:
+def handler_of(given: Handler[S] | Function[S]) -> Handler[S]:
     """A handler is itself; an async callable of (ctx, record) is one. Raises ConfigurationError for anything else."""
     if not isinstance(given, type):
         if callable(getattr(given, "handle", None)):
             _check(given)
-            return cast("Handler", given)
+            return cast("Handler[S]", given)
         if callable(given):
             _check(made := handler(given))
             return made

@@ -21,7 +21,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock, SystemClock, Ticker
@@ -43,6 +43,7 @@ from stowhand.taker import Taker
 from stowhand.vitals import Vitals
 from stowhand.wakeups import Wakeups
 
+R = TypeVar("R")
 LAST_PAUSE, LAST_CALLS = 4.0, 0.5
 """Seconds after the grace: for handlers that were told to end and the last calls to the store; of them the store's."""
 
@@ -57,8 +58,8 @@ class Worker:
 
     def __init__(
         self,
-        store: Store[Any],
-        handler: Handler | Function,
+        store: Store[R],
+        handler: Handler[R] | Function[R],
         options: WorkerOptions | None = None,
         *,
         clock: Clock | None = None,

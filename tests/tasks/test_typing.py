@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mypy import api
+from tests.support.checkers import expected, under_mypy
 
 PROGRAM = """
 from __future__ import annotations
@@ -49,21 +49,7 @@ async def wrong(context: Context) -> None:
 
 
 def test_a_checker_complains_about_wrong_arguments_and_about_nothing_else(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM, encoding="utf-8")
-    out, err, _ = api.run(
-        ["--strict", "--no-error-summary", "--hide-error-context", "--cache-dir", str(tmp_path / "cache"), str(program)]
-    )
-    assert not err
-    found: dict[int, set[str]] = {}
-    for line in out.splitlines():
-        if ": error: " in line and "program.py" in line:
-            found.setdefault(int(line.split(":")[1]), set()).add(line.rpartition("[")[2].rstrip("]"))
-    expected = {
-        number: set(line.partition("# E ")[2].split())
-        for number, line in enumerate(PROGRAM.splitlines(), 1)
-        if "# E " in line
-    }
-    assert found.keys() == expected.keys(), out
+    found, wanted = under_mypy(PROGRAM, tmp_path), expected(PROGRAM)
+    assert found.keys() == wanted.keys(), found
     for number, kinds in found.items():
-        assert kinds <= expected[number], out
+        assert kinds <= wanted[number], found

@@ -7,7 +7,7 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -19,7 +19,13 @@ from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_exp
 from stowhand.stores.table.records import fields_of
 from stowhand.text import clean
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    # With neither ``record`` nor ``scan`` a record is a dict. (Checkers know this module without its being installed.)
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", default=dict[str, Any])
+else:
+    R = TypeVar("R")
 
 RESET_FAILURE_MESSAGE = "job processor died while handling this message too many times"
 Expression = str | Sql | Any
