@@ -1183,6 +1183,29 @@ CREATE FUNCTION stowhand.force_unlock_workers(worker_ids text[]) RETURNS SETOF s
   select s.* from "stowhand".unlock_all(worker_ids, true) j cross join lateral "stowhand".shown(j) s
 $$;
 
+CREATE FUNCTION stowhand.foreign_leases(_ours bigint[], _slack double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT late boolean, OUT ends_in double precision) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  select coalesce(bool_or(j.lease_until + _slack * interval '1 second' < _at), false),
+      extract(epoch from min(j.lease_until) filter (where j.lease_until + _slack * interval '1 second' >= _at) - _at)
+        + _slack
+    into late, ends_in
+    from "stowhand".live j
+    -- A subquery is hashed, which an array given as a parameter is not.
+    where j.state = 'processing' and j.id not in (select u.id from unnest(_ours) as u(id));
+end $$;
+
 CREATE FUNCTION stowhand.free_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
     AS $$

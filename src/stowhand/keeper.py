@@ -23,9 +23,10 @@ from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Beaten, Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
 from stowhand.frames import frame_of
 from stowhand.leases import Held, Leases, leases_of
+from stowhand.lifecycle import slack
 from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.roll import Enrollment
-from stowhand.store import Heart, Lease
+from stowhand.store import Foreign, Heart, Lease
 from stowhand.sweep import Sweep
 
 AHEAD_AT_MOST = 1.0
@@ -56,9 +57,17 @@ class Keeper:
         self._heart, self._leases, self._options = heart, leases, options
         self._events, self._clock, self._worker = events, clock, worker
         self._tell_lost, self._tell_canceled = tell_lost, tell_canceled
-        interval, slack = options.sweep_interval, options.every_beat
-        memory = options.lease + slack + interval
-        self._sweep = Sweep(heart, events, clock, name=worker, interval=interval, slack=slack, memory=memory)
+        interval, lease = options.sweep_interval, options.lease
+        self._sweep = Sweep(
+            heart,
+            events,
+            clock,
+            name=worker,
+            interval=interval,
+            slack=slack(lease),
+            memory=lease + options.every_beat + interval,
+            lease=lease,
+        )
         self.enrollment = Enrollment(heart, worker, options)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
@@ -96,6 +105,15 @@ class Keeper:
         with self._lock:
             self._crashed.append(lease)
 
+    def ours(self) -> tuple[Lease, ...]:
+        """What this worker renews; every other lease is foreign to it. From any thread."""
+        now = self._clock.monotonic()
+        return tuple(held.claim.lease for held in self._leases.all() if self._worth_keeping(held, now))
+
+    def foresee(self, seen: Foreign) -> None:
+        """A claim that found nothing has seen foreign leases: the sweep comes when the first of them ends."""
+        self._sweep.foresee(seen)
+
     def beat_soon(self) -> None:
         """Renew everything at the next tick, due or not."""
         self._beat_now = True
@@ -126,7 +144,7 @@ class Keeper:
             stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
-            self._sweep.tick(worked=now if len(self._leases) else self._leases.taken_at)
+            self._sweep.tick(worked=self._worked(now), ours=self.ours)
             self.enrollment.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
@@ -143,9 +161,15 @@ class Keeper:
             self._failures = 0
         return self._pause()
 
+    def _worked(self, now: float) -> float:
+        """When there was work last."""
+        return now if len(self._leases) else self._leases.taken_at
+
     def _pause(self) -> float:
-        """Until the next tick, which is no later than what is ahead may wait."""
-        pause = min(TICK, self._options.every_beat / 2)
+        """Until the next tick, which is no later than what is ahead may wait, or than the next sweep."""
+        now = self._clock.monotonic()
+        sweep = self._sweep.due(self._worked(now)) - now
+        pause = min(TICK, self._options.every_beat / 2, max(sweep, SOON))
         oldest = self._leases.oldest_ahead()
         if oldest is not None:
             pause = min(pause, max(oldest + AHEAD_AT_MOST - self._clock.monotonic(), SOON))

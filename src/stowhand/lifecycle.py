@@ -32,6 +32,17 @@ QUARANTINE_AFTER = 2
 """A job reset this often runs alone, so that the innocent do not pay for a killer."""
 
 
+LONGEST_SLACK = 1.0
+
+
+def slack(lease: float) -> float:
+    """Seconds that a lease is still left alone after its end: two ticks of a holder that found its row busy.
+
+    A row cannot show that its holder came and found it locked.
+    """
+    return min(LONGEST_SLACK, lease / 3)
+
+
 class Complete(msgspec.Struct, frozen=True):
     """It worked. ``result`` is kept in the history if it can be written as JSON."""
 

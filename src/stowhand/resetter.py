@@ -36,6 +36,8 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Between two looks."""
     slack: float = 0.0
     """How long after its lease has ended a job is still left alone."""
+    prompt: bool = False
+    """Look also as soon as a lease ends, as workers do, and not every interval only."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -50,6 +52,9 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
                 problems.append(f"interval: {self.interval!r} s given, must be more than 0 and at most 100 years")
             if not 0 <= self.slack <= LONGEST:
                 problems.append(f"slack: {self.slack!r} s given, must not be negative, and at most 100 years")
+        prompt: object = self.prompt
+        if not isinstance(prompt, bool):
+            problems.append(f"prompt: a {type(prompt).__qualname__} given; give True or False")
         try:
             limits.check_name("name", self.name, NAME_LIMIT)
         except ValueError as error:
@@ -77,6 +82,8 @@ class Resetter:
         self.events = events or Events()
         self._store, self._clock = store, clock or SystemClock()
         self._stopping = asyncio.Event()
+        self._sooner = asyncio.Event()
+        self._sweep: Sweep | None = None
         self._failures = 0
 
     async def run(self) -> None:
@@ -86,7 +93,7 @@ class Resetter:
         heart = self._store.heart()
         # Of its own: what hangs there keeps nobody else's thread, and the heart is closed behind it, not under it.
         thread = ThreadPoolExecutor(1, "stowhand resetter")
-        sweep = Sweep(
+        self._sweep = sweep = Sweep(
             heart,
             self.events,
             self._clock,
@@ -112,11 +119,17 @@ class Resetter:
     async def _looks(self, sweep: Sweep, thread: Executor) -> None:
         while not self._stopping.is_set():
             await self._look(sweep, thread)
-            await self._rest()
+            await self._rest(sweep)
 
     def stop(self, *, now: bool = False) -> None:
         """End soon. Harmless when repeated. On the resetter's own loop."""
         self._stopping.set()
+
+    def expect(self, lease: float) -> None:
+        """A lease of so many seconds begins: one of those that are shorter than an interval. On the resetter's loop."""
+        if self._sweep is not None and self.options.prompt and lease < self.options.interval:
+            self._sweep.expect(lease)
+            self._sooner.set()
 
     async def _look(self, sweep: Sweep, thread: Executor) -> None:
         try:
@@ -131,10 +144,20 @@ class Resetter:
             self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
             self._failures = 0
 
-    async def _rest(self) -> None:
+    async def _rest(self, sweep: Sweep) -> None:
+        end = self._clock.monotonic() + self.options.interval
+        while not self._stopping.is_set():
+            self._sooner.clear()
+            left = (min(end, sweep.ends) if self.options.prompt else end) - self._clock.monotonic()
+            if left <= 0:
+                return
+            await self._pause(left)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until then, or until it stops or is to look sooner."""
         over = asyncio.Event()
-        timer = self._clock.call_later(self.options.interval, over.set)
-        waiting = [asyncio.ensure_future(one.wait()) for one in (over, self._stopping)]
+        timer = self._clock.call_later(seconds, over.set)
+        waiting = [asyncio.ensure_future(one.wait()) for one in (over, self._stopping, self._sooner)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -65,6 +65,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Only jobs reset twice or more, instead of only the others."""
     conditions: tuple[Any, ...] = ()
     """All of them must hold: ``Where``, ``Sql``, or what the store's driver composes. Stores that take none refuse."""
+    ours: tuple[Lease, ...] | None = None
+    """What the worker renews: if nothing is found, ``Store.foreign`` is to tell of all others. ``None``: need not."""
 
 
 class Verdict(StrEnum):
@@ -89,6 +91,15 @@ class Pulse(msgspec.Struct, frozen=True):
     """Renewed, and asked to cancel."""
     busy: frozenset[tuple[JobId, str]] = frozenset()
     """Ours, but locked by somebody's open transaction: alive, not renewed."""
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """What a store sees of *foreign* leases: those that the asking worker does not renew, its own orphans included."""
+
+    late: bool = False
+    """One ended more than the slack ago: there is something to take back."""
+    ends_in: float | None = None
+    """Seconds until the first of the others has been over for as long as the slack; ``None``: there is no other."""
 
 
 class ResetJob(msgspec.Struct, frozen=True):
@@ -139,6 +150,13 @@ class Store(Protocol[R]):
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due (0 if one is); ``None`` if none waits."""
 
+    def foreign(self) -> Foreign | None:
+        """What was seen of foreign leases when a claim with ``ours`` found nothing and ``next_due`` was asked then.
+
+        Told once; ``None`` where nothing was asked, or where the store leaves this to its heart. Counted with
+        ``lifecycle.slack``; ``late`` is never set: what is past would hurry every idle worker in vain.
+        """
+
     async def wait(self, timeout: float) -> bool:
         """Return True when there may be new work, False after ``timeout`` seconds. A hint, never the only way."""
 
@@ -161,6 +179,9 @@ class Heart(Protocol):
 
     def abandon(self, token: str) -> bool:
         """Let this token claim nothing more, and give back whatever it holds. False: some of it is busy, try again."""
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these. One question where nothing is held; ``None``: only ``reset_stalled`` can tell."""
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again while it returns any."""

@@ -26,7 +26,7 @@ from stowhand.leases import Held, Leases, Phase
 from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.pace import Pace
 from stowhand.settler import Settler
-from stowhand.store import Claim, ClaimRequest, Store
+from stowhand.store import Claim, ClaimRequest, Lease, Store
 from stowhand.turns import Turns
 from stowhand.vitals import Call
 
@@ -38,6 +38,8 @@ BACKLOG = 1000
 """Ended jobs not yet recorded, above which nothing new is claimed."""
 LAST_LOOKS = 0.5
 """Seconds between two looks whether all has ended, where nobody says so."""
+FORESEE_EVERY = 1.0
+"""Seconds between two questions about foreign leases: over ten thousand running jobs one takes three milliseconds."""
 SUSPECTS_EVERY = 5.0
 """Seconds after which suspects are asked for although there is other work; where they run apart they need not wait."""
 
@@ -79,6 +81,7 @@ class Taker:
         self._suspect: Held | None = None
         """A job in quarantine that runs now."""
         self._looked = clock.monotonic()  # when we last asked for one
+        self._foresaw = float("-inf")  # when we last asked about foreign leases
 
     async def run(self) -> None:
         """Claim and start until stopped, or, with ``once``, until nothing is due and nothing runs."""
@@ -187,6 +190,7 @@ class Taker:
             forbidden_flags=leave.flags,
             suspects=suspects,
             conditions=leave.conditions,
+            ours=None if suspects else self._ours(),
         )
         sent = self._clock.monotonic()
         try:
@@ -214,6 +218,14 @@ class Taker:
             if not self._stopping:  # else the worker hands them back as they are
                 self._lanes.add(held)
         return len(claims)
+
+    def _ours(self) -> tuple[Lease, ...] | None:
+        """To be told of foreign leases, if it was long ago."""
+        now = self._clock.monotonic()
+        if now - self._foresaw < FORESEE_EVERY:
+            return None
+        self._foresaw = now
+        return self._keeper.ours()
 
     async def _ask(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """The call itself, told to whoever wants to know."""
@@ -293,6 +305,8 @@ class Taker:
             due = await self._store.next_due(self.tasks)
         except StoreError:
             return poll  # the next claim will say what is wrong
+        if (seen := self._store.foreign()) is not None:
+            self._keeper.foresee(seen)
         if due is None:
             return poll
         # What is due and was not claimed (locked by somebody, behind a busy queue) frees itself without a word to us:

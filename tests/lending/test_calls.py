@@ -15,7 +15,7 @@ import pytest
 
 from stowhand.job import NewJob
 from stowhand.lending_events import LentChanged
-from stowhand.store import ClaimRequest
+from stowhand.store import ClaimRequest, Terms
 from stowhand.testing import FakeClock, MemoryStore
 from tests.lending.conftest import Lend
 from tests.lending.lending import claiming, proof, token_of
@@ -34,6 +34,35 @@ def test_a_job_is_claimed_kept_and_settled(lend: Lend) -> None:
     assert client.settle(claim, result='{"ok": true}') == ["settled"]
     assert client.settle(claim, result='{"ok": true}', repeat=True) == ["already settled"]
     assert lending.state(job_id) == "completed"
+
+
+class Strict(MemoryStore):
+    """As a table: how long a lease lasts is laid down, whatever a worker asks for."""
+
+    terms = Terms(lease=6.0)
+
+
+def test_the_heartbeat_tells_until_when_the_lease_really_lasts(lend: Lend) -> None:
+    lending = lend(Strict())
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    beaten = client.post("heartbeat", leases=[proof(claim)], lease=30.0).body
+    until = datetime.fromisoformat(beaten["lease_until"])
+    assert until - datetime.now(UTC) <= timedelta(seconds=6), "and not the thirty that were asked for"
+
+
+@pytest.mark.parametrize("lease", [0.3, 1.5])
+def test_the_job_of_a_dead_remote_worker_is_lent_again_within_its_lease_and_two_seconds(
+    lend: Lend, lease: float
+) -> None:
+    lending = lend()
+    job_id = lending.add()
+    began = time.monotonic()
+    lending.client().claim(lease=lease)
+    (claim,) = lending.client().claim(wait=30)
+    assert claim["lease"]["job_id"] == job_id
+    assert lease <= time.monotonic() - began < lease + 2
 
 
 def test_a_canceled_and_a_lost_job_are_told_by_the_heartbeat(lend: Lend) -> None:

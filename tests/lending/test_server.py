@@ -167,10 +167,10 @@ class Upgraded(MemoryStore):
     def heart(self) -> Any:
         heart = super().heart()
 
-        def refuse(slack: float) -> Any:
+        def refuse(ours: object, slack: float) -> Any:
             raise SchemaTooNew("version 99")
 
-        heart.reset_stalled = refuse  # type: ignore[method-assign]
+        heart.foreign = refuse  # type: ignore[method-assign]
         return heart
 
 

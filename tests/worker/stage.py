@@ -18,7 +18,7 @@ from stowhand.job import Job, NewJob, State
 from stowhand.lane import Isolate
 from stowhand.lifecycle import Settlement
 from stowhand.options import WorkerOptions
-from stowhand.store import Claim, ClaimRequest, Lease, Pulse, ResetJob, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Pulse, ResetJob, Verdict
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.testing.heart import MemoryHeart
 from stowhand.testing.rows import Row
@@ -142,6 +142,10 @@ class FaultyHeart(MemoryHeart):
     def abandon(self, token: str) -> bool:
         self._faulty.before("abandon", token)
         return super().abandon(token)
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        self._faulty.before("foreign", slack)
+        return super().foreign(ours, slack)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         self._faulty.before("reset_stalled", slack)

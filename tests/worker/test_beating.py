@@ -57,12 +57,12 @@ async def test_what_has_ended_is_renewed_until_its_settlement_is_answered() -> N
     """Even after an outage in which its lease seemed lost: the store may have kept it, and its answer will tell."""
     clock = FakeClock()
     async with at_work(nothing, clock=clock, lease=30.0) as stage:
-        stage.store.down |= {"settle", "beat", "reset_stalled"}
+        stage.store.down |= {"settle", "beat", "foreign"}
         job_id = await stage.add()
         await clock.advance(40)
         stage.store.down.discard("beat")
         await clock.advance(3)
-        stage.store.down.discard("reset_stalled")
+        stage.store.down.discard("foreign")
         await clock.advance(200)
         stage.store.down.clear()
         await clock.advance(6)
@@ -96,7 +96,7 @@ async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_aw
         job_id = await stage.add()
         await clock.advance(15)
         (sent,) = stage.store.moments("beat")
-        stage.store.down.update({"beat", "reset_stalled"})
+        stage.store.down.update({"beat", "foreign"})
         await clock.advance(60)
         assert len(stopped) == 1
         assert sent + 25 < stopped[0] < sent + 30, "counted from the sending of the last good beat"
@@ -114,7 +114,7 @@ async def test_the_deadline_counts_from_the_sending_of_the_claim_and_not_from_it
         await stage.add()
         await clock.settle()
         sent = clock.monotonic()
-        stage.store.down.update({"beat", "reset_stalled"})
+        stage.store.down.update({"beat", "foreign"})
         await clock.advance(20)
         stage.store.gates.pop("claim").set()
         await clock.settle()
@@ -132,7 +132,7 @@ async def test_the_deadline_counts_from_the_sending_of_a_beat_and_not_from_its_r
         def answer_late(name: str) -> None:
             if name == "beat":
                 clock._elapsed += 5.0
-                stage.store.down.update({"beat", "reset_stalled"})
+                stage.store.down.update({"beat", "foreign"})
             slow(name)
 
         stage.store.after = answer_late  # type: ignore[method-assign]
@@ -157,12 +157,12 @@ async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life()
 
     async with at_work(act, clock=clock, lease=30.0) as stage:
         job_id = await stage.add()
-        stage.store.down.update({"beat", "reset_stalled"})
+        stage.store.down.update({"beat", "foreign"})
         await clock.advance(29.9)
         assert len(stage.told(LeaseEnding)) == 1
         stage.store.down.clear()
         stage.store.calls.clear()
-        await clock.advance(20)
+        await clock.advance(10)  # taken back meanwhile, and claimed anew: that lease is not due to be renewed yet
         assert job_id not in [one for ids in stage.store.called("beat") for one in ids]
         assert len(stage.told(LeaseEnding)) == 1
         await clock.advance(400)
@@ -293,17 +293,18 @@ async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
         assert (await stage.job(1)).state is State.COMPLETED
 
 
-async def test_who_has_just_worked_looks_for_the_dead_as_often_as_while_working() -> None:
+async def test_a_lease_that_ends_while_its_row_is_locked_is_looked_at_every_interval_and_hurries_nobody() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, tasks=("act",)) as stage:
-        await clock.advance(31)  # idle for long, and looked a second ago
+    async with at_work(nothing, clock=clock, store=store, tasks=("act",), lease=30.0) as stage:
         job = await stage.add("other")
         await store.claim(ClaimRequest(worker="dead", token="t", limit=1, lease=30.0))
-        await stage.add()
-        await clock.advance(30 + 10 - 1)
-        assert (await stage.job(job)).state is State.PROCESSING, "a lease, and a beat that may be on its way"
-        await clock.advance(1 + 5 + 1)
+        store.locked.add(job)
+        await clock.advance(100)
+        looks = [moment for moment in store.moments("foreign") if moment > 40]
+        assert all(4.9 <= later - earlier <= 6 for earlier, later in pairwise(looks)), looks
+        store.locked.clear()
+        await clock.advance(6)
         assert (await stage.job(job)).state is State.QUEUED
 
 

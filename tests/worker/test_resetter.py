@@ -16,7 +16,7 @@ from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.events import Event, Events, JobsReset, StoreRecovered, StoreTrouble
 from stowhand.job import NewJob, State
 from stowhand.resetter import Resetter, ResetterOptions
-from stowhand.store import ClaimRequest
+from stowhand.store import ClaimRequest, Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import FakeTimer
 from tests.worker.stage import FaultyStore
@@ -66,7 +66,7 @@ async def test_it_looks_at_once_and_then_every_interval() -> None:
     async with at_work(interval=30.0) as bench:
         began = bench.clock.monotonic()
         await bench.until(3)
-        first, second, third = bench.store.moments("reset_stalled")
+        first, second, third = bench.store.moments("foreign")
         assert first == began, "before any time has passed"
         assert min(second - first, third - second) >= 30
 
@@ -79,6 +79,21 @@ async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
         await bench.until(5)
         (told,) = [event for event in bench.said if isinstance(event, JobsReset)]
         assert (told.by, [(job.job_id, job.state) for job in told.jobs]) == ("r", [(1, State.QUEUED)])
+
+
+@pytest.mark.parametrize(("prompt", "taken_at"), [(False, 30.0), (True, 13.0)])
+async def test_a_prompt_one_looks_when_a_lease_ends_and_others_keep_their_interval(
+    prompt: bool, taken_at: float
+) -> None:
+    async with at_work(interval=30.0, slack=1.0, prompt=prompt) as bench:
+        await bench.until(1)
+        began = bench.clock.monotonic()
+        await bench.store.enqueue(NewJob(task="t"))
+        await bench.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=12))
+        bench.resetter.expect(12)
+        while not bench.said:
+            await bench.until(bench.clock.rests + 1)
+        assert taken_at <= bench.clock.monotonic() - began <= taken_at + 1.5
 
 
 async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() -> None:
@@ -95,6 +110,7 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
                     empty.set()
                 return found.pop(0)
 
+            heart.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
             heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
             return heart
 
@@ -120,6 +136,7 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
                 go_on.wait(SOON)
                 return [1]
 
+            heart.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
             heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
             return heart
 
@@ -169,12 +186,12 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
     store = Unfit(clock := FakeClock())
     with pytest.raises(SchemaTooNew):
         await asyncio.wait_for(Resetter(store, clock=clock).run(), SOON)
-    assert len(store.called("reset_stalled")) == (0 if where == "admit" else 1)
+    assert len(store.called("foreign")) == (0 if where == "admit" else 1)
 
 
 async def test_an_outage_is_told_and_waited_out() -> None:
     async with at_work(interval=5.0) as bench:
-        bench.store.down.add("reset_stalled")
+        bench.store.down.add("foreign")
         await bench.until(2)
         assert {type(event) for event in bench.said} == {StoreTrouble}
         bench.store.down.clear()
@@ -196,11 +213,11 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
     heart = store.heart()
 
     class Hangs:
-        def reset_stalled(self, slack: float) -> list[Any]:
+        def foreign(self, ours: Any, slack: float) -> Foreign:
             hanging.set()
             go_on.wait(SOON)
             order.append("answered")
-            return []
+            return Foreign()
 
         def close(self) -> None:
             heart.close()

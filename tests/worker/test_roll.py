@@ -71,7 +71,7 @@ async def test_a_store_that_is_away_is_not_waited_for_to_say_goodbye() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as stage:
-        store.down |= {"worker_gone", "reset_stalled", "worker_seen"}
+        store.down |= {"worker_gone", "foreign", "worker_seen"}
         await clock.advance(60)
         stage.worker.stop()
         assert await stage.ended() < 1.0

@@ -285,7 +285,7 @@ async def test_a_store_that_is_down_holds_up_the_end_for_seconds_only() -> None:
         await stage.add("long")
         await stage.add("act")
         await clock.settle()
-        stage.store.down |= {"claim", "settle", "next_due", "wait", "beat", "release", "reset_stalled", "abandon"}
+        stage.store.down |= {"claim", "settle", "next_due", "wait", "beat", "release", "foreign", "abandon"}
         await clock.advance(5)
         stage.worker.stop()
         assert await stage.ended() <= 10 + 10
@@ -293,7 +293,7 @@ async def test_a_store_that_is_down_holds_up_the_end_for_seconds_only() -> None:
 
 async def test_a_long_pause_after_a_failed_claim_does_not_hold_up_the_end() -> None:
     async with at_work(nothing) as stage:
-        stage.store.down |= {"claim", "beat", "reset_stalled"}
+        stage.store.down |= {"claim", "beat", "foreign"}
         await stage.add()
         await stage.clock.advance(60)
         failures = len(stage.store.called("claim"))
@@ -372,7 +372,7 @@ async def test_cancelling_run_hands_everything_back_first_and_needs_no_time_for_
 # -- bugs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["claim", "settle", "wait", "next_due", "beat", "reset_stalled"])
+@pytest.mark.parametrize("call", ["claim", "settle", "wait", "next_due", "beat", "foreign"])
 async def test_a_bug_in_one_of_the_loops_ends_the_worker_in_order_with_the_plain_error(call: str) -> None:
     clock = FakeClock()
     async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as stage:
@@ -384,7 +384,7 @@ async def test_a_bug_in_one_of_the_loops_ends_the_worker_in_order_with_the_plain
             await stage.ended()
         assert isinstance(stage.ending.exception(), ZeroDivisionError)
         assert clock.monotonic() < 50
-        if call not in ("beat", "reset_stalled"):
+        if call not in ("beat", "foreign"):
             assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0), "in order all the same"
 
 

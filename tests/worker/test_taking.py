@@ -383,7 +383,7 @@ async def test_after_a_lost_claim_the_worker_beats_before_it_claims_again() -> N
 
 async def test_an_outage_of_days_ends_with_a_claim_within_seconds() -> None:
     async with at_work(nothing) as stage:
-        everything = {"claim", "settle", "next_due", "wait", "beat", "release", "reset_stalled", "abandon"}
+        everything = {"claim", "settle", "next_due", "wait", "beat", "release", "foreign", "abandon"}
         stage.store.down |= everything
         job_id = await stage.add()
         await stage.clock.advance(2 * 3600)  # more than 1024 failures: their power of two is no float any more

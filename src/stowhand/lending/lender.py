@@ -69,11 +69,14 @@ class Lender:
         clock: Clock,
         still: Callable[[Grant], bool],
         declared: Declared = as_it_is,
+        on_lease: Callable[[float], None] = lambda lease: None,
     ) -> None:
+        """``on_lease`` is called with the seconds of each lease that begins or is renewed."""
         self._loan, self._bell, self._proofs, self._declared = loan, bell, proofs, declared
         self._store = loan.store
         self._heart = HeartThread(loan.store)
         self._answers = Answers(clock)
+        self._on_lease = on_lease
         self._claims = Claims(loan, bell, self._heart, proofs, self._answers, clock, still)
 
     def close(self) -> None:
@@ -82,7 +85,10 @@ class Lender:
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
         """Records under leases; the same claim token again gives those of the first answer that are still held."""
-        return await self._claims.claim(grant, asked, gone)
+        sent = await self._claims.claim(grant, asked, gone)
+        if sent:
+            self._on_lease(self._loan.lease(asked.lease))
+        return sent
 
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
         """Renew; what is proved by nothing counts as lost."""
@@ -92,10 +98,12 @@ class Lender:
         proved, unproved = self._sort(grant, held.leases)
         given = {(lease.job_id, lease.token): (lease.job_id, proof.lease.token) for proof, lease in proved}
         leases = [lease for _, lease in proved]
-        until = wall_clock() + timedelta(seconds=held.lease)
+        lease = self._loan.lease(held.lease)
+        until = wall_clock() + timedelta(seconds=lease)
         if not leases:
             return Beaten(lost=tuple(unproved))
-        pulse = await self._heart.call(lambda heart: heart.beat(leases, held.lease))
+        pulse = await self._heart.call(lambda heart: heart.beat(leases, lease))
+        self._on_lease(lease)
         self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in pulse.lost)
         return Beaten(
             lost=(*unproved, *(given[pair] for pair in pulse.lost)),

@@ -50,6 +50,11 @@ class Loan:
         found = getattr(self.store, "terms", None)
         return found if isinstance(found, Terms) else None
 
+    def lease(self, asked: float) -> float:
+        """Seconds that a lease really lasts: what is asked for, but where the store lays it down."""
+        terms = self.laid_down
+        return asked if terms is None else terms.lease
+
     def terms(self) -> TermsOffered:
         """The same, for whoever works on it from elsewhere."""
         terms = self.laid_down

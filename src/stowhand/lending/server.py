@@ -32,6 +32,7 @@ from stowhand.lending.proofs import Proofs
 from stowhand.lending.slow_requests import CONNECTIONS, READ_TIMEOUT, BoundedProtocol
 from stowhand.lending.token_file import DEFAULT, TokenFile
 from stowhand.lending_events import LendingStarted, LendingStopping
+from stowhand.lifecycle import LONGEST_SLACK, slack
 from stowhand.resetter import Resetter, ResetterOptions
 from stowhand.store import Store
 
@@ -40,8 +41,6 @@ KEEP_ALIVE = 75
 PORT = 8470
 TICK = 1.0
 RESET_EVERY = 5.0
-BEAT = 10.0
-"""Seconds between two beats of a worker, where its store does not say."""
 
 
 class LendingOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,14 +102,14 @@ async def running(
     _check(options, file)
     loan, bell = Loan(store), Bell(store, events, clock)
     doorkeeper = Doorkeeper(file, events, clock, required=options.tokens_required)
-    lender = Lender(loan, bell, Proofs(file.secret()), clock, doorkeeper.still, options.declared)
+    resetter = _resetter(loan, events, clock)
+    lender = Lender(loan, bell, Proofs(file.secret()), clock, doorkeeper.still, options.declared, resetter.expect)
     health = Health(loan, bell, events, clock)
     app = LendingApp(lender, doorkeeper, health, events)
     sock = listen(options.host, options.port)
     url = said("https" if options.tls_cert else "http", sock)
     server = _Server(_config(app, options))
     lending = LendingServer(server, url, bell, events, options.grace)
-    resetter = _resetter(loan, events, clock)
     bell.start()
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand lending")
     resetting = asyncio.create_task(resetter.run(), name="stowhand lending resetter")
@@ -136,8 +135,9 @@ async def running(
 def _resetter(loan: Loan, events: Events, clock: Clock) -> Resetter:
     """The workers of a lent store are elsewhere, and may all be gone at once."""
     terms = loan.laid_down
-    beat = BEAT if terms is None else terms.heartbeat_interval or terms.lease / 3
-    options = ResetterOptions(name=NAME, interval=RESET_EVERY, slack=beat)
+    options = ResetterOptions(
+        name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
+    )
     return Resetter(loan.store, options, clock=clock, events=events)
 
 

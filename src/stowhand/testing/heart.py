@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from stowhand.operating import WorkerCard
-from stowhand.store import Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, ResetJob
 from stowhand.testing import leasing, operating, timetable
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class MemoryHeart:
         with self._store.transaction() as (rows, now):
             leasing.abandon(rows, token, now)
         return True
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        with self._store.transaction() as (rows, now):
+            return leasing.foreign(rows, ours, slack, now)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):

@@ -10,7 +10,7 @@ from stowhand import lifecycle, limits, strict_json
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER, Ended, Settlement
-from stowhand.store import ClaimRequest, Lease, Pulse, ResetJob, Verdict
+from stowhand.store import ClaimRequest, Foreign, Lease, Pulse, ResetJob, Verdict
 from stowhand.testing import enqueueing
 from stowhand.testing.rows import WAITING, Row, Rows
 from stowhand.text import clean
@@ -169,6 +169,17 @@ def stalled(rows: Rows, slack: float, now: datetime) -> list[Lease]:
     """Leases that ended more than ``slack`` seconds ago."""
     late = now - timedelta(seconds=slack)
     return [lease for row, lease in running(rows) if row.lease_until is not None and row.lease_until < late]
+
+
+def foreign(rows: Rows, ours: Sequence[Lease], slack: float, now: datetime) -> Foreign:
+    """All leases but these."""
+    kept = {lease.job_id for lease in ours}
+    ends = [
+        (row.lease_until - now).total_seconds() + slack
+        for row, lease in running(rows)
+        if row.lease_until is not None and lease.job_id not in kept
+    ]
+    return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
 
 
 def held_by(rows: Rows, worker: str) -> list[Lease]:

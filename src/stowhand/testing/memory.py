@@ -21,8 +21,9 @@ from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.lifecycle import Settlement
+from stowhand.outlook import Outlook
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
-from stowhand.store import Claim, ClaimRequest, Lease, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, StoreOptions, Verdict
 from stowhand.testing import acting, administering, enqueueing, leasing, timetable
 from stowhand.testing.flow_tables import MemoryFlowTables
 from stowhand.testing.heart import MemoryHeart
@@ -50,6 +51,7 @@ class MemoryStore(MemoryOperations):
         self._options = options or StoreOptions()
         self._rows = Rows(self._options.history)
         self._flows = MemoryFlowTables(self, keeps=self._options.history is not None)
+        self._outlook = Outlook()
         self._installed = True
         self._lock = threading.RLock()
         self._sleepers: dict[asyncio.Future[bool], asyncio.AbstractEventLoop] = {}
@@ -64,6 +66,7 @@ class MemoryStore(MemoryOperations):
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         refuse_conditions(request.conditions)
+        self._outlook.ask(request)
         with self.transaction() as (rows, now):
             return [claimed(row) for row in leasing.claim(rows, request, now)]
 
@@ -75,7 +78,13 @@ class MemoryStore(MemoryOperations):
         with self.transaction() as (rows, now):
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
             due = [row.run_at for row in waiting if row.queue not in rows.paused]
+            if (asked := self._outlook.take()) is not None:
+                seen = leasing.foreign(rows, asked.ours, asked.slack, now)
+                self._outlook.see(seen.ends_in)
             return max((min(due) - now).total_seconds(), 0.0) if due else None
+
+    def foreign(self) -> Foreign | None:
+        return self._outlook.told()
 
     async def wait(self, timeout: float) -> bool:
         loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from stowhand.errors import StoreError
 from stowhand.job import Job
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import QueueStore
-from stowhand.store import Claim, ClaimRequest, Heart, Lease, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, Terms, Verdict
 
 ROUND = 10.0
 """Seconds for which the one that listens waits at a time."""
@@ -102,7 +102,7 @@ class LineStore:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Of this queue."""
-        return await self._store.claim(msgspec.structs.replace(request, tasks=self._tasks))
+        return await self._store.claim(msgspec.structs.replace(request, tasks=self._tasks, ours=None))
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
         """As the store does."""
@@ -111,6 +111,10 @@ class LineStore:
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Of this queue."""
         return await self._store.next_due(self._tasks)
+
+    def foreign(self) -> Foreign | None:
+        """Each worker's heart looks by itself: what a claim saw is not told apart by worker."""
+        return None
 
     async def wait(self, timeout: float) -> bool:
         """With the others."""

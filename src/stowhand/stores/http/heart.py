@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from stowhand.clock import SystemClock
-from stowhand.store import Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, ResetJob
 from stowhand.stores.http.bodies import ITEMS
 from stowhand.stores.http.line import Line
 from stowhand.stores.http.options import HttpOptions
@@ -66,6 +66,10 @@ class HttpHeart:
         if abandoned:
             self._proofs.end_token(token)
         return abandoned
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """None that this side need look at: the server does it."""
+        return Foreign()
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Nothing: the server does it."""

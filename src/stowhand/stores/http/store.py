@@ -19,7 +19,7 @@ from stowhand.events import Events
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
-from stowhand.store import Claim, ClaimRequest, Lease, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Terms, Verdict
 from stowhand.stores.http.address import base_of
 from stowhand.stores.http.attempt import RemoteAttempt
 from stowhand.stores.http.claiming import Claiming
@@ -87,6 +87,10 @@ class HttpStore(Elsewhere):
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
         return (await self._line.post("/v1/due", DueAsked(tasks=tasks), Due)).seconds
+
+    def foreign(self) -> Foreign | None:
+        """The server looks after them."""
+        return None
 
     async def wait(self, timeout: float) -> bool:
         """A long poll of at most half a minute; a longer ``timeout`` is several."""

@@ -14,11 +14,12 @@ from stowhand.clock import stopwatch
 from stowhand.database.address import DEADLINE
 from stowhand.database.link import Link, Row
 from stowhand.job import Job
-from stowhand.store import Claim, ClaimRequest
+from stowhand.outlook import Asked, Outlook
+from stowhand.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.postgres.ears import Ears
 from stowhand.stores.postgres.floor import Floor, Position
 from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.rows import read_claim
+from stowhand.stores.postgres.rows import plain_array, read_claim
 
 _UNFINISHED = 0
 """The id of the row that says: the walk over busy queues was cut short; ask again."""
@@ -54,11 +55,13 @@ class Claims:
         self._idle = False
         """The last claim brought nothing, and nothing was heard since."""
         self._answer = _NO_ANSWER
+        self._outlook = Outlook()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._home.worker = request.worker
         self._home.patience = min(max(request.lease / 4, 1.0), DEADLINE)
+        self._outlook.ask(request)
         if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
             return []
         if request.suspects:
@@ -73,21 +76,25 @@ class Claims:
         self._idle = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        asked = self._outlook.take()
         values = (
+            *self._about_foreign(asked),
             *(request.worker, request.token, request.limit, request.lease),
             *(_listed(request.tasks), list(request.forbidden_flags) or None, self._home.now()),
         )
         with self._home.translated():
             found = await self._link.rows(self._home.statements["poll"], values)
         if found[0][0] == _NOTHING:
-            _, _, _, _, _, due, _, _, suspects, *_, now = found[0]
+            _, _, _, _, _, due, _, _, suspects, *_, now, ends_in = found[0]
             wait = None if due is None else max((due - now).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
+            if asked is not None:
+                self._outlook.see(ends_in)
             return []
         if found[0][0] == _UNFINISHED:
             return await self._claim(request)
         found.sort(key=_ORDER)
-        return [read_claim(row, request.worker, request.token) for row in found]
+        return [read_claim(row[:-1], request.worker, request.token) for row in found]
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         floor = self._floor(request)
@@ -111,13 +118,27 @@ class Claims:
         if self._answered(tasks):
             due, self._answer = self._answer.due, _NO_ANSWER
             return due
+        asked = self._outlook.take()
+        values = (_listed(tasks), self._home.now(), *self._about_foreign(asked))
         with self._home.translated():
-            ((due,),) = await self._link.rows(self._home.statements["next_due"], (_listed(tasks), self._home.now()))
+            ((due, ends_in),) = await self._link.rows(self._home.statements["next_due"], values)
+        if asked is not None:
+            self._outlook.see(ends_in)
         return None if due is None else float(due)
+
+    def foreign(self) -> Foreign | None:
+        """What the last of these two saw of foreign leases."""
+        return self._outlook.told()
 
     async def close(self) -> None:
         """Let the connection go."""
         await self._link.close()
+
+    def _about_foreign(self, asked: Asked | None) -> tuple[object, ...]:
+        """For ``foreign_leases``, which is called only where it is asked for."""
+        if asked is None:
+            return (False, None, None, None)
+        return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._home.now())
 
     def _answered(self, tasks: tuple[str, ...] | None) -> bool:
         """Has the last poll said it just now?"""

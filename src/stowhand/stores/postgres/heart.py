@@ -10,7 +10,7 @@ from stowhand.database.repeating import repeated_blocking
 from stowhand.errors import StoreError
 from stowhand.job import State
 from stowhand.operating import WorkerCard
-from stowhand.store import Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, ResetJob
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_array
 from stowhand.stores.postgres.schema import too_new
@@ -51,6 +51,12 @@ class PostgresHeart:
         """Give back what it holds, and let it claim nothing more. False: some of it is locked, and still held."""
         ((done,),) = self._rows("abandon", token, self._home.keep, self._home.now())
         return bool(done)
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these."""
+        ids = plain_array(lease.job_id for lease in ours)
+        ((late, ends_in),) = self._rows("foreign_leases", ids, slack, self._home.now())
+        return Foreign(late=late, ends_in=ends_in)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has not been renewed in time."""

@@ -10,7 +10,8 @@ from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %
 
 -- name: poll
 select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
-  revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at
+  revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at,
+  case when id = -1 and %s then (select f.ends_in from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end
 from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz)
 
 -- name: settle_completed
@@ -32,6 +33,9 @@ select * from {schema}.release(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
 -- name: abandon
 select {schema}.abandon(%s::uuid, %s, %s::timestamptz)
 
+-- name: foreign_leases
+select late, ends_in from {schema}.foreign_leases(%s::bigint[], %s::float8, %s::timestamptz)
+
 -- name: find_stalled
 select id, token, task, worker, resets, max_resets, max_attempts
 from {schema}.find_stalled(%s::float8, %s, %s::bigint, %s::uuid, %s::int, %s::timestamptz)
@@ -43,7 +47,8 @@ select id, state from {schema}.reset(%s::bigint[], %s::uuid[], %s::text[], %s::t
 select {schema}.maintain(%s::float8, %s::timestamptz, %s::float8)
 
 -- name: next_due
-select {schema}.next_due(%s::text[], %s::timestamptz)
+select {schema}.next_due(%s::text[], %s::timestamptz),
+  case when %s then (select f.ends_in from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end
 
 -- name: enqueue
 select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,

@@ -11,7 +11,7 @@ from stowhand.conditions import refuse_conditions
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
-from stowhand.store import Claim, ClaimRequest, Heart, Lease, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, StoreOptions, Verdict
 from stowhand.stores.postgres.administering import Administrator
 from stowhand.stores.postgres.claiming import Claims
 from stowhand.stores.postgres.ears import Ears
@@ -71,6 +71,10 @@ class PostgresStore(Operations):
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
         return await self._claims.next_due(tasks)
+
+    def foreign(self) -> Foreign | None:
+        """What the last claim that found nothing saw of foreign leases."""
+        return self._claims.foreign()
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stowhand.job import State
-from stowhand.store import Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, ResetJob
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Dialer, PlainClient
 from stowhand.stores.redis.lines import LineAt
@@ -57,6 +57,10 @@ class RedisHeart:
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has been seen twice without a lock. One look a second, whichever process takes it."""
         return [reset for line in self._lines for reset in self._sweep(line)]
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """Only two looks at the locks can tell."""
+        return None
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back all that this worker holds."""

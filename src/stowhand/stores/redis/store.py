@@ -10,7 +10,7 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.lifecycle import Settlement
 from stowhand.retry import constant
-from stowhand.store import Claim, ClaimRequest, Lease, ResetJob, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, ResetJob, Terms, Verdict
 from stowhand.stores.redis.address import Address, check_hash_tag, read_address
 from stowhand.stores.redis.claiming import FlowRecord, claims_of
 from stowhand.stores.redis.dialing import Client, Dialer
@@ -137,6 +137,10 @@ class FlowStore:
             return await run(self._client, _NEXT_DUE, (line.root,), (line.text,))
 
         return int(await repeated(ask, self._address, self._clock, unanswered=True))
+
+    def foreign(self) -> Foreign | None:
+        """A heart's two looks at the locks tell."""
+        return None
 
     async def wait(self, timeout: float) -> bool:
         """True when something waits that the last claim has not seen; at the latest after the ``wait_timeout``."""

@@ -9,7 +9,7 @@ from stowhand.clock import stopwatch
 from stowhand.database.sqlite_connection import Connection
 from stowhand.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.queue_store import LEDGER_DAYS
-from stowhand.store import DAY, Lease, Pulse, ResetJob
+from stowhand.store import DAY, Foreign, Lease, Pulse, ResetJob
 from stowhand.stores.sqlite import flow_tables, leave, operating, schema
 from stowhand.stores.sqlite.moment import Moment, micros
 from stowhand.stores.sqlite.rows import as_json
@@ -22,6 +22,15 @@ PRUNE_AT_ONCE = 2000
 """Rows of the history deleted in one transaction: well under 50 ms, so that other writers get their turn."""
 PRUNE_FOR = 2.0
 """Seconds after which the rest is left to the next call."""
+
+
+def find_foreign(connection: sqlite3.Connection, now: Moment, ours: Sequence[Lease], slack: float) -> Foreign:
+    """All leases but these."""
+    given = {"boot": now.boot, "late": now.ticks - micros(slack), "ours": as_json([one.job_id for one in ours])}
+    late, first = connection.execute(SQL["foreign"], given).fetchone()
+    ends_in = None if first is None else (first - now.ticks) / 1_000_000 + slack
+    return Foreign(late=bool(late), ends_in=ends_in)
+
 
 Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
 
@@ -66,6 +75,10 @@ class SqliteHeart:
 
         self._connection.write(give_up)
         return True
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these; those of another boot are over."""
+        return self._connection.read(lambda connection, now: find_foreign(connection, now, ours, slack))
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""

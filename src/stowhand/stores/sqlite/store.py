@@ -15,8 +15,9 @@ from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
+from stowhand.outlook import Outlook
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
-from stowhand.store import Claim, ClaimRequest, Lease, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, StoreOptions, Verdict
 from stowhand.stores.sqlite import (
     administer,
     claim,
@@ -29,7 +30,8 @@ from stowhand.stores.sqlite import (
     trouble,
 )
 from stowhand.stores.sqlite.flow_tables import SqliteFlowTables
-from stowhand.stores.sqlite.heart import SqliteHeart
+from stowhand.stores.sqlite.heart import SqliteHeart, find_foreign
+from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.operations import Operations
 from stowhand.stores.sqlite.spool import Spool
 
@@ -48,6 +50,7 @@ class SqliteStore(Operations):
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
         super().__init__(path, options.synchronous, moment.clock(options.pinned))
         self._history, self._failed_retention = options.history, options.failed_retention
+        self._outlook = Outlook()
         self.on_listening: Callable[[str, BaseException | None], None] | None = None
         """Never called: there is nothing to listen to."""
 
@@ -71,6 +74,7 @@ class SqliteStore(Operations):
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Move up to ``limit`` due jobs to processing."""
         refuse_conditions(request.conditions)
+        self._outlook.ask(request)
         # Transactions of bounded length: after a flood of new queues their heads take several.
         while True:
             claimed = await self._write(lambda connection, now: _claim(connection, now, request))
@@ -91,7 +95,18 @@ class SqliteStore(Operations):
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
-        return await self._read(lambda connection, now: claim.next_due(connection, now, tasks))
+        asked = self._outlook.take()
+
+        def look(connection: sqlite3.Connection, now: Moment) -> float | None:
+            if asked is not None:
+                self._outlook.see(find_foreign(connection, now, asked.ours, asked.slack).ends_in)
+            return claim.next_due(connection, now, tasks)
+
+        return await self._read(look)
+
+    def foreign(self) -> Foreign | None:
+        """What ``next_due`` has just seen of foreign leases."""
+        return self._outlook.told()
 
     async def wait(self, timeout: float) -> bool:
         """Until somebody, in whatever process, committed something."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events, StoreCalled
-from stowhand.store import Heart, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Heart, Lease, Pulse, ResetJob
 
 T = TypeVar("T")
 
@@ -54,6 +54,10 @@ class TimedHeart:
     def abandon(self, token: str) -> bool:
         """Let this token claim nothing more."""
         return self._timed("abandon", lambda: self._heart.abandon(token))
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """Of leases that are not these."""
+        return self._timed("foreign", lambda: self._heart.foreign(ours, slack))
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what nobody beats for."""

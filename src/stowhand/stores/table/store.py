@@ -18,7 +18,7 @@ from stowhand.job import State
 from stowhand.lifecycle import Settlement, seconds
 from stowhand.queue_store import Answer
 from stowhand.retry import constant
-from stowhand.store import Claim, ClaimRequest, Heart, JobId, Lease, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Heart, JobId, Lease, Terms, Verdict
 from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
@@ -155,6 +155,10 @@ class TableStore(Generic[R]):
         await self.open()
         with self._calls.timed("next_due"):
             return await self._backend.next_due()
+
+    def foreign(self) -> Foreign | None:
+        """A table's heart looks at them."""
+        return None
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""

@@ -45,12 +45,19 @@ def pages_read(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> in
 
 def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]:
     home = served.table._home
-    given = {"limit": 1, "mark": "w", "token": "00000000-0000-0000-0000-000000000000", "age": 30.0, "page": 1000}
+    given = {
+        "limit": 1,
+        "mark": "w",
+        "token": "00000000-0000-0000-0000-000000000000",
+        "age": 30.0,
+        "page": 1000,
+        "ids": ["1"],
+    }
     found = {}
     for suspects in (False, True):
         statement, values = home.composer.claim((), suspects=suspects)
         found["claim of suspects" if suspects else "claim"] = statement, {**values, **home.values(**given)}
-    for name in ("find_stalled", "next_due", "longest_run", "cancel_waiting"):
+    for name in ("find_stalled", "foreign_leases", "next_due", "longest_run", "cancel_waiting"):
         found[name] = home.statement(name), dict(home.values(**given))
     return found
 

@@ -52,6 +52,7 @@ begin
       ('claim', 'worker'),
       ('next_due', 'worker'),
       ('poll', 'worker'),
+      ('foreign_leases', 'worker'),
       ('settle', 'worker'),
       ('settle_completed', 'worker'),
       ('look', 'worker'),

@@ -75,6 +75,24 @@ begin
     order by j.id limit _limit;
 end $$;
 
+-- Of leases that are not `_ours`: is one over for more than `_slack` seconds, and in how many seconds will the first of the
+-- others be? All that run are read, three milliseconds for ten thousand: no index on lease_until, so that a beat stays HOT.
+create or replace function {schema}.foreign_leases(
+  _ours bigint[], _slack double precision, _now timestamptz default null, out late boolean, out ends_in double precision
+)
+language plpgsql stable {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  select coalesce(bool_or(j.lease_until + _slack * interval '1 second' < _at), false),
+      extract(epoch from min(j.lease_until) filter (where j.lease_until + _slack * interval '1 second' >= _at) - _at)
+        + _slack
+    into late, ends_in
+    from {schema}.live j
+    -- A subquery is hashed, which an array given as a parameter is not.
+    where j.state = 'processing' and j.id not in (select u.id from unnest(_ours) as u(id));
+end $$;
+
 -- Take back, as decided; unless the lease was renewed, or the job was settled, in between. What was asked to cancel, or
 -- was removed by its key, is canceled whatever was decided.
 create or replace function {schema}.reset(

@@ -22,6 +22,13 @@ WHERE state = 'processing' AND worker = :worker ORDER BY id LIMIT :limit
 SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
 WHERE state = 'processing' AND (lease_boot <> :boot OR lease_until < :late) ORDER BY id LIMIT :limit
 
+-- name: foreign
+-- Of leases that are not `:ours`: is one over, and when does the first of the others end, by the ticks of this boot?
+SELECT max(lease_boot <> :boot OR lease_until < :late),
+    min(CASE WHEN lease_boot = :boot AND lease_until >= :late THEN lease_until END)
+FROM stowhand_jobs INDEXED BY stowhand_jobs_running
+WHERE state = 'processing' AND id NOT IN (SELECT value FROM json_each(:ours))
+
 -- name: is_history_old
 SELECT 1 FROM stowhand_history WHERE finished_at < :before LIMIT 1
 

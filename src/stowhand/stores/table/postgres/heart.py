@@ -9,7 +9,7 @@ from stowhand.clock import stopwatch
 from stowhand.database.blocking import BlockingLink, Row
 from stowhand.database.repeating import repeated_blocking
 from stowhand.job import State
-from stowhand.store import JobId, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, JobId, Lease, Pulse, ResetJob
 from stowhand.stores.table.postgres.home import Home, mark_of, marks
 
 PAGE = 1000
@@ -64,10 +64,16 @@ class TableHeart:
         held = [Lease(self._home.job_id(key), token, epoch) for key, epoch in self._rows("held_by_token", token=token)]
         return not self.release(held)
 
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these. Waiting records that were asked to cancel are looked for as well."""
+        self._tidy()
+        ids = [str(lease.job_id) for lease in ours]
+        ((late, ends_in),) = self._rows("foreign_leases", ids=ids, age=self._home.options.stalled + slack)
+        return Foreign(late=late, ends_in=ends_in)
+
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has not been renewed in time."""
-        if stopwatch() >= self._look_at:
-            self.maintain()
+        self._tidy()
         age = self._home.options.stalled + slack
         return self._reset(self._rows("find_stalled", age=age, page=PAGE), age)
 
@@ -95,6 +101,10 @@ class TableHeart:
     def close(self) -> None:
         """Let the connection go."""
         self._link.close()
+
+    def _tidy(self) -> None:
+        if stopwatch() >= self._look_at:
+            self.maintain()
 
     def _reset(self, found: Sequence[Row], age: float | None = None) -> Sequence[ResetJob]:
         """Decide by the law, and write: only where the row is still what was found."""

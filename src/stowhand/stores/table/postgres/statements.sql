@@ -149,6 +149,15 @@ select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(token)
 select {key}, {epoch} from {table} as j, (select %(token)s::text as token) as g
 where j.{state} = 'processing' and {marked}
 
+-- Of leases that are not of `ids`: is one over, and in how many seconds will the first of the others be? (As in
+-- stores/postgres: a subquery is hashed.)
+-- name: foreign_leases
+select coalesce(bool_or({stale}), false),
+  extract(epoch from min(coalesce({beat_read}, {started_read})) filter (where not {stale}) - {now})::float8
+    + %(age)s::float8
+from {table} as j
+where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id))
+
 -- name: find_stalled
 select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
 from {table} as j

@@ -15,10 +15,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from stowhand.clock import sleep_blocking, stopwatch
-from stowhand.store import JobId, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, JobId, Lease, Pulse, ResetJob
 from stowhand.stores.table.sqlite import leaving
-from stowhand.stores.table.sqlite.moments import after
+from stowhand.stores.table.sqlite.moments import SECOND, after
 from stowhand.stores.table.sqlite.table import Abandoned, Line, Table
 
 T = TypeVar("T")
@@ -85,6 +87,19 @@ class TableHeart:
 
         self._connection.write(give_up)
         return True
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these. Waiting records that were asked to cancel are looked for as well."""
+        self.maintain()
+        table = self._table()
+        ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
+
+        def look(connection: sqlite3.Connection, now: int) -> Foreign:
+            late = after(now, -table.options.stalled - slack)
+            found, first = connection.execute(table.statements.many["foreign"], {"late": late, "ours": ids}).fetchone()
+            return Foreign(late=bool(found), ends_in=None if first is None else (first - late) / SECOND)
+
+        return self._connection.read(look)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""

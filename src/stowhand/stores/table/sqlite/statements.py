@@ -85,7 +85,8 @@ def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
         "queued_micros": f"stowhand_micros({of['queued_at']})" if queued_at else "NULL",
         "retried": retried,
         "retries": "1" if options.max_num_retries else "0",
-        "stalled": _stalled(of, kinds),
+        "beaten": _beaten(of, kinds),
+        "stalled": f"{_beaten(of, kinds)} < :late",
     }
 
 
@@ -130,11 +131,11 @@ def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dic
     }
 
 
-def _stalled(of: Mapping[str, str], kinds: Kinds) -> str:
-    """The heartbeat, or without one the start, was before ``:late``. A whole second stands for all of itself."""
+def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:
+    """When the heartbeat was, or without one the start. A whole second stands for all of itself."""
     beat, start = of["last_heartbeat_at"], of["started_at"]
     whole = any(kinds[name] is Kind.INTEGER for name in ("last_heartbeat_at", "started_at"))
-    return f"stowhand_micros(coalesce({beat}, {start})) < :late{f' - {SECOND}' if whole else ''}"
+    return f"stowhand_micros(coalesce({beat}, {start})){f' + {SECOND}' if whole else ''}"
 
 
 def is_mentioned(label: str, text: str) -> bool:

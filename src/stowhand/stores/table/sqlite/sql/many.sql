@@ -5,6 +5,11 @@ SELECT {row}.{id} FROM {table}
 WHERE {row}.{state} = 'processing' AND {stalled}
 ORDER BY {row}.{id} LIMIT :limit
 
+-- name: foreign
+-- Of leases that are not of `:ours`: is one over, and when was the first of the others renewed?
+SELECT max({stalled}), min(CASE WHEN NOT {stalled} THEN {beaten} END) FROM {table}
+WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours))
+
 -- name: held_by_token
 SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token} ORDER BY {row}.{id}
 

@@ -1,0 +1,151 @@
+"""A dead worker's job starts elsewhere within its lease and two seconds, and nobody is asked more often for it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from stowhand.events import Events, JobStarted
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED
+from stowhand.store import ClaimRequest, Foreign, Lease
+from stowhand.sweep import Sweep
+from stowhand.testing import FakeClock
+from tests.worker.stage import FaultyStore, at_work, nothing, taking
+
+
+class SilentStore(FaultyStore):
+    """As a table: claims say nothing of foreign leases, only the heart looks at them."""
+
+    def foreign(self) -> Foreign | None:
+        return None
+
+
+async def dies(store: FaultyStore, lease: float) -> None:
+    """Another worker takes a job and is killed at once. Nobody hears of it: the job is of a task that both serve."""
+    await store.enqueue(NewJob(task="act"))
+    (claim,) = await store.claim(ClaimRequest(worker="dead", token=f"t{lease}", limit=1, lease=lease))
+    assert claim.task == "act"
+
+
+@pytest.mark.parametrize("kind", [FaultyStore, SilentStore])
+@pytest.mark.parametrize("lease", [3.0, 15.0, 30.0])
+@pytest.mark.parametrize("since", [0.1, 4.9, 7.3, 9.9])
+@pytest.mark.parametrize("hears", [True, False])
+async def test_a_dead_workers_job_starts_elsewhere_within_its_lease_and_two_seconds(
+    kind: type[FaultyStore], lease: float, since: float, hears: bool
+) -> None:
+    """Whenever it dies: shortly after a look of the idle worker's, or just before the next."""
+    clock = FakeClock()
+    store = kind(clock)
+    store.hears = hears
+    async with at_work(nothing, clock=clock, store=store, lease=lease) as stage:
+        stage.worker.retask(("nothing",))
+        await clock.advance(120 + since)
+        await dies(store, lease)
+        stage.worker._taker.tasks = ("act",)  # as if it had served it all along, and had not been woken
+        await clock.advance(lease)
+        assert stage.told(JobStarted) == [], "its lease is respected"
+        await clock.advance(2)
+        assert [event.job_id for event in stage.told(JobStarted)] == [1]
+
+
+async def test_a_busy_worker_with_a_free_slot_takes_it_as_soon() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(taking(clock, 1000), clock=clock, store=store, lease=30.0, concurrency=2) as stage:
+        await stage.add()
+        await clock.advance(61)
+        store._rows.live[1].task = "long"
+        await dies(store, 30.0)
+        await clock.advance(32)
+        assert [event.job_id for event in stage.told(JobStarted)] == [1, 2]
+
+
+async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
+    """The reply to its own claim was lost, and in a long outage the token that was to be given back was forgotten."""
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+        await clock.advance(20)
+        store.mute.append("claim")
+        stage.worker._keeper.abandon = lambda token: None  # type: ignore[method-assign]
+        await stage.add()
+        await clock.advance(32.5)
+        assert [event.job_id for event in stage.told(JobStarted)] == [1]
+        assert (await stage.job(1)).state is State.COMPLETED
+
+
+async def test_where_no_foreign_lease_is_alive_an_idle_worker_asks_no_more_often_than_every_half_minute() -> None:
+    clock = FakeClock()
+    async with at_work(nothing, clock=clock, lease=30.0) as stage:
+        await clock.advance(601)
+        assert len(stage.store.moments("foreign")) <= 601 / 30 + 1
+        assert len(stage.store.called("claim")) <= 2 * (601 / 10 + 1), "as ever"
+
+
+async def test_a_lease_that_is_renewed_again_and_again_is_not_looked_at_more_often_than_it_is_long() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+        await dies(store, 30.0)
+        heart, lease = store.heart(), Lease(1, "t30.0", 1)
+        for _ in range(60):
+            await clock.advance(10)
+            heart.beat([lease], 30.0)
+        assert len(store.moments("foreign")) <= 600 / 30 + 2
+        assert stage.told(JobStarted) == []
+
+
+def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
+    clock = FakeClock()
+    heart = FaultyStore(clock).heart()
+    sweeps = [Sweep(heart, Events(), clock, name=f"worker {n}", interval=5.0, slack=1.0) for n in range(60)]
+    for sweep in sweeps:
+        sweep.foresee(Foreign(ends_in=2.0))
+    moments = sorted(sweep.ends for sweep in sweeps)
+    assert clock.monotonic() + 2.0 <= moments[0] < moments[-1] <= clock.monotonic() + 2.5
+    assert len(set(moments)) == 60
+
+
+async def test_claims_ask_about_foreign_leases_once_a_second_at_most() -> None:
+    clock = FakeClock()
+    async with at_work(nothing, clock=clock) as stage:
+        for _ in range(50):
+            await stage.add()
+            await clock.advance(0.1)
+        asked = [
+            moment
+            for name, moment, request in stage.store.calls
+            if name == "claim" and not request.suspects and request.ours is not None
+        ]
+        assert 3 <= len(asked) <= 7
+        assert all(later - earlier >= 1.0 for earlier, later in pairwise(asked))
+
+
+async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_has_just_ended() -> None:
+    """A past end is not spoken of: the poll that comes between its end and the look says nothing of it."""
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+        await dies(store, 30.0)
+        sweep = stage.worker._keeper._sweep
+        sweep._jitter = 0.5
+        await clock.advance(11)
+        ends = sweep.ends
+        await clock.advance(ends - 0.4 - clock.monotonic())
+        sweep.foresee(Foreign(ends_in=None))
+        await clock.advance(0.5)
+        assert [event.job_id for event in stage.told(JobStarted)] == [1]
+
+
+async def test_settled_leases_name_nothing() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+        await dies(store, 30.0)
+        await clock.advance(11)
+        await store.settle([(Lease(1, "t30.0", 1), COMPLETED)])
+        await clock.advance(11)
+        assert stage.worker._keeper._sweep.ends == float("inf")
