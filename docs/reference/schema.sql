@@ -671,6 +671,58 @@ begin
   return _job;
 end $$;
 
+CREATE FUNCTION stowhand.ended(_minutes integer[], _names integer, _pages integer DEFAULT 2000, _most bigint DEFAULT 300000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(minutes integer, name text, completed bigint, canceled bigint, failed bigint, exact boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _share double precision := "stowhand".share_of((
+    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = '"stowhand".history'::regclass), _pages);
+  _one int;
+  _since timestamptz;
+  _few boolean;
+begin
+  return query
+    with grouped as (
+      select h.task, count(*) filter (where h.state = 'completed') as completed,
+        count(*) filter (where h.state = 'canceled') as canceled
+      from "stowhand".history h tablesample system (_share) group by h.task
+    ), ranked as (
+      select g.*, row_number() over (order by g.completed + g.canceled desc, g.task) <= _names as shown from grouped g
+    )
+    select null::int, case when r.shown then r.task end, round(sum(r.completed) * 100 / _share)::bigint,
+      round(sum(r.canceled) * 100 / _share)::bigint, 0::bigint, _share = 100
+    from ranked r group by r.shown, case when r.shown then r.task end;
+  foreach _one in array _minutes loop
+    _since := _at - _one * interval '1 minute';
+    _few := _share = 100 or (
+      select count(*) from (select from "stowhand".history h where h.finished_at > _since limit _most + 1) c) <= _most;
+    return query
+      with lately as (
+        select h.task, h.state, 1.0::double precision as weight from "stowhand".history h
+        where _few and h.finished_at > _since
+        union all
+        select h.task, h.state, 100 / _share from "stowhand".history h tablesample system (_share)
+        where not _few and h.finished_at > _since
+        union all
+        select l.task, l.state, 1.0 from "stowhand".live l where l.state = 'failed' and l.finished_at > _since
+      ), grouped as (
+        select s.task, sum(s.weight) filter (where s.state = 'completed') as completed,
+          sum(s.weight) filter (where s.state = 'canceled') as canceled,
+          sum(s.weight) filter (where s.state = 'failed') as failed, sum(s.weight) as every
+        from lately s group by s.task
+      ), ranked as (
+        select g.*, row_number() over (order by g.every desc, g.task) <= _names as shown from grouped g
+      )
+      select _one, case when r.shown then r.task end, round(coalesce(sum(r.completed), 0))::bigint,
+        round(coalesce(sum(r.canceled), 0))::bigint, round(coalesce(sum(r.failed), 0))::bigint, _few
+      from ranked r group by r.shown, case when r.shown then r.task end;
+  end loop;
+end $$;
+
 CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1457,6 +1509,54 @@ begin
   return (select j.queue from "stowhand".live j
     where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2 and j.queue > _name
     order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+end $$;
+
+CREATE FUNCTION stowhand.oldest_due(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _oldest timestamptz;
+begin
+  with recursive free as (
+    (select l.priority, l.run_at from "stowhand".live l
+     where l.state in ('queued', 'errored') and l.queue is null and l.resets < 2
+     order by l.priority, l.run_at, l.id limit 1)
+    union all
+    select n.priority, n.run_at from free f cross join lateral (
+      select l.priority, l.run_at from "stowhand".live l
+      where l.state in ('queued', 'errored') and l.queue is null and l.resets < 2 and l.priority > f.priority
+      order by l.priority, l.run_at, l.id limit 1) n
+  ), serial as (
+    (select l.queue, l.task, l.priority, l.run_at from "stowhand".live l
+     where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+     order by l.queue, l.task, l.priority, l.run_at, l.id limit 1)
+    union all
+    select n.queue, n.task, n.priority, n.run_at from serial s cross join lateral (
+      select l.queue, l.task, l.priority, l.run_at from "stowhand".live l
+      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+        and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
+      order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
+  ), suspects as (
+    select l.queue, l.run_at from "stowhand".live l
+    where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
+  )
+  select min(o.run_at) into _oldest from (
+    select f.run_at, null::text as queue from (select * from free limit 2000) f
+    union all
+    select s.run_at, s.queue from (select * from serial limit 2000) s
+    union all
+    select s.run_at, s.queue from suspects s
+  ) o where not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null);
+  return greatest(extract(epoch from _at - _oldest), 0);
 end $$;
 
 CREATE FUNCTION stowhand.open_queue(_name text) RETURNS text
@@ -2412,6 +2512,12 @@ begin
   return query select unnest(_mine);
 end $$;
 
+CREATE FUNCTION stowhand.share_of(_size numeric, _pages integer) RETURNS double precision
+    LANGUAGE sql
+    AS $$
+  select least(100, 100.0 * _pages * current_setting('block_size')::bigint / greatest(_size, 1))::double precision
+$$;
+
 CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2422,6 +2528,73 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
     _job.cancel_requested)::"stowhand".jobs
 $$;
+
+CREATE FUNCTION stowhand.standing(_names integer, _pages integer DEFAULT 4000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(what text, name text, queued bigint, errored bigint, due bigint, processing bigint, failed bigint, exact boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _share double precision := "stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), _pages);
+  _all boolean := _share = 100;
+  _few_run boolean := not _all and (
+    select count(*) from (select from "stowhand".live l where l.state = 'processing' limit 10001) c) <= 10000;
+  _few_failed boolean := not _all and (
+    select count(*) from (select from "stowhand".live l where l.state = 'failed' limit 10001) c) <= 10000;
+begin
+  return query
+    with recursive sampled as materialized (
+      select l.task, l.queue, l.worker, l.state, l.run_at, 100 / _share as weight, _all as exact
+      from "stowhand".live l tablesample system (_share)
+      where not (_few_run and l.state = 'processing') and not (_few_failed and l.state = 'failed')
+    ), by_index as (
+      select l.task, l.queue, l.worker, l.state, l.run_at, 1.0, true from "stowhand".live l
+      where _few_run and l.state = 'processing'
+      union all
+      select l.task, l.queue, l.worker, l.state, l.run_at, 1.0, true from "stowhand".live l
+      where _few_failed and l.state = 'failed'
+    ), tasks as (
+      (select l.task from "stowhand".live l
+       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 and not _all
+       order by l.task limit 1)
+      union all
+      select (
+        select l.task from "stowhand".live l
+        where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 and l.task > t.task
+        order by l.task limit 1)
+      from tasks t where t.task is not null
+    ), rare as (
+      select r.task, r.queue, r.worker, r.state, r.run_at, 1.0, r.counted <= 1000
+      from (select t.task from tasks t where t.task is not null limit 500) t cross join lateral (
+        select l.task, l.queue, l.worker, l.state, l.run_at, count(*) over () as counted from (
+          select * from "stowhand".live l
+          where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 and l.task = t.task
+          limit 1001) l) r
+      where not exists (
+        select from sampled s where s.task = t.task and s.state in ('queued', 'errored') and s.queue is null)
+    ), every as (
+      select * from sampled union all select * from by_index union all select * from rare
+    ), grouped as (
+      select case when grouping(e.task) = 0 then 'task' when grouping(e.queue) = 0 then 'queue' else 'worker' end as what,
+        coalesce(e.task, e.queue, e.worker) as name,
+        sum(e.weight) filter (where e.state = 'queued') as queued,
+        sum(e.weight) filter (where e.state = 'errored') as errored,
+        sum(e.weight) filter (where e.state in ('queued', 'errored') and e.run_at <= _at) as due,
+        sum(e.weight) filter (where e.state = 'processing') as processing,
+        sum(e.weight) filter (where e.state = 'failed') as failed,
+        sum(e.weight) as every, bool_and(e.exact) as exact
+      from every e group by grouping sets ((e.task), (e.queue), (e.worker))
+    ), ranked as (
+      select g.*, row_number() over (partition by g.what order by g.every desc, g.name) <= _names as shown
+      from grouped g where g.name is not null and (g.what <> 'worker' or g.processing > 0)
+    )
+    select r.what, case when r.shown then r.name end, round(coalesce(sum(r.queued), 0))::bigint,
+      round(coalesce(sum(r.errored), 0))::bigint, round(coalesce(sum(r.due), 0))::bigint,
+      round(coalesce(sum(r.processing), 0))::bigint, round(coalesce(sum(r.failed), 0))::bigint, bool_and(r.exact)
+    from ranked r group by r.what, r.shown, case when r.shown then r.name end;
+end $$;
 
 CREATE FUNCTION stowhand.take_back(_jobs stowhand.live[], _keep boolean, _at timestamp with time zone) RETURNS stowhand.verdict[]
     LANGUAGE plpgsql
@@ -2761,6 +2934,10 @@ CREATE INDEX flow_waits_ready_at ON stowhand.flow_waits USING btree (limiter, pa
 
 CREATE INDEX history_default_finished ON stowhand.history_default USING btree (finished_at);
 
+CREATE INDEX history_ended ON ONLY stowhand.history USING brin (finished_at) WITH (pages_per_range='32', autosummarize='true');
+
+CREATE INDEX history_default_finished_at_idx ON stowhand.history_default USING brin (finished_at) WITH (pages_per_range='32', autosummarize='true');
+
 CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
 CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
@@ -2786,6 +2963,8 @@ CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) W
 CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
 
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
+
+ALTER INDEX stowhand.history_ended ATTACH PARTITION stowhand.history_default_finished_at_idx;
 
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
 

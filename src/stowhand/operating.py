@@ -14,7 +14,8 @@ import msgspec
 
 from stowhand import limits
 from stowhand.errors import ConfigurationError
-from stowhand.job import Job, State
+from stowhand.figures import Figures
+from stowhand.job import Job
 from stowhand.store import LONGEST_HISTORY
 
 PURGE = "jobs:purge_completed"
@@ -50,21 +51,6 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of those that wait."""
     running: int
     failed: int
-
-
-class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs of one task there are, live and in the history."""
-
-    task: str
-    waiting: int
-    due: int
-    """Of those that wait."""
-    errored: int
-    """Of those that wait: for another attempt."""
-    running: int
-    failed: int
-    completed: int
-    canceled: int
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,11 +141,8 @@ class Operator(Protocol):
     async def explain(self, job_id: int) -> Explanation | None:
         """Why the job is not running; ``None``: there is no such job."""
 
-    async def task_counts(self) -> Sequence[TaskRow]:
-        """By task."""
-
-    async def finished(self, within: float) -> dict[State, int]:
-        """How many jobs completed, failed and were canceled in the last seconds, as far as they are kept."""
+    async def figures(self) -> Figures:
+        """How many jobs stand where, and how many ended lately; within a moment, whatever the store holds."""
 
 
 @runtime_checkable

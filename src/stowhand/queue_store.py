@@ -89,7 +89,10 @@ class Inspector(Protocol):
         """Live jobs and history by state; every state is a key."""
 
     async def oldest_due(self) -> float:
-        """Seconds for which the job that is due longest has been due and waits; 0 when none is. Of any task."""
+        """Seconds for which the job that is due longest could have run; 0 when none is due. Of any task.
+
+        Jobs of paused queues wait for something else.
+        """
 
     async def retry(self, job_id: int) -> Answer:
         """Due now, attempts and resets 0. Refused while processing and when completed."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from stowhand.cli.doctor import examine_settings
 from stowhand.cli.doctor_postgres import Server, judge_server
+from stowhand.cli.doctor_work import examine_work
 from stowhand.cli.findings import Mark
+from stowhand.cli.stats import Stats, WorkerLine
+from stowhand.figures import MINUTES, Amount, Figures, Standing
+from stowhand.figures import Ended as Over
+from stowhand.operating import WorkerCard, WorkerRow
 from stowhand.service.settings import read_settings
 from tests.cli.conftest import Ended, Stowhand
 
@@ -33,6 +40,51 @@ def test_a_sound_installation_is_ok_from_top_to_bottom(call: Stowhand) -> None:
     assert {"Python", "stowhand", "store", "reached", "schema", "sound", "jobs", "wake-ups", "tasks"} <= marks(
         ended
     ).keys()
+
+
+def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) -> None:
+    call("migrate")
+    call("add", "hello", '{"name": "a"}')
+    call("queues", "pause", "mail")
+    ended = call("doctor")
+    assert ended.code == 0
+    assert "none is alive, and 1 jobs are due" in ended.out
+    assert "stowhand worker" in ended.out
+    assert "paused: mail" in ended.out
+
+
+def stats_of(*workers: WorkerLine, tasks: Sequence[Standing] = (), lately: Sequence[Over] = ()) -> Stats:
+    figures = Figures(tasks=tasks, queues=[], workers=[], history=[], lately=dict.fromkeys(MINUTES, lately), paused={})
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    return Stats(figures=figures, oldest_due=90.0, tasks=[], workers=workers, now=now)
+
+
+def a_worker(*tasks: str, held: int = 0, alive: bool = True) -> WorkerLine:
+    card = WorkerCard(name="w", host="h", pid=1, version="1", tasks=tasks or None, concurrency=4)
+    then = datetime(2030, 1, 1, tzinfo=UTC)
+    return WorkerLine(WorkerRow(card=card, started_at=then, seen_at=then, alive=alive), held)
+
+
+def said(stats: Stats) -> list[str]:
+    return [finding.said for finding in examine_work(stats) if finding.mark is Mark.WARN]
+
+
+def test_a_task_that_no_live_worker_has_is_named() -> None:
+    due = [Standing(name="send", queued=Amount(3), due=Amount(3)), Standing(name="a", queued=Amount(1))]
+    assert said(stats_of(a_worker("a"), tasks=due)) == ["due, and no live worker has it: send (3)"]
+    assert said(stats_of(a_worker(), tasks=due)) == [], "it has any"
+    assert said(stats_of(a_worker("a"), a_worker("send"), tasks=due)) == []
+
+
+def test_slots_that_are_busy_and_workers_that_are_lost_are_told() -> None:
+    found = list(examine_work(stats_of(a_worker(held=9), a_worker(held=1), a_worker(alive=False))))
+    assert found[0].said == "2 alive, 5 of 8 slots busy, 0 jobs due"
+    assert [finding.said for finding in found if finding.mark is Mark.WARN] == ["said no goodbye within a day: w"]
+
+
+def test_failures_of_the_last_minutes_are_told() -> None:
+    failed = [Over(name="a", failed=Amount(2)), Over(name="b", failed=Amount(1))]
+    assert said(stats_of(a_worker(), lately=failed)) == ["3 in the last 15 minutes: stowhand jobs list --state failed"]
 
 
 def test_a_schema_that_is_not_there_yet_is_a_warning_and_nothing_is_made(call: Stowhand, folder: Path) -> None:

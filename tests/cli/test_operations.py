@@ -95,7 +95,7 @@ def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
     assert "No workers." in said, "it has said goodbye"
     assert "mail" in said
     (line,) = (line for line in said.splitlines() if line.startswith("hello"))
-    assert line.split()[1:] == ["0", "0", "0", "1", "1", "0"]
+    assert line.split()[1:] == ["0", "0", "0", "1", "1", "0", "0.03"]
     found = json.loads(queue("stats", "--json").out)
     assert found["states"]["failed"] == 1
     assert found["finished"]["15m"] == {"completed": 1, "failed": 1, "canceled": 0}

@@ -8,11 +8,15 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
-from stowhand.cli.top import pause_after
+from stowhand.cli.stats import Stats, TaskLine
+from stowhand.cli.top import _tasks, pause_after
+from stowhand.figures import Amount, Ended, Figures, Standing
 from stowhand.job import NewJob
 from stowhand.queue_store import QueueStore
 from tests.service.processes import with_store
@@ -35,7 +39,8 @@ def test_one_look_shows_states_tasks_paused_queues_and_who_works(tmp_path: Path)
     assert "4 queued, 0 processing" in done.stdout
     assert "paused: mail" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert ["send", "3", "3", "0", "0", "0"] in rows
+    assert ["send", "3", "3", "0", "0", "0", "0.0"] in rows
+    assert ["mail", "1", "1", "0", "0", "paused"] in rows
     assert "No workers are alive." in done.stdout
     told = subprocess.run([*PROGRAM, "top", "-c", url, "--once", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(told.stdout)["states"]["queued"] == 4
@@ -60,6 +65,48 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
         os.close(ours)
     assert b"4 queued" in said
     assert b"Traceback" not in said
+
+
+def test_q_ends_it_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    fill(url)
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    command = [*PROGRAM, "top", "-c", url, "--interval", "3600"]
+    environ = {**os.environ, "COLUMNS": "80", "LINES": "50"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    said = b""
+    try:
+        for key in (b" ", b"p", b"q"):
+            said = b""
+            deadline = time.monotonic() + 60
+            while b"q quit" not in said:
+                assert time.monotonic() < deadline, said
+                said += os.read(ours, 4096)
+            os.write(ours, key)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert b"p go on (stopped)" in said
+    assert termios.tcgetattr(theirs) == before
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_on_eighty_columns_names_give_way_and_no_count_is_cut() -> None:
+    long = "a_task_with_a_name_that_is_longer_than_anybody_would_write_it"
+    amount = Amount(123_456_789)
+    line = TaskLine(
+        long,
+        Standing(name=long, queued=amount, due=amount, processing=amount, failed=amount),
+        Ended(name=long, completed=amount),
+        Ended(name=long, completed=amount),
+    )
+    figures = Figures(tasks=[], queues=[], workers=[], history=[], lately={}, paused={})
+    stats = Stats(figures=figures, oldest_due=0.0, tasks=[line], workers=[], now=datetime(2030, 1, 1, tzinfo=UTC))
+    rows = list(_tasks(stats, 80))
+    assert all(len(row) <= 80 for row in rows)
+    assert rows[1].count("123456789") == 5
 
 
 def test_a_single_look_on_a_small_terminal_is_whole_and_wipes_nothing(tmp_path: Path) -> None:

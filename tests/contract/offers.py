@@ -14,7 +14,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
             *("now", "register", "known_items", "schedule", "ticks"),
             "retry_failed",
-            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
+            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # and so is the table
             *("install", "status", "plan", "uninstall"),
         }
@@ -26,7 +26,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("retry", "cancel", "remove", "remove_key"),
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
             "retry_failed",
-            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
+            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # no SQL, no transactions, no schema
             *("enqueue_in", "connection", "flow_tables", "install", "status", "plan", "uninstall"),
             # nothing recurs
@@ -65,7 +65,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "plan",
             "uninstall",
             "retry_failed",
-            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "task_counts", "finished"),
+            *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
         }
     ),
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from stowhand.cli.stats import read_stats
-from stowhand.job import State
+import pytest
+
+from stowhand.figures import MINUTES, NAMES, Amount
+from stowhand.job import NewJob, State
 from stowhand.operating import ALIVE_FOR, FORGOTTEN_AFTER, Roll, WorkerCard
 from tests.contract.bench import Bench, in_thread
 
@@ -54,37 +56,81 @@ async def test_a_task_list_of_nothing_is_not_one_of_anything(bench: Bench) -> No
     assert row.card == empty
 
 
-async def test_jobs_are_counted_by_task(bench: Bench) -> None:
+async def test_jobs_are_counted_by_task_and_by_queue_and_worker(bench: Bench) -> None:
     for state in State:
         await bench.in_state(state, task="t")
-    await bench.add("later", delay=60.0)
-    rows = {row.task: row for row in await bench.store.task_counts()}
-    assert list(rows) == ["later", "t"]
-    t, later = rows["t"], rows["later"]
-    assert (t.waiting, t.due, t.errored, t.running, t.failed, t.completed, t.canceled) == (2, 1, 1, 1, 1, 1, 1)
-    assert (later.waiting, later.due, later.errored) == (1, 0, 0)
+    await bench.add("later", delay=60.0, queue="q")
+    figures = await bench.store.figures()
+    t, later = (next(one for one in figures.tasks if one.name == name) for name in ("t", "later"))
+    one, none = Amount(1), Amount(0)
+    assert (t.queued, t.errored, t.due, t.processing, t.failed) == (one, one, one, one, one)
+    assert (later.queued, later.errored, later.due, later.processing, later.failed) == (one, none, none, none, none)
+    assert [(queue.name, queue.waiting, queue.due) for queue in figures.queues] == [("q", one, none)]
+    assert [(worker.name, worker.processing) for worker in figures.workers] == [("w1", one)]
+    assert [(over.name, over.completed, over.canceled) for over in figures.history] == [("t", one, one)]
 
 
-async def test_the_statistics_add_tasks_up_to_what_is_counted_by_state(bench: Bench) -> None:
-    assert (await read_stats(bench.store)).states == await bench.store.counts()
+async def test_the_figures_of_a_small_store_are_what_is_counted_by_state(bench: Bench) -> None:
     for times, state in enumerate(State, start=1):
         for _ in range(times):
             await bench.in_state(state)
-    counted = (await read_stats(bench.store)).states
-    assert counted == await bench.store.counts()
-    assert sorted(counted.values()) == list(range(1, len(State) + 1))
+    counted = (await bench.store.figures()).states()
+    assert all(amount.exact for amount in counted.values())
+    assert {state: amount.number for state, amount in counted.items()} == await bench.store.counts()
+    assert sorted(amount.number for amount in counted.values()) == list(range(1, len(State) + 1))
+
+
+async def test_nothing_is_told_of_an_empty_store(bench: Bench) -> None:
+    figures = await bench.store.figures()
+    assert [*figures.tasks, *figures.queues, *figures.workers, *figures.history, *figures.paused] == []
+    assert list(figures.lately) == list(MINUTES)
+    assert figures.states() == dict.fromkeys(State, Amount(0))
+
+
+async def test_beyond_the_names_that_are_told_the_others_are_summed_up(bench: Bench) -> None:
+    await bench.store.enqueue_many([NewJob(task=f"t{number}") for number in range(NAMES + 5)])
+    await bench.store.enqueue_many([NewJob(task="t1"), NewJob(task="t2")])
+    tasks = (await bench.store.figures()).tasks
+    assert len(tasks) == NAMES + 1
+    assert {one.name: one.queued for one in tasks} | {None: Amount(5), "t1": Amount(2), "t2": Amount(2)} == {
+        one.name: one.queued for one in tasks
+    }
 
 
 async def test_what_ended_lately_is_counted(bench: Bench) -> None:
-    await bench.in_state(State.COMPLETED)
+    await bench.in_state(State.COMPLETED, task="t")
     await bench.pass_time(100)
     for state in State:
-        await bench.in_state(state)
+        await bench.in_state(state, task="t")
     await bench.pass_time(10)
-    over = (State.COMPLETED, State.FAILED, State.CANCELED)
-    assert await bench.store.finished(60.0) == dict.fromkeys(over, 1)
-    assert (await bench.store.finished(600.0))[State.COMPLETED] == 2
-    assert await bench.store.finished(5.0) == dict.fromkeys(over, 0)
+    lately = (await bench.store.figures()).lately
+    one, two = Amount(1), Amount(2)
+    assert [(ended.completed, ended.failed, ended.canceled) for ended in lately[1]] == [(one, one, one)]
+    assert [(ended.completed, ended.failed, ended.canceled) for ended in lately[5]] == [(two, one, one)]
+    await bench.pass_time(55)
+    assert list((await bench.store.figures()).lately[1]) == []
+
+
+async def test_paused_queues_are_named_and_their_jobs_are_not_late(bench: Bench) -> None:
+    await bench.add(queue="mail")
+    await bench.pass_time(20)
+    await bench.store.pause_queue("mail")
+    await bench.add(queue="other")
+    await bench.pass_time(5)
+    assert list((await bench.store.figures()).paused) == ["mail"]
+    assert await bench.store.oldest_due() == pytest.approx(5.0, abs=0.1)
+    await bench.store.resume_queue("mail")
+    assert await bench.store.oldest_due() == pytest.approx(25.0, abs=0.1)
+
+
+async def test_the_oldest_is_found_behind_any_priority_task_and_queue(bench: Bench) -> None:
+    await bench.add("a", priority=5)
+    await bench.pass_time(10)
+    await bench.add("a", priority=1)
+    await bench.add("b", queue="q", priority=-3)
+    await bench.pass_time(10)
+    await bench.add("b", queue="p")
+    assert await bench.store.oldest_due() == pytest.approx(20.0, abs=0.1)
 
 
 async def test_a_heart_that_keeps_no_roll_is_none(bench: Bench) -> None:

@@ -15,9 +15,11 @@ import click
 
 from stowhand import __version__
 from stowhand.cli.doctor_postgres import examine_server
+from stowhand.cli.doctor_work import examine_work
 from stowhand.cli.findings import Finding, Mark, fail, ok, warn
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
+from stowhand.cli.stats import read_stats
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
@@ -127,7 +129,8 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
                 yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
             if isinstance(store, Checkable):
                 yield _soundness(await store.check())
-            yield await _count(store)
+            for finding in examine_work(await read_stats(store)):
+                yield finding
             yield await _listen(store, settings)
     except SchemaError as error:
         yield fail("schema", str(error), SCHEMA_UNSUITABLE)
@@ -175,11 +178,6 @@ def _soundness(problems: Sequence[str]) -> Finding:
 async def _defaults(store: QueueStore) -> Finding:
     attempts = await store.default_max_attempts()
     return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
-
-
-async def _count(store: QueueStore) -> Finding:
-    counts = await store.counts()
-    return ok("jobs", ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none")
 
 
 async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:

@@ -21,3 +21,11 @@ def say_span(seconds: float) -> str:
     parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
     first = next((at for at, (number, _) in enumerate(parts) if number), 3)
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """``3m 20s ago``; ``now``: within a second of it, or by a clock that is behind; ``-``: never."""
+    if moment is None:
+        return "-"
+    seconds = (now - moment).total_seconds()
+    return "now" if seconds < 1 else f"{say_span(seconds)} ago"

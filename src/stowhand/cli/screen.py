@@ -20,6 +20,11 @@ class Screen:
         self._in_place = sys.stdout.isatty() if in_place is None else in_place
         self._pages = 0
 
+    @property
+    def width(self) -> int | None:
+        """Columns that a page has; ``None``: as many as it likes."""
+        return shutil.get_terminal_size().columns if self._in_place else None
+
     def show(self, lines: Sequence[str]) -> None:
         """The next page."""
         if self._in_place:

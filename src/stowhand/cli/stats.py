@@ -4,35 +4,77 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from stowhand.cli.moments import iso, say, say_span
+from stowhand.cli.moments import ago, iso, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
-from stowhand.job import State
-from stowhand.operating import TaskRow, WorkerRow
+from stowhand.clock import wall_clock
+from stowhand.figures import Amount, Ended, Figures, Standing, ended_in
+from stowhand.operating import WorkerRow
 from stowhand.queue_store import QueueStore
 
-MINUTES = (1, 5, 15)
-"""Of which it is said how many jobs ended."""
+OTHERS = "(others)"
+
+
+class TaskLine(msgspec.Struct, frozen=True):
+    """What is known of one task: its live jobs, what its history keeps, and what ended in the last minute."""
+
+    name: str | None
+    standing: Standing
+    history: Ended
+    minute: Ended
+
+    @property
+    def per_second(self) -> float:
+        """Jobs that ended, over the last minute."""
+        return self.minute.every.number / 60
+
+
+class WorkerLine(msgspec.Struct, frozen=True):
+    """A worker, and what it holds."""
+
+    row: WorkerRow
+    held: int
+    """Jobs that it has claimed."""
+
+    @property
+    def busy(self) -> int:
+        """Slots with a job in them: a worker runs no more at once."""
+        return min(self.held, self.row.card.concurrency)
+
+    @property
+    def ahead(self) -> int:
+        """Jobs that it has claimed and not begun."""
+        return self.held - self.busy
+
+    @property
+    def state(self) -> str:
+        """``alive``, ``stopping`` or ``lost``."""
+        return "lost" if not self.row.alive else "stopping" if self.row.card.stopping else "alive"
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """What was found."""
 
-    states: dict[State, int]
-    tasks: Sequence[TaskRow]
+    figures: Figures
     oldest_due: float
     """Seconds."""
-    finished: dict[int, dict[State, int]]
-    """By the last minutes."""
-    workers: Sequence[WorkerRow]
-    paused: Sequence[str]
-    """Names of queues."""
+    tasks: Sequence[TaskLine]
+    """By name, those without one last."""
+    workers: Sequence[WorkerLine]
+    now: datetime
+    """When it was asked, by this machine's clock."""
+
+    @property
+    def ahead(self) -> int:
+        """Jobs that are claimed and not begun."""
+        return sum(line.ahead for line in self.workers)
 
 
 @click.command()
@@ -41,91 +83,129 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 def command(as_json: bool, **typed: Any) -> None:
     """Jobs by state and by task, how long the oldest has been due, how many ended lately, and who works.
 
-    It counts every job, the history too: on a large store that takes a moment.
+    Numbers of large stores are estimates, which begin with ~.
     """
     found = with_store(settings_of(typed).store, read_stats)
     click.echo(stats_json(found) if as_json else "\n".join(_lines(found)))
 
 
-async def read_stats(store: QueueStore, minutes: Sequence[int] = MINUTES) -> Stats:
-    """A few questions, one after the other. The history is gone through once, and once for each of the minutes."""
-    tasks = await store.task_counts()
+async def read_stats(store: QueueStore) -> Stats:
+    """A few questions, one after the other."""
+    figures, workers = await store.figures(), await store.workers()
+    held = {one.name: one.processing.number for one in figures.workers}
     return Stats(
-        states=_states(tasks),
-        tasks=tasks,
+        figures=figures,
         oldest_due=await store.oldest_due(),
-        finished={number: await store.finished(60.0 * number) for number in minutes},
-        workers=await store.workers(),
-        paused=[row.name for row in await store.queues() if row.paused_since is not None],
+        tasks=_task_lines(figures),
+        workers=[WorkerLine(row, held.get(row.card.name, 0)) for row in workers],
+        now=wall_clock(),
     )
 
 
-def _states(tasks: Sequence[TaskRow]) -> dict[State, int]:
-    """As ``counts``, which would go through everything once more."""
-    return {
-        State.QUEUED: sum(row.waiting - row.errored for row in tasks),
-        State.PROCESSING: sum(row.running for row in tasks),
-        State.ERRORED: sum(row.errored for row in tasks),
-        State.COMPLETED: sum(row.completed for row in tasks),
-        State.FAILED: sum(row.failed for row in tasks),
-        State.CANCELED: sum(row.canceled for row in tasks),
-    }
+def _task_lines(figures: Figures) -> list[TaskLine]:
+    standing = {one.name: one for one in figures.tasks}
+    history = {one.name: one for one in figures.history}
+    minute = {one.name: one for one in figures.lately[1]}
+    names = sorted(standing.keys() | history.keys() | minute.keys(), key=lambda name: (name is None, name or ""))
+    return [
+        TaskLine(
+            name,
+            standing.get(name, Standing(name=name)),
+            history.get(name, Ended(name=name)),
+            minute.get(name, Ended(name=name)),
+        )
+        for name in names
+    ]
+
+
+def state_line(found: Stats) -> str:
+    """``3 queued, 8 processing (5 of them ahead), …``"""
+    parts = [f"{amount} {state.value}" for state, amount in found.figures.states().items()]
+    if found.ahead:
+        parts[1] += f" ({found.ahead} of them claimed ahead)"
+    return ", ".join(parts)
 
 
 def _lines(found: Stats) -> Iterator[str]:
-    yield ", ".join(f"{number} {state.value}" for state, number in found.states.items())
+    yield state_line(found)
     yield f"oldest due: {say_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
     yield from table(
         ("LAST", "COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
-        [_ended(minutes, ended) for minutes, ended in found.finished.items()],
+        [_ended(minutes, ended_in(some)) for minutes, some in found.figures.lately.items()],
         right=("COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
     )
-    if found.paused:
-        yield from table(("PAUSED QUEUES",), [(", ".join(found.paused),)])
+    if found.figures.paused:
+        yield from table(("PAUSED QUEUES",), [(", ".join(found.figures.paused),)])
     if found.tasks:
-        heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED", "CANCELED")
+        heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED", "CANCELED", "PER SECOND")
         yield ""
-        yield from table(heads, [_task(row) for row in found.tasks], right=heads[1:])
+        yield from table(heads, [_task(line) for line in found.tasks], right=heads[1:])
     yield ""
     if found.workers:
-        heads = ("WORKER", "STATE", "JOBS AT ONCE", "VERSION", "SINCE", "SEEN", "TASKS")
-        yield from table(heads, [_worker(row) for row in found.workers], right=("JOBS AT ONCE",))
+        heads = ("WORKER", "STATE", "BUSY", "AHEAD", "VERSION", "UP", "SEEN", "TASKS")
+        yield from table(heads, [_worker(line, found.now) for line in found.workers], right=("BUSY", "AHEAD"))
     else:
         yield "No workers."
 
 
-def _ended(minutes: int, ended: dict[State, int]) -> tuple[str, ...]:
-    numbers = [ended[state] for state in (State.COMPLETED, State.FAILED, State.CANCELED)]
-    return (f"{minutes}m", *map(str, numbers), f"{sum(numbers) / (60 * minutes):.2f}")
+def _ended(minutes: int, ended: Ended) -> tuple[str, ...]:
+    rate = f"{ended.every.number / (60 * minutes):.2f}"
+    return (f"{minutes}m", str(ended.completed), str(ended.failed), str(ended.canceled), rate)
 
 
-def _task(row: TaskRow) -> tuple[str, ...]:
-    numbers = (row.waiting, row.due, row.running, row.failed, row.completed, row.canceled)
-    return (row.task, *map(str, numbers))
+def _task(line: TaskLine) -> tuple[str, ...]:
+    one, history = line.standing, line.history
+    amounts = (one.waiting, one.due, one.processing, one.failed, history.completed, history.canceled)
+    return (line.name or OTHERS, *map(str, amounts), f"{line.per_second:.2f}")
 
 
-def _worker(row: WorkerRow) -> tuple[str, ...]:
-    card = row.card
-    state = "lost" if not row.alive else "stopping" if card.stopping else "alive"
+def _worker(line: WorkerLine, now: datetime) -> tuple[str, ...]:
+    card = line.row.card
     tasks = "any" if card.tasks is None else ", ".join(card.tasks)
-    at_once = str(card.concurrency)
-    return (card.name, state, at_once, card.version, say(row.started_at), say(row.seen_at), tasks)
+    busy, up = f"{line.busy}/{card.concurrency}", say_span((now - line.row.started_at).total_seconds())
+    return (card.name, line.state, busy, str(line.ahead), card.version, up, ago(line.row.seen_at, now), tasks)
 
 
 def stats_json(found: Stats) -> str:
-    """One object."""
-    workers = [
-        msgspec.structs.asdict(row.card)
-        | {"alive": row.alive, "started_at": iso(row.started_at), "seen_at": iso(row.seen_at)}
-        for row in found.workers
-    ]
+    """One object; numbers that are estimates are named in ``estimated``."""
+    states = found.figures.states()
     return json.dumps(
         {
-            "states": found.states,
-            "tasks": [msgspec.structs.asdict(row) for row in found.tasks],
+            "states": {state: amount.number for state, amount in states.items()},
+            "estimated": [state for state, amount in states.items() if not amount.exact],
+            "claimed_ahead": found.ahead,
+            "tasks": [_task_json(line) for line in found.tasks],
+            "queues": [_standing_json("queue", one, found.figures) for one in found.figures.queues],
             "oldest_due": found.oldest_due,
-            "finished": {f"{minutes}m": ended for minutes, ended in found.finished.items()},
-            "paused": list(found.paused),
-            "workers": workers,
+            "finished": {f"{minutes}m": _ended_json(ended_in(some)) for minutes, some in found.figures.lately.items()},
+            "paused": list(found.figures.paused),
+            "workers": [
+                msgspec.structs.asdict(line.row.card)
+                | {"alive": line.row.alive, "busy": line.busy, "claimed_ahead": line.ahead}
+                | {"started_at": iso(line.row.started_at), "seen_at": iso(line.row.seen_at)}
+                for line in found.workers
+            ],
         }
     )
+
+
+def _task_json(line: TaskLine) -> dict[str, object]:
+    one, history = line.standing, line.history
+    amounts = {"waiting": one.waiting, "due": one.due, "errored": one.errored, "running": one.processing}
+    amounts |= {"failed": one.failed, "completed": history.completed, "canceled": history.canceled}
+    return {"task": line.name, **_numbers(amounts), "per_second": round(line.per_second, 3)}
+
+
+def _standing_json(what: str, one: Standing, figures: Figures) -> dict[str, object]:
+    amounts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
+    return {what: one.name, "paused": one.name in figures.paused, **_numbers(amounts)}
+
+
+def _ended_json(ended: Ended) -> dict[str, object]:
+    return _numbers({"completed": ended.completed, "failed": ended.failed, "canceled": ended.canceled})
+
+
+def _numbers(amounts: dict[str, Amount]) -> dict[str, object]:
+    estimated = [name for name, amount in amounts.items() if not amount.exact]
+    numbers: dict[str, object] = {name: amount.number for name, amount in amounts.items()}
+    return numbers | ({"estimated": estimated} if estimated else {})

@@ -1,21 +1,25 @@
-"""``stowhand top``: what a queue is doing, looked at again and again until Ctrl-C."""
+"""``stowhand top``: what a queue is doing, looked at again and again until ``q`` or Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from textwrap import wrap
 from typing import Any
 
 import click
 
-from stowhand.cli.moments import say, say_span
+from stowhand.cli.keys import pressed_keys
+from stowhand.cli.moments import ago, say, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import Stats, read_stats, stats_json
+from stowhand.cli.stats import OTHERS, Stats, TaskLine, read_stats, state_line, stats_json
 from stowhand.cli.tables import table
-from stowhand.clock import SystemClock, wall_clock
+from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
+from stowhand.figures import ended_in
 from stowhand.job import Job, State
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import JobFilter, QueueStore
@@ -23,6 +27,7 @@ from stowhand.service.run_all import run_all
 
 RUNNING_SHOWN = 10
 TASKS_SHOWN = 10
+QUEUES_SHOWN = 5
 LAST_LOOK = 2.0
 """Seconds that a look under way has to end."""
 REST = 4.0
@@ -35,15 +40,21 @@ REST = 4.0
 @click.option("as_json", "--json", is_flag=True, help="One JSON object per look, as of 'stowhand stats'.")
 @store_options
 def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
-    """Show what the queue is doing, every few seconds: jobs by state and task, throughput, who works, what runs.
+    """Show what the queue is doing, every few seconds: jobs by state, task and queue, throughput, who works, what runs.
 
-    It ends at Ctrl-C. It counts every job, the history too: where that takes long, it looks less often.
+    It ends at q or Ctrl-C; p stops the picture and lets it go on, space looks at once. Numbers of large stores are
+    estimates, which begin with ~.
     """
 
     async def watch(store: QueueStore) -> None:
         # A single page is for reading, not for looking at: whole, below what the terminal shows already.
         top = _Top(store, interval, Screen(in_place=False if once else None), as_json=as_json)
-        await (top.look() if once else run_all(top, grace=LAST_LOOK))
+        if once:
+            await top.look()
+            return
+        with pressed_keys(top.pressed) as heard:
+            top.has_keys = heard
+            await run_all(top, grace=LAST_LOOK)
 
     with_store(settings_of(typed).store, watch)
 
@@ -55,6 +66,8 @@ class _Top:
         self._store, self._interval, self._as_json = store, interval, as_json
         self._screen, self._clock = screen, SystemClock()
         self._stopping, self._tick = asyncio.Event(), asyncio.Event()
+        self._paused = False
+        self.has_keys = False
 
     async def run(self) -> None:
         """Look until stopped. An outage is waited out, and told."""
@@ -65,7 +78,7 @@ class _Top:
                 took = self._clock.monotonic() - began
             except StoreError as error:
                 core_logger().error(f"No look: {error}")
-            timer = self._clock.call_later(pause_after(took, self._interval), self._tick.set)
+            timer = self._clock.call_later(pause_after(took, self._interval), self._due)
             await self._tick.wait()
             self._tick.clear()
             timer.cancel()
@@ -75,29 +88,55 @@ class _Top:
         self._stopping.set()
         self._tick.set()
 
+    def pressed(self, key: str) -> None:
+        """Somebody at the terminal wants something."""
+        match key:
+            case "q":
+                self.stop()
+            case "p":
+                self._paused = not self._paused
+                self._tick.set()
+            case " ":
+                self._tick.set()
+
+    def _due(self) -> None:
+        if self._paused:
+            self._clock.call_later(self._interval, self._due)
+        else:
+            self._tick.set()
+
     async def look(self) -> None:
         """One page. Raises StoreError."""
+        stats = await read_stats(self._store)
         if self._as_json:
-            click.echo(stats_json(await read_stats(self._store)))
+            click.echo(stats_json(stats))
             return
-        stats = await read_stats(self._store, (1,))
         running = await self._store.list(JobFilter(states=(State.PROCESSING,), limit=RUNNING_SHOWN))
         self._screen.show(list(self._page(stats, running)))
 
     def _page(self, stats: Stats, running: Sequence[Job]) -> Iterator[str]:
+        width = self._screen.width
+        yield f"{self._store.description}  {say(stats.now)}"
+        yield from wrap(state_line(stats), width or 10_000)
         due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
-        yield f"{self._store.description}  {say(wall_clock())}"
-        yield ", ".join(f"{number} {state.value}" for state, number in stats.states.items())
-        yield f"oldest due: {due}   ended in the last minute: {sum(stats.finished[1].values()) / 60:.1f}/s"
-        if stats.paused:
-            yield f"paused: {', '.join(stats.paused)}"
+        ended = {minutes: ended_in(some).every.number for minutes, some in stats.figures.lately.items()}
+        rates = ", ".join(f"{number / (60 * minutes):.1f}/s in {minutes}m" for minutes, number in ended.items())
+        yield f"oldest due: {due}   ended: {rates}"
+        if stats.figures.paused:
+            yield from wrap(f"paused: {', '.join(stats.figures.paused)}", width or 10_000)
         yield ""
-        yield from _tasks(stats)
+        yield from _tasks(stats, width)
+        if stats.figures.queues:
+            yield ""
+            yield from _queues(stats, width)
         yield ""
-        yield from _workers(stats)
+        yield from _workers(stats, width)
         if running:
             yield ""
-            yield from _running(running)
+            yield from _running(running, stats.now, width)
+        if self.has_keys:
+            yield ""
+            yield f"q quit   p {'go on (stopped)' if self._paused else 'stop the picture'}   space look now"
 
 
 def pause_after(took: float, interval: float) -> float:
@@ -105,40 +144,76 @@ def pause_after(took: float, interval: float) -> float:
     return max(interval, REST * took)
 
 
-def _tasks(stats: Stats) -> Iterator[str]:
-    heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED")
-    busiest = sorted(stats.tasks, key=lambda row: (-row.running, -row.due, -row.waiting, row.task))
-    rows = [
-        (row.task, *map(str, (row.waiting, row.due, row.running, row.failed, row.completed)))
-        for row in busiest[:TASKS_SHOWN]
-    ]
-    yield from table(heads, rows, right=heads[1:]) if rows else ["No jobs."]
+def _tasks(stats: Stats, width: int | None) -> Iterator[str]:
+    heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED", "PER SECOND")
+    busiest = sorted(stats.tasks, key=_by_business)
+    rows = [_task(line) for line in busiest[:TASKS_SHOWN]]
+    yield from table(heads, rows, right=heads[1:], squeezed=heads[:1], width=width) if rows else ["No jobs."]
     if len(busiest) > TASKS_SHOWN:
         yield f"and {len(busiest) - TASKS_SHOWN} more tasks"
 
 
-def _workers(stats: Stats) -> Iterator[str]:
-    alive = [row for row in stats.workers if row.alive]
+def _by_business(line: TaskLine) -> tuple[object, ...]:
+    one = line.standing
+    numbers = (one.processing.number, line.per_second, one.due.number, one.waiting.number)
+    return (*(-number for number in numbers), line.name or "")
+
+
+def _task(line: TaskLine) -> tuple[str, ...]:
+    one = line.standing
+    amounts = (one.waiting, one.due, one.processing, one.failed, line.history.completed)
+    return (line.name or OTHERS, *map(str, amounts), f"{line.per_second:.1f}")
+
+
+def _queues(stats: Stats, width: int | None) -> Iterator[str]:
+    heads = ("QUEUE", "WAITING", "DUE", "RUNNING", "FAILED", "")
+    fullest = sorted(stats.figures.queues, key=lambda one: (-one.due.number, -one.waiting.number, one.name or ""))
+    rows = [
+        (
+            one.name or OTHERS,
+            *map(str, (one.waiting, one.due, one.processing, one.failed)),
+            "paused" if one.name in stats.figures.paused else "",
+        )
+        for one in fullest[:QUEUES_SHOWN]
+    ]
+    yield from table(heads, rows, right=heads[1:5], squeezed=heads[:1], width=width)
+    if len(fullest) > QUEUES_SHOWN:
+        yield f"and {len(fullest) - QUEUES_SHOWN} more queues"
+
+
+def _workers(stats: Stats, width: int | None) -> Iterator[str]:
+    alive = [line for line in stats.workers if line.row.alive]
     if not alive:
         yield "No workers are alive."
         return
-    heads = ("WORKER", "JOBS AT ONCE", "SEEN", "TASKS")
+    heads = ("WORKER", "BUSY", "AHEAD", "UP", "SEEN", "TASKS")
     rows = [
         (
-            row.card.name + (" (stopping)" if row.card.stopping else ""),
-            str(row.card.concurrency),
-            say(row.seen_at),
-            "any" if row.card.tasks is None else ", ".join(row.card.tasks),
+            line.row.card.name + (" (stopping)" if line.row.card.stopping else ""),
+            f"{line.busy}/{line.row.card.concurrency}",
+            str(line.ahead),
+            say_span((stats.now - line.row.started_at).total_seconds()),
+            ago(line.row.seen_at, stats.now),
+            "any" if line.row.card.tasks is None else ", ".join(line.row.card.tasks),
         )
-        for row in alive
+        for line in alive
     ]
-    yield from table(heads, rows, right=("JOBS AT ONCE",))
+    yield from table(heads, rows, right=("BUSY", "AHEAD"), squeezed=("WORKER", "TASKS"), width=width)
 
 
-def _running(jobs: Sequence[Job]) -> Iterator[str]:
-    heads = ("RUNNING", "TASK", "ATTEMPT", "SINCE", "WORKER")
+def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[str]:
+    heads = ("RUNNING", "TASK", "ATTEMPT", "FOR", "QUEUE", "KEY", "WORKER")
     rows = [
-        (str(job.id), job.task, f"{job.attempts} of {job.max_attempts}", say(job.started_at), job.worker or "-")
+        (
+            str(job.id),
+            job.task,
+            f"{job.attempts} of {job.max_attempts}",
+            "-" if job.started_at is None else say_span((now - job.started_at).total_seconds()),
+            job.queue or "-",
+            job.key or "-",
+            job.worker or "-",
+        )
         for job in jobs
     ]
-    yield from table(heads, rows, right=("RUNNING",))
+    squeezed = ("TASK", "QUEUE", "KEY", "WORKER")
+    yield from table(heads, rows, right=("RUNNING",), squeezed=squeezed, width=width)

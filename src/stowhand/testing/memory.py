@@ -148,7 +148,8 @@ class MemoryStore(MemoryOperations):
 
     async def oldest_due(self) -> float:
         with self.transaction() as (rows, now):
-            waited = [(now - row.run_at).total_seconds() for row in rows.live.values() if row.waits()]
+            waiting = (row for row in rows.live.values() if row.waits() and row.queue not in rows.paused)
+            waited = [(now - row.run_at).total_seconds() for row in waiting]
             return max([0.0, *waited])
 
     async def retry(self, job_id: int) -> Answer:

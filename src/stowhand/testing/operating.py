@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from stowhand.checking import read_id, read_ids
 from stowhand.explaining import Facts, Holder, explain
+from stowhand.figures import MINUTES, Amount, Ended, Figures, Tallies
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.operating import (
@@ -18,7 +19,6 @@ from stowhand.operating import (
     Purged,
     QueueChange,
     QueueRow,
-    TaskRow,
     WorkerRow,
     read_queue,
     worker_row,
@@ -78,18 +78,26 @@ class MemoryOperations:
             row = rows.find(read_id(job_id))
             return None if row is None else explain(facts(rows, row, now))
 
-    async def task_counts(self) -> Sequence[TaskRow]:
+    async def figures(self) -> Figures:
         with self.transaction() as (rows, now):
-            every = [*rows.live.values(), *rows.history.values()]
-            tasks = sorted({row.task for row in every})
-            return [task_row(task, [row for row in every if row.task == task], now) for task in tasks]
-
-    async def finished(self, within: float) -> dict[State, int]:
-        with self.transaction() as (rows, now):
-            since = now - timedelta(seconds=within)
-            every = [*rows.live.values(), *rows.history.values()]
-            ended = [row.state for row in every if row.finished_at is not None and row.finished_at > since]
-            return {state: ended.count(state) for state in OVER}
+            tasks, queues, workers = Tallies(), Tallies(), Tallies()
+            for row in rows.live.values():
+                running = row.worker if row.state is State.PROCESSING else None
+                for tallies, name in ((tasks, row.task), (queues, row.queue), (workers, running)):
+                    if name is not None:
+                        tallies.add(name, row.state.value, Amount(1))
+                        tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
+            return Figures(
+                tasks=tasks.standings(),
+                queues=queues.standings(),
+                workers=workers.standings(),
+                history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
+                lately={
+                    minutes: ended_rows([*rows.live.values(), *rows.history.values()], now - timedelta(minutes=minutes))
+                    for minutes in MINUTES
+                },
+                paused=dict(sorted(rows.paused.items())),
+            )
 
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
@@ -128,19 +136,13 @@ def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
     )
 
 
-def task_row(task: str, own: Sequence[Row], now: datetime) -> TaskRow:
-    """One task."""
-    states = [row.state for row in own]
-    return TaskRow(
-        task=task,
-        waiting=sum(row.waits() for row in own),
-        due=sum(row.waits() and row.run_at <= now for row in own),
-        errored=states.count(State.ERRORED),
-        running=states.count(State.PROCESSING),
-        failed=states.count(State.FAILED),
-        completed=states.count(State.COMPLETED),
-        canceled=states.count(State.CANCELED),
-    )
+def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[Ended]:
+    """By task, what ended after that."""
+    tallies = Tallies()
+    for row in rows:
+        if row.finished_at is not None and row.finished_at > since:
+            tallies.add(row.task, row.state.value, Amount(1))
+    return tallies.ended()
 
 
 def roll(rows: Rows, now: datetime) -> list[WorkerRow]:

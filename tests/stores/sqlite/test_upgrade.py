@@ -59,7 +59,9 @@ def test_an_older_file_is_refused_with_the_command_to_run(old: Path, run: Run) -
     async def refused() -> None:
         store = SqliteStore(old)
         for attempt in (store.open, lambda: store.enqueue(NewJob(task="t")), store.known_items):
-            with pytest.raises(SchemaOutdated, match="its schema is 1, this package needs 4: run `stowhand migrate`"):
+            with pytest.raises(
+                SchemaOutdated, match=f"its schema is 1, this package needs {schema.VERSION}: run `stowhand migrate`"
+            ):
                 await attempt()
         assert "stowhand_ticks" in await store.plan()
         assert "stowhand_flow_jobs" in await store.plan()
@@ -76,7 +78,7 @@ def test_an_upgrade_keeps_every_job_and_every_lease(used: tuple[Path, Lease, Seq
     async def upgrade() -> None:
         store = SqliteStore(path)
         status = await store.install()
-        assert (status.installed, status.expected, status.breaking) == (4, 4, False)
+        assert (status.installed, status.expected, status.breaking) == (schema.VERSION, schema.VERSION, False)
         assert await store.plan() == ""
         assert await store.list(JobFilter(states=tuple(State))) == jobs
         await store.pause_queue("q")
@@ -101,7 +103,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
     async def upgrade() -> None:
         stores = [SqliteStore(path) for _ in range(6)]
         statuses = await asyncio.gather(*(store.install() for store in stores))
-        assert {status.installed for status in statuses} == {4}
+        assert {status.installed for status in statuses} == {schema.VERSION}
         assert await stores[0].list(JobFilter(states=tuple(State))) == jobs
         for store in stores:
             await store.close()
@@ -113,6 +115,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (2, 0),
             (3, 0),
             (4, 0),
+            (5, 0),
         ]
 
 

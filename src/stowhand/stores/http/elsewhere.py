@@ -84,10 +84,7 @@ class Elsewhere:
     async def explain(self, job_id: int) -> NoReturn:
         self._refuse("explaining why a job waits")
 
-    async def task_counts(self) -> NoReturn:
-        self._refuse("counting jobs")
-
-    async def finished(self, within: float) -> NoReturn:
+    async def figures(self) -> NoReturn:
         self._refuse("counting jobs")
 
     async def now(self) -> NoReturn:

@@ -130,6 +130,7 @@ def fillings_of(schema: str) -> dict[str, str]:
         "schema": quoted,
         "schema_text": quote_text(schema),
         "schema_name": quote_text(quoted),
+        "live_text": quote_text(f"{quoted}.live"),
         "history_text": quote_text(f"{quoted}.history"),
         "channel": quote_text(channel),
         "channel_name": quote_identifier(channel),

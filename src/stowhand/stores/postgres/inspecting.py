@@ -43,7 +43,7 @@ class Inspector:
         return counts
 
     async def oldest_due(self) -> float:
-        """Seconds for which the job that is due longest has waited."""
+        """Seconds for which the job that is due longest could have run."""
         ((seconds,),) = await self._rows("oldest_due", (self._home.now(),))
         return float(seconds)
 

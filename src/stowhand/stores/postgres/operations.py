@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import psycopg
@@ -9,7 +10,8 @@ import psycopg
 from stowhand.checking import read_id, read_ids
 from stowhand.errors import StoreUnreachable
 from stowhand.explaining import Facts, Holder, explain
-from stowhand.job import Job, State
+from stowhand.figures import MINUTES, NAMES, Amount, Ended, Figures, Standing
+from stowhand.job import Job
 from stowhand.operating import (
     MOST_AHEAD,
     Ages,
@@ -17,7 +19,6 @@ from stowhand.operating import (
     Purged,
     QueueChange,
     QueueRow,
-    TaskRow,
     WorkerCard,
     WorkerRow,
     read_queue,
@@ -28,6 +29,10 @@ from stowhand.stores.postgres.rows import Row, plain_array, read_job
 
 PURGE_AT_ONCE = 5000
 """Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
+
+
+STANDING = ("queued", "errored", "due", "processing", "failed")
+ENDED = ("completed", "canceled", "failed")
 
 
 class Operations:
@@ -58,19 +63,23 @@ class Operations:
             for name, paused, held, waiting, due, running, failed in await self._asked("queues", self._home.now())
         ]
 
-    async def task_counts(self) -> Sequence[TaskRow]:
-        """By task."""
-        names = TaskRow.__struct_fields__
-        found = await self._asked("task_counts", self._home.now())
-        return [TaskRow(**dict(zip(names, row, strict=True))) for row in found]
-
-    async def finished(self, within: float) -> dict[State, int]:
-        """Of the history, and of the failed."""
+    async def figures(self) -> Figures:
+        """Exact while the tables are small; then what a sample of their pages says."""
         now = self._home.now()
-        counts = dict.fromkeys((State.COMPLETED, State.FAILED, State.CANCELED), 0)
-        return counts | {
-            State(state): number for state, number in await self._asked("finished", now, within, now, within)
-        }
+        standing: defaultdict[str, list[Standing]] = defaultdict(list)
+        over: defaultdict[int | None, list[Ended]] = defaultdict(list)
+        for what, name, *numbers, exact in await self._asked("standing_jobs", NAMES, now):
+            standing[what].append(Standing(name=name, **_amounts(STANDING, numbers, exact)))
+        for minutes, name, *numbers, exact in await self._asked("ended_jobs", plain_array(MINUTES), NAMES, now):
+            over[minutes].append(Ended(name=name, **_amounts(ENDED, numbers, exact)))
+        return Figures(
+            tasks=standing["task"],
+            queues=standing["queue"],
+            workers=standing["worker"],
+            history=over[None],
+            lately={minutes: over[minutes] for minutes in MINUTES},
+            paused=dict(await self._asked("paused_queues")),
+        )
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Page by page."""
@@ -128,6 +137,10 @@ class Operations:
                 raise StoreUnreachable(
                     f"{self._home.address}: somebody's open transaction holds {what}; try again when it has ended"
                 ) from None
+
+
+def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[str, Amount]:
+    return {part: Amount(number, exact) for part, number in zip(parts, numbers, strict=True)}
 
 
 def _worker(row: Row) -> WorkerRow:

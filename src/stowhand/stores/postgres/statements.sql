@@ -126,10 +126,7 @@ union all
 select state, count(*) from {schema}.history group by state
 
 -- name: oldest_due
-select coalesce(extract(epoch from v.at - min(j.run_at)), 0)::float8
-from (values (coalesce(%s::timestamptz, now()))) as v(at)
-  left join {schema}.live j on j.state in ('queued', 'errored') and j.run_at <= v.at
-group by v.at
+select {schema}.oldest_due(%s::timestamptz)
 
 -- name: retry
 select done, why from {schema}.retry(%s::bigint, %s::timestamptz)
@@ -333,28 +330,15 @@ from (
 where j.name is not null or q.paused_at is not null
 order by coalesce(j.name, q.name) collate "C"
 
--- name: task_counts
-select t.task, sum(t.waiting)::bigint, sum(t.due)::bigint, sum(t.errored)::bigint, sum(t.running)::bigint,
-  sum(t.failed)::bigint, sum(t.completed)::bigint, sum(t.canceled)::bigint
-from (
-  select l.task,
-    count(*) filter (where l.state in ('queued', 'errored')) as waiting,
-    count(*) filter (where l.state in ('queued', 'errored') and l.run_at <= v.at) as due,
-    count(*) filter (where l.state = 'errored') as errored,
-    count(*) filter (where l.state = 'processing') as running,
-    count(*) filter (where l.state = 'failed') as failed, 0 as completed, 0 as canceled
-  from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at) group by l.task
-  union all
-  select h.task, 0, 0, 0, 0, 0, count(*) filter (where h.state = 'completed'), count(*) filter (where h.state = 'canceled')
-  from {schema}.history h group by h.task
-) t group by t.task order by t.task collate "C"
+-- name: standing_jobs
+select what, name, queued, errored, due, processing, failed, exact from {schema}.standing(%s::int, _now => %s::timestamptz)
 
--- name: finished
-select h.state, count(*) from {schema}.history h
-where h.finished_at > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second' group by h.state
-union all
-select 'failed', count(*) from {schema}.live l
-where l.state = 'failed' and l.finished_at > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second'
+-- name: ended_jobs
+select minutes, name, completed, canceled, failed, exact
+from {schema}.ended(%s::int[], %s::int, _now => %s::timestamptz)
+
+-- name: paused_queues
+select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
 
 -- name: workers
 select name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at, coalesce(%s::timestamptz, now())

@@ -18,7 +18,7 @@ _FUNCTION = re.compile(
 _BREAKING = "-- breaking"
 FUNCTIONS = (
     *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "administer", "cron"),
-    *("flows", "operate", "maintain", "shared_name", "finish", "grants"),
+    *("flows", "operate", "figures", "maintain", "shared_name", "finish", "grants"),
 )
 """In this order: SQL functions are checked when they are made."""
 

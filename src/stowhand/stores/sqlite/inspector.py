@@ -49,12 +49,6 @@ def counts(connection: sqlite3.Connection) -> dict[State, int]:
     return {state: found.get(state.value, 0) for state in State}
 
 
-def oldest_due(connection: sqlite3.Connection, now: Moment) -> float:
-    """Seconds for which the job that is due longest has waited."""
-    (waited,) = connection.execute(SQL["oldest_due"], {"now": now.wall}).fetchone()
-    return float(waited) / 1_000_000
-
-
 def retry(connection: sqlite3.Connection, now: Moment, job_id: int) -> Answer:
     """Due now with every attempt before it; a canceled job comes back out of the history."""
     match _state(connection, job_id):

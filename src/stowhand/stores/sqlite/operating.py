@@ -16,7 +16,6 @@ from stowhand.operating import (
     Explanation,
     QueueChange,
     QueueRow,
-    TaskRow,
     WorkerCard,
     WorkerRow,
     worker_row,
@@ -65,19 +64,6 @@ def queues(connection: sqlite3.Connection, now: Moment) -> list[QueueRow]:
         )
         for name, since, held_by, waiting, due, running, failed in connection.execute(SQL["queues"], {"now": now.wall})
     ]
-
-
-def task_counts(connection: sqlite3.Connection, now: Moment) -> list[TaskRow]:
-    """By task."""
-    rows = connection.execute(SQL["task_counts"], {"now": now.wall})
-    return [TaskRow(**dict(zip(TaskRow.__struct_fields__, row, strict=True))) for row in rows]
-
-
-def finished(connection: sqlite3.Connection, now: Moment, within: float) -> dict[State, int]:
-    """Of the history, and of the failed."""
-    counts = dict.fromkeys((State.COMPLETED, State.FAILED, State.CANCELED), 0)
-    rows = connection.execute(SQL["finished"], {"since": now.wall - micros(within)})
-    return counts | {State(state): number for state, number in rows}
 
 
 def workers(connection: sqlite3.Connection, now: Moment) -> list[WorkerRow]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from stowhand.checking import read_ids
+from stowhand.figures import Figures
 from stowhand.job import State
-from stowhand.operating import Ages, Explanation, Purged, QueueChange, QueueRow, TaskRow, WorkerRow, read_queue
-from stowhand.stores.sqlite import administer, operating
+from stowhand.operating import Ages, Explanation, Purged, QueueChange, QueueRow, WorkerRow, read_queue
+from stowhand.stores.sqlite import administer, counting, operating
 from stowhand.stores.sqlite.tables import Tables
 
 
@@ -39,13 +40,9 @@ class Operations(Tables):
         """By name."""
         return await self._read(operating.queues)
 
-    async def task_counts(self) -> Sequence[TaskRow]:
-        """By task."""
-        return await self._read(operating.task_counts)
-
-    async def finished(self, within: float) -> dict[State, int]:
-        """Of the history, and of the failed."""
-        return await self._read(lambda connection, now: operating.finished(connection, now, within))
+    async def figures(self) -> Figures:
+        """From indexes, and of a long history from rows here and there."""
+        return await self._read_all(counting.figures)
 
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""

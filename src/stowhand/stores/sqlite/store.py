@@ -21,6 +21,7 @@ from stowhand.store import Claim, ClaimRequest, Foreign, Lease, StoreOptions, Ve
 from stowhand.stores.sqlite import (
     administer,
     claim,
+    counting,
     enqueue,
     guest,
     inspector,
@@ -172,8 +173,8 @@ class SqliteStore(Operations):
         return await self._read_all(lambda connection, _: inspector.counts(connection))
 
     async def oldest_due(self) -> float:
-        """Seconds for which the job that is due longest has waited."""
-        return await self._read_all(inspector.oldest_due)
+        """Seconds for which the job that is due longest could have run."""
+        return await self._read(counting.oldest_due)
 
     async def retry(self, job_id: int) -> Answer:
         """Due now."""

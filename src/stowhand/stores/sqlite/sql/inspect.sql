@@ -20,9 +20,6 @@ SELECT state, count(*) FROM stowhand_jobs GROUP BY state
 UNION ALL
 SELECT state, count(*) FROM stowhand_history GROUP BY state
 
--- name: oldest_due
-SELECT coalesce(:now - min(run_at), 0) FROM stowhand_jobs WHERE state IN ('queued', 'errored') AND run_at <= :now
-
 -- name: state
 SELECT state FROM stowhand_jobs WHERE id = :id
 UNION ALL

@@ -23,24 +23,6 @@ SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), su
     SELECT queue, since, NULL, 0, 0, 0, 0 FROM stowhand_paused
 ) GROUP BY queue ORDER BY queue
 
--- name: task_counts
--- Each table is grouped by itself: less to sort than all rows of both.
-SELECT task, sum(waiting), sum(due), sum(errored), sum(running), sum(failed), sum(completed), sum(canceled) FROM (
-    SELECT task, sum(state IN ('queued', 'errored')) AS waiting,
-        sum(state IN ('queued', 'errored') AND run_at <= :now) AS due, sum(state = 'errored') AS errored,
-        sum(state = 'processing') AS running, sum(state = 'failed') AS failed, 0 AS completed, 0 AS canceled
-    FROM stowhand_jobs GROUP BY task
-    UNION ALL
-    SELECT task, 0, 0, 0, 0, 0, sum(state = 'completed'), sum(state = 'canceled') FROM stowhand_history GROUP BY task
-) GROUP BY task ORDER BY task
-
--- name: finished
-SELECT state, count(*) FROM stowhand_history INDEXED BY stowhand_history_finished
-WHERE finished_at > :since GROUP BY state
-UNION ALL
-SELECT 'failed', count(*) FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
-WHERE state = 'failed' AND finished_at > :since
-
 -- name: workers
 SELECT name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at FROM stowhand_workers ORDER BY name
 

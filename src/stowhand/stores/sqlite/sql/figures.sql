@@ -1,0 +1,126 @@
+-- What can be said of the jobs without reading them all: from indexes that hold what is asked, and of the history from
+-- rows here and there. Each question reads a bounded number of entries.
+
+-- name: waiting_tasks
+SELECT task, count(*), sum(run_at <= :now) FROM (
+    SELECT task, run_at FROM (
+        SELECT task, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+        WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 LIMIT :most
+    )
+    UNION ALL
+    SELECT task, run_at FROM (
+        SELECT task, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2 LIMIT :most
+    )
+    UNION ALL
+    SELECT task, run_at FROM (
+        SELECT task, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+        WHERE state IN ('queued', 'errored') AND resets >= 2 LIMIT :few
+    )
+) GROUP BY task
+
+-- name: waiting_queues
+SELECT queue, count(*), sum(run_at <= :now) FROM (
+    SELECT queue, run_at FROM (
+        SELECT queue, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2 LIMIT :most
+    )
+    UNION ALL
+    SELECT queue, run_at FROM (
+        SELECT queue, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+        WHERE state IN ('queued', 'errored') AND resets >= 2 LIMIT :few
+    ) WHERE queue IS NOT NULL
+) GROUP BY queue
+
+-- name: paused
+SELECT queue, since FROM stowhand_paused ORDER BY queue
+
+-- name: errored
+SELECT task, queue, count(*) FROM (
+    SELECT task, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_errored WHERE state = 'errored' LIMIT :most
+) GROUP BY task, queue
+
+-- name: running
+SELECT task, queue, worker, count(*) FROM (
+    SELECT task, queue, worker FROM stowhand_jobs INDEXED BY stowhand_jobs_running WHERE state = 'processing' LIMIT :few
+) GROUP BY task, queue, worker
+
+-- The newest; how many there are in all is another question.
+-- name: failed
+SELECT task, queue, count(*) FROM (
+    SELECT task, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
+    WHERE state = 'failed' ORDER BY finished_at DESC LIMIT :few
+) GROUP BY task, queue
+
+-- name: all_failed
+SELECT count(*) FROM (
+    SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' LIMIT :most
+)
+
+-- name: history_ids
+SELECT coalesce((SELECT min(id) FROM stowhand_history), 1), coalesce((SELECT max(id) FROM stowhand_history), 0)
+
+-- name: history
+SELECT task, state, count(*) FROM stowhand_history GROUP BY task, state
+
+-- name: history_here_and_there
+SELECT task, state, count(*) FROM stowhand_history WHERE id IN (SELECT value FROM json_each(:ids)) GROUP BY task, state
+
+-- name: lately
+SELECT task, state, count(*) FROM (
+    SELECT task, state FROM stowhand_history INDEXED BY stowhand_history_finished
+    WHERE finished_at > :since ORDER BY finished_at DESC LIMIT :few
+) GROUP BY task, state
+
+-- name: all_lately
+SELECT count(*) FROM (
+    SELECT 1 FROM stowhand_history INDEXED BY stowhand_history_finished WHERE finished_at > :since LIMIT :most
+)
+
+-- name: failed_lately
+SELECT task, count(*) FROM (
+    SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
+    WHERE state = 'failed' AND finished_at > :since ORDER BY finished_at DESC LIMIT :few
+) GROUP BY task
+
+-- The first job of each task and priority (of each queue, too) is the oldest of it: a backlog costs a few steps.
+-- name: oldest_due
+WITH RECURSIVE free (task, priority, run_at) AS (
+    SELECT * FROM (
+        SELECT task, priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+        WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
+        ORDER BY task, priority, run_at LIMIT 1
+    )
+    UNION ALL
+    SELECT job.task, job.priority, job.run_at FROM free JOIN stowhand_jobs AS job ON job.id = (
+        SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+        WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
+            AND (task, priority) > (free.task, free.priority)
+        ORDER BY task, priority, run_at LIMIT 1
+    )
+    LIMIT 2000
+), serial (queue, task, priority, run_at) AS (
+    SELECT * FROM (
+        SELECT queue, task, priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
+        ORDER BY queue, task, priority, run_at LIMIT 1
+    )
+    UNION ALL
+    SELECT job.queue, job.task, job.priority, job.run_at FROM serial JOIN stowhand_jobs AS job ON job.id = (
+        SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
+            AND (queue, task, priority) > (serial.queue, serial.task, serial.priority)
+        ORDER BY queue, task, priority, run_at LIMIT 1
+    )
+    LIMIT 2000
+)
+SELECT max(coalesce(:now - min(run_at), 0), 0) FROM (
+    SELECT NULL AS queue, run_at FROM free
+    UNION ALL
+    SELECT queue, run_at FROM serial
+    UNION ALL
+    SELECT * FROM (
+        SELECT queue, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+        WHERE state IN ('queued', 'errored') AND resets >= 2 LIMIT 2000
+    )
+) WHERE queue IS NULL OR queue NOT IN (SELECT queue FROM stowhand_paused)

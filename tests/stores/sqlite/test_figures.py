@@ -1,0 +1,95 @@
+"""Figures of a large file: from indexes, and of its history from rows here and there."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stowhand.figures import Amount, Figures
+from stowhand.job import State
+from stowhand.stores.sqlite import SqliteStore, counting
+
+SECOND = 1_000_000
+
+
+def figures_of(path: Path) -> Figures:
+    async def ask() -> Figures:
+        store = SqliteStore(path)
+        try:
+            return await store.figures()
+        finally:
+            await store.close()
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def large(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """5,000 jobs wait, 500 have failed and 5,000 are over; of rows at most a hundred are read."""
+    monkeypatch.setattr(counting, "FEW", 100)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        (now,) = connection.execute("SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000").fetchone()
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)"
+        connection.execute(
+            "INSERT INTO stowhand_jobs (task, payload, state, queue, priority, run_at, max_attempts, created_at,"
+            f" updated_at) {numbers} SELECT 't' || (i % 4), '{{}}', iif(i % 10 = 0, 'errored', 'queued'),"
+            " iif(i % 5 = 0, 'q', NULL), 0, :now + iif(i % 2, -1, 1) * 3600000000, 25, :now, :now FROM n",
+            {"now": now},
+        )
+        connection.execute(
+            "INSERT INTO stowhand_jobs (task, payload, state, priority, run_at, max_attempts, finished_at, created_at,"
+            f" updated_at) {numbers}"
+            " SELECT 't1', '{}', 'failed', 0, :now, 25, :now - i * :second, :now, :now FROM n LIMIT 500",
+            {"now": now, "second": SECOND},
+        )
+        connection.execute(
+            "INSERT INTO stowhand_history (id, task, payload, state, priority, run_at, attempts, max_attempts, resets,"
+            f" revision, epoch, cancel_requested, finished_at, created_at, updated_at) {numbers}"
+            " SELECT 100000 + i, 't' || (i % 2), '{}', iif(i % 10 = 0, 'canceled', 'completed'), 0, :now, 1, 25, 0, 0,"
+            " 1, 0, :now - (5000 - i) * :second, :now, :now FROM n",
+            {"now": now, "second": SECOND},
+        )
+    return path
+
+
+def test_what_waits_is_counted_however_much_it_is(large: Path) -> None:
+    states = figures_of(large).states()
+    assert states[State.QUEUED] == Amount(4500)
+    assert states[State.ERRORED] == Amount(500)
+    figures = figures_of(large)
+    assert [(one.name, one.waiting, one.due.number) for one in figures.queues] == [("q", Amount(1000), 500)]
+    assert {one.name: one.due.number for one in figures.tasks if one.name is not None} == {
+        "t0": 0,
+        "t1": 1250,
+        "t2": 0,
+        "t3": 1250,
+    }
+
+
+def test_failed_jobs_are_counted_and_the_newest_have_a_task(large: Path) -> None:
+    figures = figures_of(large)
+    assert figures.states()[State.FAILED] == Amount(500)
+    assert {one.name: one.failed.number for one in figures.tasks if one.failed.number} == {"t1": 100, None: 400}
+
+
+def test_a_long_history_is_estimated(large: Path) -> None:
+    states = figures_of(large).states()
+    assert states[State.COMPLETED].number == pytest.approx(4500, rel=0.1)
+    assert states[State.CANCELED].number == pytest.approx(500, rel=0.3)
+    assert not states[State.COMPLETED].exact
+
+
+def test_the_last_minutes_are_counted_and_shared_out_as_the_newest_are(large: Path) -> None:
+    lately = figures_of(large).lately
+    assert sum(ended.completed.number + ended.canceled.number for ended in lately[1]) == pytest.approx(60, abs=3)
+    completed = sum(ended.completed.number for ended in lately[15])
+    assert completed == pytest.approx(810, rel=0.1)
+    assert not lately[15][0].completed.exact
+
+
+def test_a_short_history_is_counted(path: Path) -> None:
+    assert all(amount == Amount(0) for amount in figures_of(path).states().values())
