@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stowhand.events import Events, JobLeft, JobLost, JobStarted, ThreadAbandoned
 from stowhand.hooks import Hooks
+from stowhand.job import Job
 from stowhand.judge import Judge
 from stowhand.keeper import Keeper
 from stowhand.lane import Stop
@@ -33,7 +34,8 @@ class Endings:
         """A handler begins."""
         if self._events.wants(JobStarted):
             claim = held.claim
-            self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts))
+            waited = _waited(claim.record)
+            self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
 
     def left(self, held: Held) -> None:
         """What began is over; maybe long after the worker has stopped, if it would not be ended."""
@@ -74,3 +76,9 @@ class Endings:
         else:
             self.keeper.give_back([held], "the worker stopped before its handler had ended")
         self._hooks.marked(held.attempt)
+
+
+def _waited(record: object) -> float | None:
+    if not isinstance(record, Job) or record.started_at is None:
+        return None
+    return max((record.started_at - record.run_at).total_seconds(), 0.0)

@@ -85,6 +85,8 @@ class JobStarted(Event, frozen=True):
     job_id: JobId
     task: str
     attempt: int
+    waited: float | None = None
+    """Seconds that the job was due before it was claimed, by the store's clock; ``None``: of a record of yours."""
 
 
 class JobLeft(Event, frozen=True):

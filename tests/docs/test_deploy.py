@@ -199,7 +199,7 @@ def samples() -> dict[str, str]:
     registry = CollectorRegistry()
     WorkerMetrics(registry)
     found: dict[str, str] = {}
-    for metric in (*registry.collect(), *QueueMetrics(lambda: None, registry).describe()):
+    for metric in (*registry.collect(), *QueueMetrics(lambda: None, lambda: None, registry).describe()):
         endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(metric.type, [""])
         shown = f"{metric.name}_total" if metric.type == "counter" else metric.name
         found |= {metric.name + ending: shown for ending in endings}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.mmap_dict import mmap_key
 
 from stowhand.events import Events, JobLeft, JobLost, JobsReset, JobStarted, TasksReloaded, WorkerStarted
+from stowhand.figures import Amount, Ended, Figures, Standing
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
@@ -70,7 +72,10 @@ def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers) -
     assert f'store="{url.partition(":")[0]}"' in info
     assert shown['stowhand_queue_jobs{state="queued"}'] >= 1
     assert sum(value for name, value in shown.items() if name.startswith("stowhand_queue_jobs")) == 5
+    assert shown['stowhand_queue_task_jobs{state="due",task="nobody_has_it"}'] == 1
     assert 0 < shown["stowhand_queue_oldest_due_seconds"] < 300
+    assert shown['stowhand_worker_job_wait_seconds_count{kind="innocent"}'] == 4
+    assert 0 < shown['stowhand_worker_job_wait_seconds_sum{kind="innocent"}'] < 1200
 
 
 def test_several_processes_are_counted_together_and_the_dead_do_not_linger(
@@ -261,7 +266,7 @@ def test_of_the_dead_sums_are_kept_in_one_place_and_gauges_forgotten(tmp_path: P
             file = MmapedDict(str(tmp_path / f"{kind}_{dead.pid}.db"))
             file.write_value(mmap_key(kind, f"{kind}_total" * (kind == "counter") or kind, [], [], "Some"), 2.0, 0.0)
             file.close()
-    exposition = Exposition(lambda: None, tmp_path)
+    exposition = Exposition(lambda: None, lambda: None, tmp_path)
     for _ in range(2):
         assert samples(exposition.text()) == {"counter_total": 6}
     assert [file.name for file in tmp_path.iterdir()] == [f"counter_{THE_DEAD}.db"]
@@ -274,7 +279,7 @@ def test_a_scrape_that_waits_for_the_store_keeps_nobody_waiting(tmp_path: Path) 
         asked.set()
         answered.wait(60)
 
-    exposition = Exposition(ask, tmp_path)
+    exposition = Exposition(ask, lambda: None, tmp_path)
     looking = threading.Thread(target=exposition.text)
     looking.start()
     assert asked.wait(60)
@@ -295,8 +300,40 @@ def test_the_buckets_of_durations_are_exponential() -> None:
 
 def test_a_queue_that_cannot_be_asked_is_absent() -> None:
     registry = CollectorRegistry()
-    QueueMetrics(lambda: None, registry)
+    QueueMetrics(lambda: None, lambda: None, registry)
     assert generate_latest(registry) == b""
+
+
+def test_a_gauge_whose_question_has_no_answer_is_absent_alone() -> None:
+    registry = CollectorRegistry()
+    QueueMetrics(lambda: None, lambda: 3.0, registry)
+    assert samples(generate_latest(registry)) == {"stowhand_queue_oldest_due_seconds": 3}
+
+
+def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
+    many = [Standing(name=f"t{number}", queued=Amount(2), due=Amount(1), failed=Amount(3)) for number in range(5)]
+    figures = Figures(
+        tasks=[*many, Standing(name=None, queued=Amount(7))],
+        queues=[Standing(name="q", errored=Amount(1))],
+        workers=[],
+        history=[Ended(name="t0", completed=Amount(9, exact=False))],
+        lately={},
+        paused={"q": datetime.now(UTC)},
+    )
+    registry = CollectorRegistry()
+    QueueMetrics(lambda: figures, lambda: None, registry, labels=2)
+    shown = samples(generate_latest(registry))
+    task = "stowhand_queue_task_jobs"
+    assert {name for name in shown if name.startswith(task)} == {
+        f'{task}{{state="{state}",task="{name}"}}'
+        for state in ("waiting", "due", "running", "failed")
+        for name in ("t0", "t1", "other")
+    }
+    assert shown[f'{task}{{state="waiting",task="other"}}'] == 3 * 2 + 7
+    assert shown['stowhand_queue_named_jobs{queue="q",state="waiting"}'] == 1
+    assert shown['stowhand_queue_jobs{state="queued"}'] == 17
+    assert shown['stowhand_queue_jobs{state="completed"}'] == 9
+    assert shown["stowhand_queue_paused"] == 1
 
 
 def test_every_name_follows_the_convention(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand.job import State
+from stowhand.figures import Figures
 from stowhand.service.store_probe import COUNTS_FRESH, StoreProbe
 from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run
@@ -17,10 +17,10 @@ class Slow(MemoryStore):
         super().__init__()
         self.clock, self.seconds, self.counted = clock, seconds, 0
 
-    async def counts(self) -> dict[State, int]:
+    async def figures(self) -> Figures:
         self.counted += 1
         await self.clock.advance(self.seconds)
-        return await super().counts()
+        return await super().figures()
 
 
 def counted_within(run: Run, seconds: int, *, taking: float) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stowhand.clock import sleep_blocking
+from stowhand.figures import NAMES, Figures
 from stowhand.observe.prometheus import (
     CONTENT_TYPE_LATEST,
     REGISTRY,
@@ -23,7 +24,7 @@ from stowhand.observe.prometheus import (
     MultiProcessCollector,
     generate_latest,
 )
-from stowhand.observe.queue_metrics import Figures, QueueMetrics
+from stowhand.observe.queue_metrics import QueueMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SUMS = ("counter", "histogram", "summary")
@@ -36,7 +37,14 @@ THE_DEAD = 0
 class Exposition:
     """``folder``: where the processes write; ``None``: this one is the only one. Its methods from any thread."""
 
-    def __init__(self, ask: Callable[[], Figures | None], folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        figures: Callable[[], Figures | None],
+        oldest_due: Callable[[], float | None],
+        folder: Path | None = None,
+        *,
+        labels: int = NAMES,
+    ) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._registry = REGISTRY
@@ -44,7 +52,7 @@ class Exposition:
             self._registry = CollectorRegistry()
             MultiProcessCollector(self._registry, path=str(folder))
         self._queue = CollectorRegistry()
-        QueueMetrics(ask, self._queue)
+        QueueMetrics(figures, oldest_due, self._queue, labels=labels)
 
     def text(self) -> bytes:
         """As Prometheus reads it."""

@@ -2,39 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
-from stowhand.job import State
+from stowhand.figures import NAMES, Amount, Figures, Standing
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, GaugeMetricFamily, Metric
 
-Figures = tuple[Mapping[State, int], float]
-"""Jobs by state, and the seconds for which the job that is due longest has waited."""
+OTHER = "other"
+"""The label of all tasks, or queues, that have no series of their own."""
 
 
 class QueueMetrics(Collector):
-    """``ask``: the figures, soon; ``None`` when they cannot be had now. Called in the thread of whoever looks."""
+    """What a queue store says of itself. Each gauge is there when its own question was answered.
 
-    def __init__(self, ask: Callable[[], Figures | None], registry: CollectorRegistry = REGISTRY) -> None:
-        self._ask = ask
+    ``figures`` and ``oldest_due`` (seconds): the answers, soon; ``None`` when there is none now. Called in the thread
+    of whoever looks. ``labels``: so many tasks and queues have series of their own, the largest, at most 100 of each.
+    """
+
+    def __init__(
+        self,
+        figures: Callable[[], Figures | None],
+        oldest_due: Callable[[], float | None],
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        labels: int = NAMES,
+    ) -> None:
+        self._figures, self._oldest_due, self._labels = figures, oldest_due, labels
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
         """The names, without asking anybody."""
-        return self._families()
+        return [*_families(), _oldest()]
 
     def collect(self) -> Iterable[Metric]:
         """The figures of this moment."""
-        figures = self._ask()
-        if figures is None:
-            return ()
-        jobs, oldest = self._families()
-        for state, number in figures[0].items():
-            jobs.add_metric([state.value], number)
-        oldest.add_metric([], figures[1])
-        return jobs, oldest
+        seconds = self._oldest_due()
+        if seconds is not None:
+            oldest = _oldest()
+            oldest.add_metric([], seconds)
+            yield oldest
+        figures = self._figures()
+        if figures is not None:
+            yield from self._of(figures)
 
-    @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-        jobs = GaugeMetricFamily("stowhand_queue_jobs", "Jobs in the store, by state", labels=["state"])
-        words = "How long the job that is due longest has waited; 0: none is due"
-        return jobs, GaugeMetricFamily("stowhand_queue_oldest_due_seconds", words)
+    def _of(self, figures: Figures) -> Iterable[Metric]:
+        states, tasks, queues, paused = _families()
+        for state, amount in figures.states().items():
+            states.add_metric([state.value], amount.number)
+        for family, standings in ((tasks, figures.tasks), (queues, figures.queues)):
+            for one in _bounded(standings, self._labels):
+                for part, amount in _parts(one).items():
+                    family.add_metric([one.name or OTHER, part], amount.number)
+        paused.add_metric([], len(figures.paused))
+        return states, tasks, queues, paused
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    states = GaugeMetricFamily("stowhand_queue_jobs", "Jobs in the store, by state", labels=["state"])
+    words = "Live jobs, by task: what waits, what of that is due, what is claimed, what has failed"
+    tasks = GaugeMetricFamily("stowhand_queue_task_jobs", words, labels=["task", "state"])
+    words = "Live jobs that have a queue, by queue: what waits, what of that is due, what is claimed, what has failed"
+    queues = GaugeMetricFamily("stowhand_queue_named_jobs", words, labels=["queue", "state"])
+    return states, tasks, queues, GaugeMetricFamily("stowhand_queue_paused", "Queues that are paused")
+
+
+def _oldest() -> GaugeMetricFamily:
+    words = "How long the job that is due longest could have run; 0: none is due. Without those of paused queues"
+    return GaugeMetricFamily("stowhand_queue_oldest_due_seconds", words)
+
+
+def _parts(one: Standing) -> dict[str, Amount]:
+    return {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
+
+
+def _bounded(standings: Sequence[Standing], labels: int) -> list[Standing]:
+    """So many by name, and the others as one."""
+    named = [one for one in standings if one.name is not None]
+    rest = [one for one in standings if one.name is None] + named[labels:]
+    return named[:labels] + ([_summed(rest)] if rest else [])
+
+
+def _summed(standings: Sequence[Standing]) -> Standing:
+    total = Standing(name=None)
+    for one in standings:
+        total = Standing(
+            name=None,
+            queued=total.queued + one.queued,
+            errored=total.errored + one.errored,
+            due=total.due + one.due,
+            processing=total.processing + one.processing,
+            failed=total.failed + one.failed,
+        )
+    return total

@@ -35,26 +35,30 @@ from stowhand.store import JobId
 
 START = "stowhand_worker"
 JOB_SECONDS = exponential(0.005, 2.5, 12)
+WAIT_SECONDS = exponential(0.001, 4, 12)
 CALL_SECONDS = exponential(0.001, 2.5, 12)
 LAG_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LATE_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 OTHER = "other"
-MOST_KINDS = 200
-"""Kinds of a worker that takes any task: those that come later count as ``other``."""
+MOST_KINDS = 100
+"""Kinds that have series of their own, if nobody says otherwise: those that come later count as ``other``."""
 
 
 class WorkerMetrics:
     """One set of metrics in one registry, for the workers of one process."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._kinds = _Kinds()
+    def __init__(self, registry: CollectorRegistry = REGISTRY, *, labels: int = MOST_KINDS) -> None:
+        """``labels``: so many kinds have series of their own."""
+        self._kinds = _Kinds(labels)
         self._at_work: dict[tuple[str, JobId], str] = {}
         """As what kind each began: one that was ``other`` then may have a name when it leaves."""
         words = "Attempts that have ended"
         self._processed = Counter(f"{START}_jobs_processed", words, ["kind", "outcome"], registry=registry)
         words, buckets = "How long handlers took", JOB_SECONDS
         self._seconds = Histogram(f"{START}_job_duration_seconds", words, ["kind"], buckets=buckets, registry=registry)
+        words, buckets = "How long jobs were due before they were claimed", WAIT_SECONDS
+        self._waits = Histogram(f"{START}_job_wait_seconds", words, ["kind"], buckets=buckets, registry=registry)
         words = "Handlers at work"
         self._running = Gauge(f"{START}_in_flight", words, ["kind"], registry=registry, multiprocess_mode="livesum")
         self._claim = _Calls("claim", "jobs", registry)
@@ -99,7 +103,7 @@ class WorkerMetrics:
 
     def _learn(self, tasks: tuple[str, ...] | None) -> None:
         self._kinds.learn(tasks)
-        for task in (tasks or ())[:MOST_KINDS]:
+        for task in (tasks or ())[: self._kinds.most]:
             for ended in (Ended.OK, Ended.RETRY, Ended.FAILED, Ended.POISON):
                 self._processed.labels(task, ended.value)
 
@@ -109,6 +113,8 @@ class WorkerMetrics:
     def _began(self, event: JobStarted) -> None:
         kind = self._at_work[event.worker, event.job_id] = self._kinds.of(event.task)
         self._running.labels(kind).inc()
+        if event.waited is not None:
+            self._waits.labels(kind).observe(event.waited)
 
     def _left(self, event: JobLeft) -> None:
         kind = self._at_work.pop((event.worker, event.job_id), None)
@@ -146,21 +152,26 @@ class _Calls:
 
 
 class _Kinds:
-    """Names of tasks as labels, bounded: those the worker has; of one that takes any, the first so many."""
+    """Names of tasks as labels, bounded: so many that workers have, and as many that came to one that takes any."""
 
-    def __init__(self) -> None:
-        self._known: set[str] = set()
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._learned: set[str] = set()
+        self._met: set[str] = set()
         self._bounded = False
 
     def learn(self, tasks: Iterable[str] | None) -> None:
         """A worker has these; ``None``: it takes any."""
         if tasks is not None:
             self._bounded = True
-            self._known.update(tasks)
+            self._learned.update(
+                [task for task in tasks if task not in self._learned][: self.most - len(self._learned)]
+            )
 
     def of(self, task: str) -> str:
-        if task not in self._known:
-            if self._bounded or len(self._known) >= MOST_KINDS:
-                return OTHER
-            self._known.add(task)
+        if task in self._learned or task in self._met:
+            return task
+        if self._bounded or len(self._met) >= self.most:
+            return OTHER
+        self._met.add(task)
         return task

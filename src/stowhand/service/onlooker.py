@@ -57,7 +57,7 @@ def count(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
     except ConfigurationError:
         return lambda late: None
     try:
-        metrics = WorkerMetrics()
+        metrics = WorkerMetrics(labels=settings.metrics_labels)
     except OSError as error:
         raise ConfigurationError(
             f"PROMETHEUS_MULTIPROC_DIR={os.environ.get('PROMETHEUS_MULTIPROC_DIR')}: metrics cannot be kept there"

@@ -276,6 +276,14 @@ _TABLE = (
         doc="Show /metrics, /healthz and /readyz there, to whoever asks; without a host on this machine alone.",
     ),
     Setting(
+        name="metrics_labels",
+        metavar="N",
+        default="100",
+        parse=whole(1, 10_000),
+        doc="So many tasks, and so many queues, have series of their own in /metrics; the others are one, named"
+        " 'other'. Of how long the queue is, at most 100 of each.",
+    ),
+    Setting(
         name="otel",
         switch=True,
         default="false",

@@ -107,6 +107,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     otel: bool = False
     http: str | None = None
     """HOST:PORT on which metrics and health are shown; ``None``: nowhere."""
+    metrics_labels: int = 100
+    """Tasks and queues that have series of their own in the metrics."""
 
     @property
     def pool_shortage(self) -> str | None:

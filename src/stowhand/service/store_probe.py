@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
-from stowhand.job import State
+from stowhand.figures import Figures
 from stowhand.queue_store import QueueStore, SchemaStatus
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ FRESH = 1.0
 COUNTED_WITHIN = 2.0
 COUNTS_FRESH = 5.0
 COUNTING_SHARE = 0.1
-"""Of the time: counting millions of finished jobs takes long, and an answer stands the longer."""
+"""Of the time: where an answer takes long it stands the longer."""
 
 
 class StoreProbe:
@@ -29,7 +29,8 @@ class StoreProbe:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._status: _Asked[SchemaStatus] | None = None
-        self._figures: _Asked[tuple[Mapping[State, int], float]] | None = None
+        self._figures: _Asked[Figures] | None = None
+        self._oldest_due: _Asked[float] | None = None
 
     def of(self, store: QueueStore, *, lent: bool) -> None:
         """This is the store. One that is ``lent`` has no schema of ours; whether it answers is asked all the same."""
@@ -39,12 +40,11 @@ class StoreProbe:
                 await store.next_due(None)
             return await store.status()
 
-        async def figures() -> tuple[Mapping[State, int], float]:
-            return await store.counts(), await store.oldest_due()
-
         loop = asyncio.get_running_loop()
         self._status = _Asked(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
-        self._figures = _Asked(figures, loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
+        asked = (loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
+        self._figures = _Asked(store.figures, *asked)
+        self._oldest_due = _Asked(store.oldest_due, *asked)
 
     @property
     def heard(self) -> float | None:
@@ -66,9 +66,13 @@ class StoreProbe:
             return f"the schema ({status.installed}) is older than this version ({status.expected}): stowhand migrate"
         return None
 
-    def figures(self) -> tuple[Mapping[State, int], float] | None:
-        """Jobs by state, and the seconds for which the one due longest has waited; ``None``: not to be had now."""
+    def figures(self) -> Figures | None:
+        """How many jobs stand where; ``None``: not to be had now."""
         return None if self._figures is None else self._figures.answer()
+
+    def oldest_due(self) -> float | None:
+        """Seconds for which the job that is due longest could have run; ``None``: not to be had now."""
+        return None if self._oldest_due is None else self._oldest_due.answer()
 
 
 class _Asked(Generic[T]):

@@ -89,7 +89,9 @@ class Watchman(Onlooker):
             with suppress(ConfigurationError):  # said by /metrics
                 from stowhand.observe.exposition import Exposition
 
-                self._exposition = Exposition(self._probe.figures, self.folder)
+                self._exposition = Exposition(
+                    self._probe.figures, self._probe.oldest_due, self.folder, labels=self._settings.metrics_labels
+                )
             pages = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
             server = StatusServer(self._settings.http, pages)
             self._closing.callback(server.close)
