@@ -229,3 +229,41 @@ def test_a_table_that_cannot_be_served_is_told_with_its_ddl_by_whoever_opens_it(
     assert ended.code == 1
     assert "process_after" in ended.err
     assert "ALTER TABLE" in ended.err
+
+
+def test_records_are_listed_shown_retried_and_canceled(call: Stowhand) -> None:
+    make(call)
+    run_sql(
+        "insert into jobs (id, state, failure_message, num_failures) values (1, 'failed', 'no\x1b[2Jway\nmore', 2),"
+        " (2, 'queued', null, 0), (3, 'completed', null, 0)"
+    )
+    where = ["--table", "jobs", "-c", FILE]
+    listed = call("table", "list", *where)
+    assert [line.split() for line in listed.out.splitlines()] == [
+        ["ID", "STATE", "FAILURES", "RESETS", "DUE", "STARTED", "WORKER", "LAST", "ERROR"],
+        ["1", "failed", "2", "0", "-", "-", "-", *listed.out.splitlines()[1].split()[7:]],
+        ["2", "queued", "0", "0", "-", "-", "-", "-"],
+    ]
+    assert "\x1b" not in listed.out
+    shown = call("table", "show", "1", "--json", *where).rows()
+    assert [(row["id"], row["state"], row["num_failures"]) for row in shown] == [(1, "failed", 2)]
+    assert "failure message" in call("table", "show", "1", *where).out
+    retried = call("table", "retry", "1", "3", *where)
+    assert (retried.code, retried.out.splitlines()[0]) == (1, "1: done")
+    assert retried.out.splitlines()[1].startswith("3: refused (it is completed")
+    canceled = call("table", "cancel", "1", "2", *where)
+    assert (canceled.code, canceled.out) == (0, "1: done\n2: done\n")
+    rows = call("table", "list", "--state", "canceled", "--json", *where).rows()
+    assert [row["id"] for row in rows] == [1, 2]
+    assert call("table", "list", *where).err == "No records.\n"
+    assert call("table", "show", "9", *where).code == 1
+    assert call("table", "list", "--state", "odd", *where).code == 2
+
+
+def test_the_last_word_names_the_programs_own_store(call: Stowhand, program: str) -> None:
+    make(call, "--column", "state=status")
+    run_sql("insert into jobs (id) values (7)")
+    assert call("table", "cancel", "7", f"{program}:store").out == "7: done\n"
+    assert call("table", "retry", "7", f"{program}:store").out == "7: done\n"
+    refused = call("table", "retry", f"{program}:store")
+    assert (refused.code, "ID... MODULE:NAME" in refused.err) == (2, True)

@@ -1,80 +1,29 @@
-"""``stowhand table``: a table of your own as a queue: check it, print one, read what an attempt has logged."""
+"""``stowhand table``: a table of your own as a queue: check it, print one, look at records and act on them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from stowhand.cli import table_records
 from stowhand.cli.groups import Group
-from stowhand.cli.options import connection_options, settings_of
+from stowhand.cli.options import connection_options
+from stowhand.cli.table_target import columns_option, of_key, target_options, with_table
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
-from stowhand.errors import InvalidJob
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.observe.safe_text import escape
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.own_store import NOBODY
 from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
-from stowhand.tasks.loading import load_object
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    del ctx, param
-    found: dict[str, str] = {}
-    for pair in value:
-        documented, equals, own = pair.partition("=")
-        if not equals or not documented or not own:
-            raise click.BadParameter(f"{pair!r}: write documented=own, as in state=status")
-        if documented in found:
-            raise click.BadParameter(f"{documented} is given twice")
-        found[documented] = own
-    return found
-
-
-columns_option = click.option(
-    "columns",
-    "--column",
-    multiple=True,
-    callback=_pairs,
-    metavar="DOCUMENTED=OWN",
-    help=f"A column that has another name, as in state=status; may be repeated. {TOKEN}=NAME: one of its own for the"
-    " claim's token.",
-)
-
-
-def target_options(command: F) -> F:
-    """Which table: TARGET, or options that say the same."""
-    for decorate in reversed(
-        (
-            click.argument("target", required=False, metavar="[MODULE:NAME]"),
-            click.option(
-                "--table", metavar="NAME", help="The table: jobs, app.jobs, '\"Jobs\"'. Instead of MODULE:NAME."
-            ),
-            click.option("--view", metavar="NAME", help="The view that records are read from."),
-            columns_option,
-            click.option(
-                "--unique-ids",
-                is_flag=True,
-                help="No two rows have the same id, although no unique index says so: for a partitioned table.",
-            ),
-        )
-    ):
-        command = decorate(command)
-    return command
-
-
 @click.group(cls=Group, name="table")
 def command() -> None:
-    """Serve a table of your own: check it, print one, read logs."""
+    """Serve a table of your own: check it, print one, look at its records."""
 
 
 @command.command("check")
@@ -91,7 +40,7 @@ def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found, columns, locks = _with_table(given, _examine)
+    found, columns, locks = with_table(given, _examine)
     for line in map(finding_json, found) if as_json else script(found, only_sql=only_sql, locks=locks):
         click.echo(line)
     if columns and not as_json:
@@ -154,14 +103,9 @@ def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
 
     async def read(store: TableStore[Any]) -> list[ExecutionLogEntry] | None:
         await store.open()
-        try:
-            return await store.logs(int(record_id) if _is_whole(record_id) else record_id)
-        except InvalidJob:
-            if not _is_whole(record_id):
-                raise
-            return await store.logs(record_id)  # a key of text may look like a number
+        return await of_key(record_id, store.logs)
 
-    entries = _with_table(given, read)
+    entries = with_table(given, read)
     if entries is None:
         click.echo(f"error: there is no record {escape(record_id)}", err=True)
         return FAILURE
@@ -175,47 +119,5 @@ def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
     return OK
 
 
-def _is_whole(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii()
-
-
-def _with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:
-    """Find the table, do one thing, let its connections go."""
-
-    async def session() -> T:
-        store = _table(given)
-        try:
-            return await doing(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(session())
-
-
-def _table(given: dict[str, Any]) -> TableStore[Any]:
-    """Raises ConfigurationError, UsageError."""
-    target, name, view, columns = given["target"], given["table"], given["view"], given["columns"]
-    unique: bool = given["unique_ids"]
-    settings = settings_of(given)
-    connection = settings.store.connection
-    if (target is None) == (name is None):
-        raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
-    if target is not None and (view is not None or columns or unique):
-        raise click.UsageError(f"{target} says which view and columns; leave --view and --column out")
-    if target is None:
-        options: Any = TableOptions(
-            name=name, table_name=name, view_name=view, alternate_column_names=columns, unique_ids=unique
-        )
-    else:
-        options = load_object(target, object, default="store")
-    if isinstance(options, TableStore):
-        if given["connection"] is not None:
-            raise click.UsageError(f"{target} is a TableStore, which knows where its table is; leave -c out")
-        return options
-    if not isinstance(options, TableOptions):
-        raise click.UsageError(f"{target!r}: a {type(options).__qualname__}, not a TableStore or TableOptions")
-    if connection.source == NOBODY:
-        raise click.UsageError("name the database: -c postgresql://…, -c sqlite:///file, or DATABASE_URL")
-    if connection.note:
-        click.echo(f"note: {connection.note}", err=True)
-    return TableStore(settings.store.url, options)
+for records_command in table_records.COMMANDS:
+    command.add_command(records_command)

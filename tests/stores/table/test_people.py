@@ -192,3 +192,86 @@ def test_an_unreadable_record_is_in_its_claim(place: Place, run: Run) -> None:
             assert claim.record == Unreadable("ZeroDivisionError: division by zero")
 
     run(main())
+
+
+def test_records_are_listed_by_state_and_page_without_a_token(place: Place, run: Run) -> None:
+    for state in ("queued", "completed", "failed", "errored"):
+        place.add("a.py", state=state)
+
+    async def main() -> None:
+        async with opened(place, max_num_retries=1) as store:
+            assert [record.id for record in await store.records()] == [1, 3, 4]
+            assert [record.id for record in await store.records(after=1, limit=1)] == [3]
+            assert [record.state for record in await store.records("completed")] == ["completed"]
+            (claim,) = await claimed(store, limit=1)
+            running = await store.look_up(claim.record)
+            assert running is not None
+            assert (running.state, running.worker, running.cancel) == ("processing", "host/1/boot", False)
+            assert running.started_at is not None
+            assert running.started_at.utcoffset() == timedelta(0)
+            assert claim.lease.token not in repr(running)
+            assert await store.look_up(99) is None
+            with pytest.raises(InvalidJob, match="limit"):
+                await store.records(limit=0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("state", ["failed", "canceled", "errored", "queued"])
+def test_a_retried_record_begins_anew_and_whoever_held_it_writes_nothing(place: Place, run: Run, state: str) -> None:
+    place.add("a.py")
+    place.sql("UPDATE uploads SET num_failures = 3, num_resets = 1")
+
+    async def main() -> None:
+        async with opened(place, max_num_retries=5) as store:
+            (claim,) = await claimed(store)
+            cancel = state == "canceled"
+            place.sql(f"UPDATE uploads SET state = '{state}', cancel = {'true' if cancel else 'false'}")
+            assert (await store.retry_record(1)).done is Done.DONE
+            record = await store.look_up(1)
+            assert record is not None
+            assert (record.state, record.num_failures, record.num_resets, record.cancel) == ("queued", 0, 0, False)
+            assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.LOST]
+            assert len(await claimed(store, token="22222222-2222-4222-8222-222222222222")) == 1
+
+    run(main())
+
+
+def test_what_runs_or_is_completed_is_not_retried(place: Place, run: Run) -> None:
+    place.add("a.py", state="completed")
+    place.add("a.py")
+
+    async def main() -> None:
+        async with opened(place) as store:
+            await claimed(store)
+            answers = [await store.retry_record(number) for number in (1, 2, 3)]
+            assert [answer.done for answer in answers] == [Done.REFUSED, Done.REFUSED, Done.MISSING]
+
+    run(main())
+    assert place.states() == ["completed", "processing"]
+
+
+def test_a_waiting_record_is_canceled_at_once_and_a_running_one_is_asked(place: Place, run: Run) -> None:
+    place.add("a.py")
+    place.add("a.py")
+    place.add("a.py", state="failed")
+
+    async def main() -> None:
+        async with opened(place) as store:
+            (claim,) = await claimed(store, limit=1)
+            answers = [await store.cancel_record(number) for number in (1, 2, 2, 3, 4)]
+            assert [answer.done for answer in answers] == [
+                Done.ASKED,
+                Done.DONE,
+                Done.UNCHANGED,
+                Done.REFUSED,
+                Done.MISSING,
+            ]
+            heart = store.heart()
+            try:
+                assert heart.beat([claim.lease], 30).canceled
+            finally:
+                heart.close()
+
+    run(main())
+    assert place.states() == ["processing", "canceled", "failed"]

@@ -23,6 +23,7 @@ from stowhand.queue_store import Answer
 from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
+from stowhand.stores.table.shown import ShownRecord
 
 MOST_RESETS = 999_999
 """What is added to an epoch at most: less than a second."""
@@ -154,6 +155,18 @@ class Backend(AttemptTools, Protocol):
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
         """Its execution log, entry by entry as JSON text; ``None``: no such record."""
+
+    async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
+        """Records in these states, by id, above ``after``."""
+
+    async def find(self, record_id: JobId) -> ShownRecord | None:
+        """One record; ``None``: there is none."""
+
+    async def retry(self, record_id: JobId) -> Answer:
+        """To queued, due now, as if it had never been tried. Refused for what runs, and what is completed."""
+
+    async def cancel(self, record_id: JobId) -> Answer:
+        """A waiting one is canceled; a running one is asked to end, by the column ``cancel``. Others are refused."""
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""

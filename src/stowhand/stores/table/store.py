@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from stowhand.errors import TableUnsuitable
+from stowhand.errors import InvalidJob, TableUnsuitable
 from stowhand.events import Events, StoreWarned
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.handler import Attempt
@@ -27,6 +27,7 @@ from stowhand.stores.table.keys import read_key
 from stowhand.stores.table.opening import Pinned, backend_of
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import Records, rows_of, shown_log
+from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
 
 R = TypeVar("R")
 
@@ -207,6 +208,43 @@ class TableStore(Generic[R]):
         key, due = read_key(self._backend.key, self._records.key(record)), read_after(after)
         with self._calls.timed("requeue"):
             return await self._backend.requeue(key, due)
+
+    async def records(self, *states: State | str, after: JobId | None = None, limit: int = PAGE) -> list[ShownRecord]:
+        """Records in these states by id, as the table's own columns tell them; none given: what is live, and failed.
+
+        ``after``: only ids above this one. ``limit``: 1 to 10,000.
+        """
+        if type(limit) is not int or not 1 <= limit <= MOST:
+            raise InvalidJob(f"limit: {limit!r}; give 1 to {MOST}")
+        wanted = read_states(states or LIVE)
+        await self.open()
+        above = None if after is None else read_key(self._backend.key, after)
+        with self._calls.timed("records"):
+            return list(await self._backend.page(wanted, above, limit))
+
+    async def look_up(self, record: R | JobId) -> ShownRecord | None:
+        """One record, as the table's own columns tell it; ``None``: there is none."""
+        await self.open()
+        key = read_key(self._backend.key, self._records.key(record))
+        with self._calls.timed("look_up"):
+            return await self._backend.find(key)
+
+    async def retry_record(self, record: R | JobId) -> Answer:
+        """Make a record due now, as if it had never been tried: also one that has failed, or was canceled.
+
+        Refused while it runs, and when it is completed.
+        """
+        await self.open()
+        key = read_key(self._backend.key, self._records.key(record))
+        with self._calls.timed("retry"):
+            return await self._backend.retry(key)
+
+    async def cancel_record(self, record: R | JobId) -> Answer:
+        """Cancel a waiting record; ask a running one to stop, which its worker hears with the next heartbeat."""
+        await self.open()
+        key = read_key(self._backend.key, self._records.key(record))
+        with self._calls.timed("cancel"):
+            return await self._backend.cancel(key)
 
     async def queued_count(self, include_processing: bool = False, conditions: object = ()) -> int:
         """How many records wait (queued or errored, due or not), with those in processing if asked for."""

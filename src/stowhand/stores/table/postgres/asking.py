@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from stowhand.database.link import Line, rows
+from stowhand.database.link import Line, Row, rows
 from stowhand.errors import StoreUnreachable
 from stowhand.job import State
 from stowhand.queue_store import Answer, Done
 from stowhand.store import JobId
 from stowhand.stores.table.postgres.home import Home
+from stowhand.stores.table.shown import ShownRecord, shown
 
 
 async def requeue(home: Home, line: Line, record_id: JobId, after: datetime | float | None) -> Answer:
@@ -26,9 +27,7 @@ async def requeue(home: Home, line: Line, record_id: JobId, after: datetime | fl
     if not found:
         return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
     if found[0][0] in (State.QUEUED, State.ERRORED, State.PROCESSING):
-        raise StoreUnreachable(
-            f"{home}: somebody's open transaction holds record {record_id}; try again when it has ended"
-        )
+        raise _locked(home, record_id)
     return Answer(record_id, Done.REFUSED, f"it is {found[0][0]}, which is final: INSERT a record anew")
 
 
@@ -68,6 +67,68 @@ async def logs(home: Home, line: Line, record_id: JobId) -> Sequence[str] | None
     """Entry by entry, as JSON text."""
     found = await rows(line, home.statement("logs"), home.values(id=str(record_id)))
     return None if not found else [entry or "null" for entry in found[0][0] or ()]
+
+
+async def page(
+    home: Home, line: Line, states: Sequence[State], after: JobId | None, limit: int
+) -> Sequence[ShownRecord]:
+    """Records in these states, by id."""
+    above = None if after is None else str(after)
+    found = await rows(line, home.statement("page"), home.values(states=_names(states), after=above, limit=limit))
+    return [_shown(home, row) for row in found]
+
+
+async def find(home: Home, line: Line, record_id: JobId) -> ShownRecord | None:
+    """One record."""
+    found = await rows(line, home.statement("find"), home.values(id=str(record_id)))
+    return _shown(home, found[0]) if found else None
+
+
+async def retry(home: Home, line: Line, record_id: JobId) -> Answer:
+    """To queued, as if it had never been tried."""
+    if await rows(line, home.statement("retry"), home.values(id=str(record_id))):
+        return Answer(record_id, Done.DONE)
+    state = await _state(home, line, record_id)
+    if state is None:
+        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+    if state == State.PROCESSING:
+        return Answer(record_id, Done.REFUSED, "it is running; cancel it instead, or wait for its end")
+    if state == State.COMPLETED:
+        return Answer(record_id, Done.REFUSED, "it is completed, which is final: INSERT a record anew")
+    raise _locked(home, record_id)
+
+
+async def cancel(home: Home, line: Line, record_id: JobId) -> Answer:
+    """What waits is canceled, what runs is asked to end."""
+    done = await rows(line, home.statement("cancel"), home.values(id=str(record_id)))
+    if done:
+        running = done[0][0] == State.PROCESSING
+        return Answer(record_id, Done.ASKED if running else Done.DONE, "it is running, and asked to stop" * running)
+    state = await _state(home, line, record_id)
+    if state is None:
+        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+    if state == State.CANCELED:
+        return Answer(record_id, Done.UNCHANGED, "it was canceled already")
+    if state == State.PROCESSING and not home.shape.has("cancel"):
+        return Answer(record_id, Done.REFUSED, "it is running, and the table has no column cancel to ask it by")
+    if state in (State.QUEUED, State.ERRORED, State.PROCESSING):
+        raise _locked(home, record_id)
+    return Answer(record_id, Done.REFUSED, f"it is {state}")
+
+
+async def _state(home: Home, line: Line, record_id: JobId) -> str | None:
+    found = await rows(line, home.statement("state_of"), home.values(id=str(record_id)))
+    return str(found[0][0]) if found else None
+
+
+def _locked(home: Home, record_id: JobId) -> StoreUnreachable:
+    return StoreUnreachable(
+        f"{home}: somebody's open transaction holds record {record_id}; try again when it has ended"
+    )
+
+
+def _shown(home: Home, row: Row) -> ShownRecord:
+    return shown((home.job_id(str(row[0])), *row[1:]))
 
 
 def _names(states: Sequence[State]) -> list[str]:

@@ -22,6 +22,7 @@ from stowhand.stores.table.names import OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.postgres.facts import Facts
 from stowhand.stores.table.postgres.writing import Writer, names_relation, plain, quote_
+from stowhand.stores.table.shown import FIELDS
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
@@ -49,7 +50,7 @@ class Composer:
         self.order_values = self._order.values
         """Parameters of ``order``."""
         self._fixed = self._columns() | self._guards() | self._moments(options) | self._marks()
-        self._fixed |= {"record": record.text, "order": self._order.text}
+        self._fixed |= {"record": record.text, "order": self._order.text, "shown": self._shown()}
         self._fixed["ordered"] = self._source(self._order.text, locked=False)
         self._raw = {name: text.decode() for name, text in load_statements(_FILE, _Untouched()).items()}
         later = ("claim", "count", "exists", "read_beside")
@@ -128,6 +129,15 @@ class Composer:
         column = f"j.{plain(self._shape[name])}"
         return column if self._zoned(name) else f"({column} at time zone 'UTC')"
 
+    def _shown(self) -> str:
+        """What people see of a record: ``shown.FIELDS``."""
+        guards, names = self._guards(), {"id", "state", "failure_message"}
+        told = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
+        told |= {name: self._read(name) for name in _MOMENTS}
+        told |= {name: f"j.{plain(self._shape[name])}::text" for name in names}
+        told |= {name: f"coalesce(j.{plain(self._shape[name])}, 0)" for name in ("num_failures", "num_resets")}
+        return ", ".join(told[name] for name in FIELDS)
+
     # -- fillings --------------------------------------------------------------------------------
 
     def _columns(self) -> dict[str, str]:
@@ -184,6 +194,11 @@ class Composer:
             empty["take_token"] = f",\n  {token} = case when {cancel} then j.{token} else {taken} end"
             empty["leave_token"] = f",\n  {token} = case when l.state <> 'queued' then j.{token} end"
             empty["drop_token"] = f",\n  {token} = null"
+        empty |= dict.fromkeys(("uncancel", "ask_cancel", "cancelable"), "")
+        if shape.has("cancel"):
+            asked = plain(shape["cancel"])
+            empty |= {"uncancel": f",\n  {asked} = false", "ask_cancel": f",\n  {asked} = true"}
+            empty["cancelable"] = ", 'processing'"
         if shape.has("queued_at"):
             queued, now = plain(shape["queued_at"]), self._in("queued_at", _NOW)
             empty["queue_up"] = f",\n  {queued} = case when l.state = 'queued' then {now} else j.{queued} end"

@@ -279,6 +279,47 @@ from locked l
 where j.{id} = l.id
 returning j.{state}::text
 
+-- A person's: whatever it came to, it begins anew. A claim's token that still stood there finds nothing more.
+-- name: retry
+with locked as (
+  select j.{id} as id, false as canceled
+  from {table} as j
+  where j.{id} = %(id)s::text::{id_type} and j.{state} in ('queued', 'errored', 'failed', 'canceled')
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = 'queued', {process_after} = null, {started_at} = null, {finished_at} = null,
+  {num_failures} = 0, {num_resets} = 0, {worker_hostname} = {bare}{queue_up_unless_canceled}{drop_token}{uncancel}
+from locked l
+where j.{id} = l.id
+returning j.{state}::text
+
+-- What waits is canceled; what runs hears it with its next heartbeat.
+-- name: cancel
+with locked as (
+  select j.{id} as id, j.{state}::text as was
+  from {table} as j
+  where j.{id} = %(id)s::text::{id_type} and j.{state} in ('queued', 'errored'{cancelable})
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = case when l.was = 'processing' then j.{state} else 'canceled' end,
+  {finished_at} = case when l.was = 'processing' then j.{finished_at} else {finished_now} end{ask_cancel}
+from locked l
+where j.{id} = l.id
+returning l.was
+
+-- What people see. No token.
+-- name: page
+select {shown} from {table} as j
+where j.{state} = any(%(states)s::text[]::{state_type}[])
+  and (%(after)s::text is null or j.{id} > %(after)s::text::{id_type})
+order by j.{id}
+limit %(limit)s
+
+-- name: find
+select {shown} from {table} as j where j.{id} = %(id)s::text::{id_type}
+
 -- name: state_of
 select j.{state}::text from {table} as j where j.{id} = %(id)s::text::{id_type}
 

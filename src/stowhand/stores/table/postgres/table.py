@@ -25,6 +25,7 @@ from stowhand.stores.table.postgres.heart import TableHeart
 from stowhand.stores.table.postgres.home import Home
 from stowhand.stores.table.postgres.logs import Logs
 from stowhand.stores.table.postgres.settling import Settlements
+from stowhand.stores.table.shown import ShownRecord
 
 
 class PostgresTable:
@@ -137,6 +138,30 @@ class PostgresTable:
         with self._home.translated():
             async with self._home.pool.connection("requeue") as line:
                 return await asking.requeue(self._home, line, record_id, after)
+
+    async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
+        """Records in these states, by id, above ``after``."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.page(self._home, line, states, after, limit)
+
+    async def find(self, record_id: JobId) -> ShownRecord | None:
+        """One record."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.find(self._home, line, record_id)
+
+    async def retry(self, record_id: JobId) -> Answer:
+        """To queued, as if it had never been tried."""
+        with self._home.translated():
+            async with self._home.pool.connection("requeue") as line:
+                return await asking.retry(self._home, line, record_id)
+
+    async def cancel(self, record_id: JobId) -> Answer:
+        """What waits is canceled, what runs is asked to end."""
+        with self._home.translated():
+            async with self._home.pool.connection("requeue") as line:
+                return await asking.cancel(self._home, line, record_id)
 
     async def seconds_until(self, moment: datetime) -> float:
         """From the database's now."""

@@ -28,6 +28,7 @@ from stowhand.stores.table.backend import Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.shown import ShownRecord
 from stowhand.stores.table.sqlite import claiming, leaving, looking, moments, trouble
 from stowhand.stores.table.sqlite.heart import TableHeart
 from stowhand.stores.table.sqlite.reading import check, read_table
@@ -170,6 +171,26 @@ class SqliteTable:
         """To queued."""
         table = self._table
         return await self._write(lambda connection, now: looking.requeue(connection, table, now, record_id, after))
+
+    async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
+        """Records in these states, by id, above ``after``."""
+        table = self._table
+        return await self._read(lambda connection, _: looking.page(connection, table, states, after, limit))
+
+    async def find(self, record_id: JobId) -> ShownRecord | None:
+        """One record."""
+        table = self._table
+        return await self._read(lambda connection, _: looking.find(connection, table, record_id))
+
+    async def retry(self, record_id: JobId) -> Answer:
+        """To queued, as if it had never been tried."""
+        table = self._table
+        return await self._write(lambda connection, now: looking.retry(connection, table, now, record_id))
+
+    async def cancel(self, record_id: JobId) -> Answer:
+        """What waits is canceled, what runs is asked to end."""
+        table = self._table
+        return await self._write(lambda connection, now: looking.cancel(connection, table, now, record_id))
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """How many are in each of these states."""

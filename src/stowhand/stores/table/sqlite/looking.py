@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +15,7 @@ from stowhand.execution_log import ENTRIES_LIMIT
 from stowhand.job import State
 from stowhand.queue_store import Answer, Done
 from stowhand.store import JobId, Lease
+from stowhand.stores.table.shown import ShownRecord, shown
 from stowhand.stores.table.sqlite import leaving
 from stowhand.stores.table.sqlite.moments import DAY, SECOND, after, to_micros
 from stowhand.stores.table.sqlite.table import Table
@@ -99,6 +101,51 @@ def requeue(connection: sqlite3.Connection, table: Table, now: int, key: JobId, 
     at = None if due is None else to_micros(due) if isinstance(due, datetime) else after(now, due)
     table.run(connection, "requeue", now, {"id": key}, at)
     return Answer(key, Done.DONE)
+
+
+def page(
+    connection: sqlite3.Connection, table: Table, states: Sequence[State], after_: JobId | None, limit: int
+) -> list[ShownRecord]:
+    """Records in these states, by id."""
+    given = {"states": json.dumps([state.value for state in states]), "after": after_, "limit": limit}
+    return [shown(row) for row in connection.execute(table.statements.many["page"], given)]
+
+
+def find(connection: sqlite3.Connection, table: Table, key: JobId) -> ShownRecord | None:
+    """One record."""
+    row = connection.execute(table.statements.record["find"], {"id": key}).fetchone()
+    return None if row is None else shown(row)
+
+
+def retry(connection: sqlite3.Connection, table: Table, now: int, key: JobId) -> Answer:
+    """To queued, as if it had never been tried."""
+    held = leaving.find(connection, table, leaving.nobodys(key))
+    if held is None:
+        return Answer(key, Done.MISSING, f"there is no record {key}")
+    if held.state == State.PROCESSING:
+        return Answer(key, Done.REFUSED, "it is running; cancel it instead, or wait for its end")
+    if held.state == State.COMPLETED:
+        return Answer(key, Done.REFUSED, "it is completed, which is final: INSERT a record anew")
+    table.run(connection, "retry", now, {"id": key})
+    return Answer(key, Done.DONE)
+
+
+def cancel(connection: sqlite3.Connection, table: Table, now: int, key: JobId) -> Answer:
+    """What waits is canceled, what runs is asked to end."""
+    held = leaving.find(connection, table, leaving.nobodys(key))
+    if held is None:
+        return Answer(key, Done.MISSING, f"there is no record {key}")
+    if held.state in (State.QUEUED, State.ERRORED):
+        table.run(connection, "cancel_waiting", now, {"id": key})
+        return Answer(key, Done.DONE)
+    if held.state == State.CANCELED:
+        return Answer(key, Done.UNCHANGED, "it was canceled already")
+    if held.state != State.PROCESSING:
+        return Answer(key, Done.REFUSED, f"it is {held.state}")
+    if not table.shape.has("cancel"):
+        return Answer(key, Done.REFUSED, "it is running, and the table has no column cancel to ask it by")
+    table.run(connection, "ask_cancel", now, {"id": key})
+    return Answer(key, Done.ASKED, "it is running, and asked to stop")
 
 
 def add_log(connection: sqlite3.Connection, table: Table, now: int, lease: Lease, entry: str) -> int:

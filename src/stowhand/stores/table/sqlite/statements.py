@@ -18,6 +18,7 @@ from stowhand.database.statements import load_statements
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.names import TOKEN, Shape, quote
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.shown import FIELDS
 from stowhand.stores.table.sqlite.moments import SECOND, Kind, kind_of
 
 MOMENTS = ("queued_at", "started_at", "finished_at", "process_after", "last_heartbeat_at")
@@ -73,13 +74,22 @@ def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
     now = {f"now_{name}": f":now_{kinds[name]}" for name in MOMENTS}
     queued_at = shape.has("queued_at")
     retried = f"stowhand_micros({of['finished_at']}) + {round(options.retry_delay * SECOND)}"
+    fence = _fence(of, columns, _epoch(of, kinds))
+    canceled = truth(of["cancel"]) if shape.has("cancel") else "0"
+    told = {"id": of["id"], "state": of["state"], "failure_message": of["failure_message"], "cancel": canceled}
+    told |= {name: f"coalesce({of[name]}, 0)" for name in ("num_failures", "num_resets")}
+    told |= {name: f"stowhand_micros({of[name]})" if shape.has(name) else "NULL" for name in MOMENTS}
+    told["worker_hostname"] = fence["worker"]
     return {
         **columns,
         **now,
-        **_fence(of, columns, _epoch(of, kinds)),
+        "shown": ", ".join(told[name] for name in FIELDS),
+        "uncancel": f", {columns['cancel']} = 0" if shape.has("cancel") else "",
+        "ask_cancel": f"{columns['cancel']} = 1" if shape.has("cancel") else f"{columns['state']} = {columns['state']}",
+        **fence,
         "row": row,
         "table": shape.table.quoted,
-        "cancel": truth(of["cancel"]) if shape.has("cancel") else "0",
+        "cancel": canceled,
         "due_process_after": f":due_{kinds['process_after']}",
         "queued_now": f", {columns['queued_at']} = {now['now_queued_at']}" if queued_at else "",
         "queued_micros": f"stowhand_micros({of['queued_at']})" if queued_at else "NULL",

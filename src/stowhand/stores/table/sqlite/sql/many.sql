@@ -21,6 +21,12 @@ ORDER BY {row}.{id} LIMIT :limit
 -- name: canceled_waiting
 SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel} LIMIT :limit
 
+-- name: page
+-- What people see. No token.
+SELECT {shown} FROM {table}
+WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after)
+ORDER BY {row}.{id} LIMIT :limit
+
 -- name: waiting_in_order
 -- In the order of the column as it is stored, which an index gives: within a day of the order of the moments.
 SELECT stowhand_micros({row}.{process_after}), {retried}

@@ -69,6 +69,18 @@ WHERE {row}.{id} = :id AND {row}.{state} = 'processing'
 UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {process_after} = {due_process_after}, {strip}{queued_now}
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored', 'processing')
 
+-- name: retry
+-- A person's: whatever it came to, it begins anew.
+UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {finished_at} = NULL, {process_after} = NULL,
+    {num_failures} = 0, {num_resets} = 0, {strip}{queued_now}{uncancel}
+WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored', 'failed', 'canceled')
+
+-- name: ask_cancel
+UPDATE {table} SET {ask_cancel} WHERE {row}.{id} = :id AND {row}.{state} = 'processing'
+
+-- name: find
+SELECT {shown} FROM {table} WHERE {row}.{id} = :id
+
 -- name: beat
 UPDATE {table} SET {last_heartbeat_at} = {now_last_heartbeat_at}
 WHERE {row}.{id} = :id AND {held}
