@@ -739,10 +739,11 @@ begin
   _mode := coalesce(_mode, 'replace');
   _suspicious := "stowhand".is_suspicious(_payload::text);
   -- One look at the commonest kind of job; the checks say which limit it is for the others.
-  if (length(_task) between 1 and 128 and _task !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+  if (length(_task) between 1 and 128 and _task <> all(array['jobs:purge_completed']) and _task !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
       and length(_payload::text) < 8192 and not _suspicious
       and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
   then
+    perform "stowhand".refuse_reserved(_task);
     perform "stowhand".check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);
   end if;
   if _flags is not null then
@@ -774,6 +775,32 @@ begin
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
   end if;
+  perform pg_notify('stowhand:wake', '');
+  return _job;
+end $$;
+
+CREATE FUNCTION stowhand.enqueue_built_in(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+  _job "stowhand".live;
+begin
+  if (_task = any(array['jobs:purge_completed'])) is not true then
+    raise exception 'Task identifier % is not built in: enqueue it as usual.', _task using errcode = 'GWBID';
+  elsif _mode not in ('replace', 'preserve_run_at') then
+    raise exception 'The job_key_mode of a built-in task is replace or preserve_run_at, not "%".', _mode
+      using errcode = 'GWBKM';
+  end if;
+  _payload := coalesce(_payload, '{}');
+  _max_attempts := coalesce(_max_attempts, 25);
+  perform "stowhand".check_job(
+    _task, _payload, "stowhand".is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
+  _job := "stowhand".enqueue_keyed(
+    _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, _at);
+  _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
   return _job;
 end $$;
@@ -839,6 +866,9 @@ CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _queues t
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
 begin
+  if _tasks && array['jobs:purge_completed'] then
+    perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
+  end if;
   return query
   insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                              created_at, updated_at)
@@ -2146,6 +2176,16 @@ begin
     where q.name = _name and q.holder_id is null
       and (q.hint_id is distinct from _best.id or q.hint_run_at is distinct from _best.run_at
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
+end $$;
+
+CREATE FUNCTION stowhand.refuse_reserved(_task text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if _task = any(array['jobs:purge_completed']) then
+    raise exception 'Task identifier % is built in, and may delete: its jobs come from a crontab, or from an administrator (enqueue_built_in).', _task
+      using errcode = 'GWBID';
+  end if;
 end $$;
 
 CREATE FUNCTION stowhand.release(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint

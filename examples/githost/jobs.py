@@ -113,8 +113,8 @@ async def sweep_repository(connection: psycopg.AsyncConnection[Any], repository:
     return moved
 
 
-@app.task(name="jobs:purge_completed", max_attempts=5, key="jobs:purge_completed")
-async def purge(ctx: Context, days: int = 14) -> None:
+@app.task(name="push:forget", max_attempts=5, key="push:forget")
+async def forget(ctx: Context, days: int = 14) -> None:
     """Forget pushes that were processed so long ago, but the last one of each ref: the others build upon it."""
     async with ctx.connection() as connection:
         cursor = await connection.execute(
@@ -127,7 +127,7 @@ async def purge(ctx: Context, days: int = 14) -> None:
 
 
 app.cron("*/5 * * * *", sweep)
-app.cron("17 3 * * *", purge)
+app.cron("17 3 * * *", forget)
 
 
 def present(path: str) -> str:

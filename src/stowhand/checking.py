@@ -119,7 +119,7 @@ def _check_tick(tick: Tick, oldest: datetime) -> Tick:
             " ledger remembers: it might have been scheduled before"
         )
     _check_spec(name, tick.spec)
-    return msgspec.structs.replace(tick, job=limits.check(tick.job))
+    return msgspec.structs.replace(tick, job=limits.check(tick.job, built_in=True))
 
 
 def _check_spec(identifier: str, spec: str) -> str:

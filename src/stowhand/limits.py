@@ -19,6 +19,9 @@ KEY_LIMIT = 512
 FLAGS_LIMIT = 64
 FLAG_LIMIT = 128
 FORBIDDEN_LIMIT = 10_000
+PURGE = "jobs:purge_completed"
+RESERVED = (PURGE,)
+"""Names of tasks that every worker has. They delete, so whoever may enqueue may not enqueue these."""
 INT32 = 2**31 - 1
 DELAY_LIMIT = 100 * 365.25 * 86_400.0
 """Seconds. A hundred years: what is meant to be later than that has a ``run_at``."""
@@ -27,14 +30,35 @@ DELAY_LIMIT = 100 * 365.25 * 86_400.0
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-def check(job: NewJob) -> NewJob:
-    """The job, its values in their exact types. Raises InvalidJob; nothing is coerced but what is plainly meant."""
+def check(job: NewJob, *, built_in: bool = False) -> NewJob:
+    """The job, its values in their exact types. Raises InvalidJob; nothing is coerced but what is plainly meant.
+
+    ``built_in``: it comes from an administrator or a crontab, which may enqueue what is built in.
+    """
     checked = check_options(job)
+    if not built_in:
+        refuse_reserved(checked)
     try:
         strict_json.validate(_text("payload", job.payload))
     except UndecodablePayload as error:
         raise InvalidJob(f"payload: {error}") from None
     return checked
+
+
+def refuse_reserved(job: NewJob) -> None:
+    """Raises InvalidJob for a job of a task that is built in."""
+    if job.task in RESERVED:
+        raise InvalidJob(
+            f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand add"
+            f" {job.task}`, or from an administrator's add_built_in, and not from whoever may enqueue"
+        )
+
+
+def check_built_in(job: NewJob) -> NewJob:
+    """As ``check``, of a job that is of a built-in task and no other. Raises InvalidJob."""
+    if job.task not in RESERVED:
+        raise InvalidJob(f"task {job.task!r} is not built in; {', '.join(RESERVED)} is: enqueue this one as usual")
+    return check(job, built_in=True)
 
 
 def check_options(job: NewJob) -> NewJob:

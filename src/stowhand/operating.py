@@ -18,8 +18,8 @@ from stowhand.figures import Figures
 from stowhand.job import Job
 from stowhand.store import LONGEST_HISTORY
 
-PURGE = "jobs:purge_completed"
-BUILT_IN = (PURGE,)
+PURGE = limits.PURGE
+BUILT_IN = limits.RESERVED
 """Tasks that every worker has (service/built_in.py)."""
 SEEN_EVERY = 30.0
 """Seconds between two entries of a worker in the roll."""

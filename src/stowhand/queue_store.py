@@ -124,6 +124,9 @@ class Administrator(Protocol):
     The state follows from the new numbers: the docs' table "what each call does in each state".
     """
 
+    async def add_built_in(self, job: NewJob) -> Job:
+        """Enqueue a job of a built-in task, which nobody else may but a crontab. Raises InvalidJob."""
+
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if they had been worked off: waiting and failed ones are completed, their keys are free."""
 

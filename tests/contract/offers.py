@@ -9,14 +9,15 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
     "table of yours": frozenset(
         {
             # inserting, looking, changing and scheduling are the application's, in SQL
-            *("enqueue", "enqueue_many", "add_jobs", "enqueue_in", "connection", "flow_tables"),
+            *("enqueue", "enqueue_many", "add_jobs", "enqueue_in", "connection", "seat", "flow_tables"),
             *("get", "list", "oldest_due", "retry", "cancel", "remove", "remove_key"),
-            *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
+            *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers", "add_built_in"),
             *("now", "register", "known_items", "schedule", "ticks"),
             "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # and so is the table
-            *("install", "status", "plan", "uninstall"),
+            *("install", "status", "plan", "uninstall", "foreign_changes"),
+            *("default_max_attempts", "set_default_max_attempts"),
         }
     ),
     "redis": frozenset(
@@ -24,11 +25,22 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             # creating, looking and administering are the flow's: create_job, get_jobs, retry_jobs, delete_job
             *("enqueue", "enqueue_many", "add_jobs", "get", "list", "counts", "oldest_due"),
             *("retry", "cancel", "remove", "remove_key"),
-            *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers"),
+            *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers", "add_built_in"),
             "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # no SQL, no transactions, no schema
-            *("enqueue_in", "connection", "flow_tables", "install", "status", "plan", "uninstall"),
+            *(
+                "enqueue_in",
+                "connection",
+                "seat",
+                "flow_tables",
+                "install",
+                "status",
+                "plan",
+                "uninstall",
+                "foreign_changes",
+            ),
+            *("default_max_attempts", "set_default_max_attempts"),
             # nothing recurs
             *("now", "register", "known_items", "schedule", "ticks"),
         }
@@ -60,7 +72,8 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "complete_jobs",
             "permanently_fail_jobs",
             "reschedule_jobs",
-            "force_unlock_workers",
+            *("force_unlock_workers", "add_built_in"),
+            *("foreign_changes", "default_max_attempts", "set_default_max_attempts"),
             "install",
             "plan",
             "uninstall",

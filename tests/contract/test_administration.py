@@ -15,6 +15,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Retry, Settlement
+from stowhand.operating import PURGE
 from stowhand.queue_store import Reschedule
 from stowhand.store import Lease, Verdict
 from tests.contract.bench import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, Bench, judged
@@ -651,3 +652,22 @@ async def test_what_is_left_of_a_batch_survives_being_rescheduled(bench: Bench) 
     await bench.settle(lease, left)
     (changed,) = await bench.store.reschedule_jobs([lease.job_id], Reschedule(run_at=bench.now))
     assert payload_of(changed.payload) == [2]
+
+
+async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_else(bench: Bench) -> None:
+    first = await bench.store.add_built_in(NewJob(task=PURGE, payload='{"a": 1}', key="k", queue="q", priority=3))
+    assert (first.task, payload_of(first.payload), first.key, first.queue, first.priority) == (
+        PURGE,
+        {"a": 1},
+        "k",
+        "q",
+        3,
+    )
+    later = bench.now + timedelta(hours=1)
+    again = await bench.store.add_built_in(NewJob(task=PURGE, key="k", run_at=later))
+    assert (again.id, again.run_at, again.revision) == (first.id, later, 1)
+    assert (await bench.store.add_built_in(NewJob(task=PURGE))).max_attempts == 25
+    with pytest.raises(InvalidJob, match="is not built in"):
+        await bench.store.add_built_in(NewJob(task="t"))
+    (claim,) = await bench.claim(tasks=(PURGE,))
+    assert claim.record.task == PURGE

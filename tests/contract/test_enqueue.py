@@ -10,6 +10,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.job import NewJob, State
+from stowhand.operating import PURGE
 from stowhand.queue_store import JobFilter
 from tests.contract.bench import Bench
 from tests.contract.places import payload_of
@@ -198,3 +199,17 @@ async def test_next_due_counts_retries_and_not_what_runs_or_has_ended(bench: Ben
     assert await bench.store.next_due(None) is None
     await bench.in_state(State.ERRORED)
     assert await bench.store.next_due(None) == pytest.approx(60)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_what_may_delete_is_not_enqueued_by_whoever_may_enqueue(bench: Bench, key: str | None) -> None:
+    """Built-in tasks come from administrators and crontabs; and nothing else of the call is written."""
+    job = NewJob(task=PURGE, key=key)
+    for refused in (
+        bench.store.enqueue(job),
+        bench.store.add_jobs([NewJob(task="t"), job]),
+        bench.store.enqueue_many([NewJob(task="t"), job]),
+    ):
+        with pytest.raises(InvalidJob, match="is built in"):
+            await refused
+    assert await bench.everything() == []

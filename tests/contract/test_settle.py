@@ -8,6 +8,7 @@ import pytest
 
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.operating import PURGE
 from stowhand.queue_store import JobFilter
 from stowhand.store import Verdict
 from tests.contract.bench import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, Bench
@@ -232,6 +233,7 @@ UNWRITABLE = {
         State.COMPLETED, Ended.OK, result="1", then=(NewJob(task="fine"), NewJob(task="next", max_attempts=0))
     ),
     "follows with an endless task name": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="x" * 200),)),
+    "follows with a job of a built-in task": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task=PURGE),)),
     "follows with an endless key": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="x", key="k" * 600),)),
     "a lone surrogate in the result": Settlement(State.COMPLETED, Ended.OK, result='"\ud800"'),
 }

@@ -10,6 +10,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.job import NewJob, State
+from stowhand.operating import PURGE
 from stowhand.queue_store import LEDGER_DAYS, Entered, KnownItem, QueueStore, Tick
 from stowhand.store import DAY
 from tests.contract.bench import Bench
@@ -316,3 +317,14 @@ async def test_what_may_still_be_scheduled_is_never_pruned(bench: Bench) -> None
     bench.heart.maintain()
     (again,) = await bench.store.schedule([tick(at)])
     assert (first.mine, again.mine) == (True, False)
+
+
+async def test_a_tick_may_be_of_a_built_in_task(bench: Bench) -> None:
+    ticks = [
+        tick(minute(bench), "before"),
+        Tick(identifier="purge", at=minute(bench), job=NewJob(task=PURGE, key="p"), spec="s"),
+        tick(minute(bench), "after"),
+    ]
+    entered = await bench.store.schedule(ticks)
+    jobs = [await bench.store.get(each.job_id) for each in entered]
+    assert [job.task for job in jobs if job is not None] == ["t", PURGE, "t"]

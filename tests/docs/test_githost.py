@@ -175,7 +175,7 @@ def test_old_pushes_are_forgotten_but_for_the_last_of_each_ref(host: Host) -> No
         " FROM (VALUES ('main', 20), ('main', 15), ('main', 13), ('gone', 20), ('late', 20), ('late', NULL))"
         " AS given (ref, age)"
     )
-    host.add("jobs:purge_completed")
+    host.add("push:forget")
     host.work_off()
     assert host.rows("SELECT id FROM githost.push_events ORDER BY id") == [(3,), (4,), (5,), (6,)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,8 +13,9 @@ import msgspec
 from stowhand import limits
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
-from stowhand.job import KeyMode
+from stowhand.job import Job, KeyMode
 from stowhand.operating import BUILT_IN
+from stowhand.queue_store import QueueStore
 from stowhand.service.durations import parse_duration
 from stowhand.service.setting_values import OneOf
 from stowhand.service.settings import WorkerSettings
@@ -117,11 +119,14 @@ def command(
     }
     tasks, traces = _known(settings, task, named=typed.get("tasks") is not None)
     text = _read_stdin() if payload == "-" else payload
-    job = limits.check(
-        tasks.new_job_of_text(task, text, cast("EnqueueOptions", {k: v for k, v in said.items() if v is not None}))
-    )
-    added = with_store(settings.store, lambda store: store.enqueue(job), traces)
-    click.echo(added.id)
+    options = cast("EnqueueOptions", {k: v for k, v in said.items() if v is not None})
+    built_in = task in BUILT_IN
+    job = limits.check(tasks.new_job_of_text(task, text, options), built_in=built_in)
+
+    def add(store: QueueStore) -> Awaitable[Job]:
+        return store.add_built_in(job) if built_in else store.enqueue(job)
+
+    click.echo(with_store(settings.store, add, traces).id)
 
 
 def _known(settings: WorkerSettings, task: str, *, named: bool) -> tuple[Registry, Traces | None]:

@@ -18,6 +18,7 @@ from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job
+from stowhand.operating import BUILT_IN
 from stowhand.queue_store import KnownItem, QueueStore
 from stowhand.service.crontabs import declared
 from stowhand.service.settings import WorkerSettings
@@ -73,7 +74,8 @@ def run_item(name: str, **typed: Any) -> None:
         item = items.get(name)
         if item is None:
             (item,) = declared([_remembered(name, await store.known_items(), items)], tasks)
-        return await store.enqueue(item.job(this_minute(await store.now()), backfilled=False))
+        job = item.job(this_minute(await store.now()), backfilled=False)
+        return await (store.add_built_in(job) if job.task in BUILT_IN else store.enqueue(job))
 
     click.echo(with_store(settings.store, run, traces).id)
 

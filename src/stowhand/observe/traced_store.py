@@ -54,6 +54,14 @@ class TracedStore:
             span.made(made.id)
             return made
 
+    async def add_built_in(self, job: NewJob) -> Job:
+        """``enqueue <task>``"""
+        span = self._begin(job)
+        with span.current():
+            made: Job = await self._store.add_built_in(_loader(span)(job))
+            span.made(made.id)
+            return made
+
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """One span for all of them; which task, it says if there is but one."""
         span, tasks = EnqueueSpan(self._tracer), _Tasks()

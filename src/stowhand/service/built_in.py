@@ -1,4 +1,5 @@
-"""Tasks that every worker has without declaring them, so that a crontab line may name them. A declared one wins.
+"""Tasks that every worker has without declaring them, so that a crontab line may name them. Their names are
+reserved: nobody declares a task of such a name, and only a crontab and an administrator enqueue one (limits.py).
 
 ``jobs:purge_completed``  deletes finished jobs by their age. Its payload (what is malformed in it counts as not given):
                           ``{"completed_older_than_days": 14, "failed_older_than_days": 30}``
@@ -16,11 +17,13 @@ from stowhand.tasks.registry import Registry, define
 
 COMPLETED_DAYS = 14.0
 FAILED_DAYS = 30.0
+LEAST_AGE = 3600.0
+"""Seconds."""
 
 
 def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
     """What a worker with these tasks claims. Of a lent store no others: purging is done where that is kept."""
-    return (*names, *(name for name in BUILT_IN if name not in names and not lent))
+    return tuple(names) if lent else (*names, *BUILT_IN)
 
 
 def built_in_on(store: Operator) -> Registry:
@@ -43,12 +46,13 @@ def built_in(operator: Callable[[], Awaitable[Operator]]) -> Registry:
         return {name: getattr(purged, name) for name in purged.__struct_fields__}
 
     registry = Registry()
-    registry.add(define(purge, PURGE, {}, positional=True))
+    registry.add(define(purge, PURGE, {}, positional=True, built_in=True))
     return registry
 
 
 def _seconds(days: object, default: float) -> float:
-    """Of a number of days above 0; a hundred years at most, which is longer than anything is kept."""
+    """Of a number of days above 0: an hour at least, for whoever says less means something else, and a hundred years
+    at most, which is longer than anything is kept."""
     if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
         days = default
-    return float(min(days, LONGEST_HISTORY / DAY)) * DAY
+    return min(max(float(min(days, LONGEST_HISTORY / DAY)) * DAY, LEAST_AGE), LONGEST_HISTORY)

@@ -141,7 +141,12 @@ class Registry:
 
 
 def define(
-    function: Callable[..., Any], name: str | None, options: TaskOptions, *, positional: bool = False
+    function: Callable[..., Any],
+    name: str | None,
+    options: TaskOptions,
+    *,
+    positional: bool = False,
+    built_in: bool = False,
 ) -> TaskDefinition:
     """Put a definition together. ``positional``: the folder style, ``(payload, helpers)`` by position.
 
@@ -159,7 +164,8 @@ def define(
     jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
     is_async = _is_async(function)
     timeout, backoff = options.get("timeout"), options.get("backoff")
-    check_task_name(chosen)
+    if not built_in:
+        check_task_name(chosen)
     try:
         template = apply_options(NewJob(task=chosen), jobs)
     except ValueError as error:
@@ -182,6 +188,8 @@ def check_task_name(name: str) -> None:
         limits.check_name("task", name, limits.TASK_LIMIT)
     except ValueError as error:
         raise ConfigurationError(f"task {name!r}: {error}") from None
+    if name in limits.RESERVED:
+        raise ConfigurationError(f"task {name!r} is built in: every worker has it; give yours another name")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

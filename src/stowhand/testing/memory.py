@@ -113,6 +113,10 @@ class MemoryStore(MemoryOperations):
         with self.transaction() as (rows, now):
             return enqueueing.add(rows, limits.check(job), now).job()
 
+    async def add_built_in(self, job: NewJob) -> Job:
+        with self.transaction() as (rows, now):
+            return enqueueing.add(rows, limits.check_built_in(job), now).job()
+
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         wanted = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
         return [job.id for job in await self.add_jobs(wanted)]

@@ -54,7 +54,7 @@ def test_the_page_of_stores_says_the_same() -> None:
         for line in lines:
             cells = [cell.strip() for cell in line.split("|")]
             for name in re.findall(r"`(\w+)`", cells[1]):
-                said.setdefault(name, cells[columns.index("HTTP")].startswith("no"))
+                said.setdefault(name, re.match(r"no\b", cells[columns.index("HTTP")]) is not None)
     methods = {name for name, refused in said.items() if refused and hasattr(HttpStore, name)}
     assert methods == REFUSED - OF_THE_HEART
     for name in REFUSED:

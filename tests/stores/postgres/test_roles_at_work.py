@@ -305,3 +305,49 @@ def test_the_page_on_roles_grants_and_removes_as_printed(postgres_server: Databa
             connection.execute(f"drop role {name}".encode())
         connection.execute(removal.encode())
         connection.rollback()  # roles belong to the whole server
+
+
+REFUSED_BUILT_IN = {
+    "add_job": "select {s}.add_job('jobs:purge_completed', '{{}}')",
+    "add_job with a key": "select {s}.add_job('jobs:purge_completed', '{{}}', job_key := 'k')",
+    "add_job of jsonb": "select {s}.add_job('jobs:purge_completed', '{{}}'::jsonb)",
+    "add_jobs": "select {s}.add_jobs(array[('jobs:purge_completed',null,null,null,null,null,null,null)::{s}.job_spec])",
+    "enqueue": "select {s}.enqueue('jobs:purge_completed')",
+    "enqueue_many": "select {s}.enqueue_many(array['a','jobs:purge_completed'],array['{{}}','{{}}']::json[],"
+    "null,null,null,null,null,null,null)",
+    "enqueue_each": "select {s}.enqueue_each(array['jobs:purge_completed'],"
+    "null,null,null,null,null,null,null,null,null,null)",
+    "flow_create": "select {s}.flow_create('f', '{{i}}', '{{}}', '{{}}', '{{}}', array['jobs:purge_completed'],"
+    " null,null,null,null,null,null,null,null,null,null)",
+}
+
+
+@pytest.mark.parametrize("way", REFUSED_BUILT_IN)
+def test_whoever_may_enqueue_cannot_enqueue_what_deletes(logins: Logins, way: str) -> None:
+    statement = REFUSED_BUILT_IN[way].format(s="stowhand").encode()
+    for role in ("enqueuer", "worker", "admin"):
+        with psycopg.connect(logins.url(role)) as connection:
+            with pytest.raises(psycopg.Error, match="is built in") as refused:
+                connection.execute(statement)
+            assert refused.value.sqlstate == "GWBID"
+
+
+def test_one_function_of_administrators_and_workers_enqueues_what_deletes(
+    logins: Logins, store: Store, run: Run
+) -> None:
+    statement = "select (stowhand.enqueue_built_in('jobs:purge_completed', _key := 'k')).task"
+    for role, may in (("admin", True), ("worker", True), ("enqueuer", False), ("reader", False)):
+        with psycopg.connect(logins.url(role)) as connection:
+            if may:
+                assert connection.execute(statement.encode()).fetchone() == ("jobs:purge_completed",)
+            else:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(statement.encode())
+
+    async def story() -> None:
+        worker = store("worker")
+        at = (await worker.now()).replace(second=0, microsecond=0)
+        await worker.schedule([Tick(identifier="p", at=at, job=NewJob(task="jobs:purge_completed"), spec="s")])
+        await worker.close()
+
+    run(story())

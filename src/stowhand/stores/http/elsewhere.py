@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from stowhand.errors import ConfigurationError
+from stowhand.job import NewJob
 from stowhand.operating import Ages
 from stowhand.queue_store import JobFilter, Reschedule, SchemaStatus, Tick
 
@@ -50,6 +51,9 @@ class Elsewhere:
 
     async def remove_key(self, key: str) -> NoReturn:
         self._refuse("removing a job by its key")
+
+    async def add_built_in(self, job: NewJob) -> NoReturn:
+        self._refuse("enqueueing a built-in task")
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> NoReturn:
         self._refuse("completing jobs by hand")

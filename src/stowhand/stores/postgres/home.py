@@ -16,6 +16,7 @@ from stowhand.database.borrowed import BorrowedPool
 from stowhand.database.link import Dialer, Pool
 from stowhand.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.limits import RESERVED
 from stowhand.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 from stowhand.stores.postgres.roles import role_fillings, role_names
 
@@ -134,6 +135,7 @@ def fillings_of(schema: str) -> dict[str, str]:
         "history_text": quote_text(f"{quoted}.history"),
         "channel": quote_text(channel),
         "channel_name": quote_identifier(channel),
+        "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
         "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,
     } | role_fillings(schema)

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from stowhand import limits
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
 from stowhand.database.link import Line, Row, rows
@@ -17,7 +18,7 @@ from stowhand.database.repeating import repeated
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.job import Job, KeyMode, NewJob
-from stowhand.limits import QUEUE_LIMIT, TASK_LIMIT
+from stowhand.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
 from stowhand.stores.postgres.bulk import Bulk
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import new_job, read_job
@@ -47,6 +48,16 @@ class Producer:
                 return await self.enqueue(job)
             raise self._blamed(error, job) from None
         return new_job(job, row) if plain else read_job(row)
+
+    async def add_built_in(self, job: NewJob) -> Job:
+        """Commit one job of a built-in task: by a function that administrators and workers may call."""
+        values = values_of(limits.check_built_in(job), self._home.now())
+        statement = self._home.statements["enqueue_built_in"]
+        try:
+            (row,) = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError) as error:
+            raise self._blamed(error, job) from None
+        return read_job(row)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
@@ -126,6 +137,17 @@ class Producer:
         ids |= zip(keyed, (row[0] for row in await self.run(connection, "enqueue_each", each)), strict=True)
         return [ids[place] for place in range(len(chunk))]
 
+    async def write_ticks(self, connection: Line, jobs: Sequence[NewJob]) -> list[int]:
+        """As ``write``, of jobs that a crontab has made, which may be of a built-in task."""
+        usual = [place for place, job in enumerate(jobs) if job.task not in RESERVED]
+        if len(usual) == len(jobs):
+            return await self.write(connection, jobs)
+        ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))
+        for place, job in enumerate(jobs):
+            if place not in ids:
+                ((ids[place], *_),) = await self.run(connection, "enqueue_built_in", values_of(job, self._home.now()))
+        return [ids[place] for place in range(len(jobs))]
+
     async def run(self, connection: Line, name: str, values: Sequence[object]) -> list[Row]:
         """One of the store's statements, in this transaction."""
         return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
@@ -162,6 +184,7 @@ def is_plain(job: NewJob) -> bool:
         and not job.flags
         and job.key_mode is KeyMode.REPLACE
         and 0 < len(job.task) <= TASK_LIMIT
+        and job.task not in RESERVED
         and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
         and (job.max_attempts is None or job.max_attempts > 0)
         and (job.max_resets is None or job.max_resets >= 0)

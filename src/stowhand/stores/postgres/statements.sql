@@ -56,6 +56,12 @@ select id, task, payload::text, state, queue, priority, run_at, attempts, max_at
 from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s, %s::int,
   %s::timestamptz)
 
+-- name: enqueue_built_in
+select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
+  %s::int, %s::timestamptz)
+
 -- The commonest job: no key, no flags, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (doze.py): only if there is one it notifies.

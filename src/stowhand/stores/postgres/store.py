@@ -126,6 +126,10 @@ class PostgresStore(Operations):
         """Commit one job and wake a worker."""
         return await self._producer.enqueue(job)
 
+    async def add_built_in(self, job: NewJob) -> Job:
+        """Commit one job of a built-in task."""
+        return await self._producer.add_built_in(job)
+
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none; ids in the order given."""
         return await self._producer.enqueue_many(jobs)

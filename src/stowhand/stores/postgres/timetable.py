@@ -68,7 +68,7 @@ class Timetable:
             mine = [place for place, (is_mine, _, _) in enumerate(entered) if is_mine]
             ids = dict[tuple[str, datetime], int]()
             if mine:
-                new = await self._producer.write(connection, [ticks[place].job for place in mine])
+                new = await self._producer.write_ticks(connection, [ticks[place].job for place in mine])
                 ids = {(names[place], times[place]): job_id for place, job_id in zip(mine, new, strict=True)}
                 noted = (text_array(names[place] for place in mine), moments([times[place] for place in mine]))
                 await self._producer.run(connection, "cron_note", (*noted, plain_array(new)))

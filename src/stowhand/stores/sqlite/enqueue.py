@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 
+from stowhand import limits
 from stowhand.job import Job, KeyMode, NewJob, State
 from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.rows import check_size, to_job, to_row
@@ -14,8 +15,10 @@ from stowhand.stores.sqlite.statements import load
 SQL = load("enqueue")
 
 
-def add(connection: sqlite3.Connection, now: Moment, job: NewJob) -> int:
+def add(connection: sqlite3.Connection, now: Moment, job: NewJob, *, built_in: bool = False) -> int:
     """Insert a job, or do with the holder of its key what the key's mode says; gives the id."""
+    if not built_in:
+        limits.refuse_reserved(job)
     row = to_row(job, now)
     if job.key is None:
         return _insert(connection, row)
@@ -64,6 +67,8 @@ def _insert_many(connection: sqlite3.Connection, now: Moment, jobs: Sequence[New
     # Ids are counted here and not asked for row by row: nobody else can insert while this transaction is open.
     last = connection.execute(SQL["last_id"]).fetchone()
     numbered = count(1 if last is None else last[0] + 1)
+    for job in jobs:
+        limits.refuse_reserved(job)
     rows = [(next(numbered), *to_row(job, now)) for job in jobs]
     connection.executemany(SQL["insert"], rows)
     return [row[0] for row in rows]

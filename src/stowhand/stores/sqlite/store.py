@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from stowhand import limits
 from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError
@@ -122,6 +123,13 @@ class SqliteStore(Operations):
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job."""
         written = await self._write(lambda connection, now: _add(connection, now, job))
+        self._wake.ring()
+        return written
+
+    async def add_built_in(self, job: NewJob) -> Job:
+        """Commit one job of a built-in task."""
+        checked = limits.check_built_in(job)
+        written = await self._write(lambda connection, now: _add(connection, now, checked, built_in=True))
         self._wake.ring()
         return written
 
@@ -265,9 +273,9 @@ def _claim(connection: sqlite3.Connection, now: moment.Moment, request: ClaimReq
     return claim.claim(connection, now, request) if claim.refresh_heads(connection, now) else None
 
 
-def _add(connection: sqlite3.Connection, now: moment.Moment, job: NewJob) -> Job:
+def _add(connection: sqlite3.Connection, now: moment.Moment, job: NewJob, *, built_in: bool = False) -> Job:
     with trouble.refusing():
-        return enqueue.find(connection, enqueue.add(connection, now, job))
+        return enqueue.find(connection, enqueue.add(connection, now, job, built_in=built_in))
 
 
 def _add_jobs(connection: sqlite3.Connection, now: moment.Moment, spool: Spool) -> list[Job]:

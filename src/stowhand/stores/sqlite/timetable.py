@@ -50,7 +50,7 @@ def _enter(connection: sqlite3.Connection, now: Moment, tick: Tick) -> Entered:
     earlier = connection.execute(SQL["entered"], given).fetchone()
     if earlier is not None:
         return Entered(mine=False, job_id=earlier[0], spec=earlier[1])
-    job_id = enqueue.add(connection, now, tick.job)
+    job_id = enqueue.add(connection, now, tick.job, built_in=True)
     given |= {"job_id": job_id, "backfilled": tick.backfilled, "now": now.wall}
     connection.execute(SQL["enter"], given)
     connection.execute(SQL["ticked"], given)

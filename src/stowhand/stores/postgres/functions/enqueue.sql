@@ -99,6 +99,17 @@ begin
   if _suspicious then perform {schema}.check_suspicious(_payload); end if;
 end $$;
 
+-- What every worker has built in may delete. `enqueue` runs with its owner's rights, whoever calls it, so it can ask
+-- nobody's: such jobs come from enqueue_built_in, which is granted to fewer.
+create or replace function {schema}.refuse_reserved(_task text) returns void
+language plpgsql immutable as $$
+begin
+  if _task = any({reserved}) then
+    raise exception 'Task identifier % is built in, and may delete: its jobs come from a crontab, or from an administrator (enqueue_built_in).', _task
+      using errcode = 'GWBID';
+  end if;
+end $$;
+
 create or replace function {schema}.enqueue(
   _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
   _delay double precision default null, _max_attempts int default null, _key text default null,
@@ -118,10 +129,11 @@ begin
   _mode := coalesce(_mode, 'replace');
   _suspicious := {schema}.is_suspicious(_payload::text);
   -- One look at the commonest kind of job; the checks say which limit it is for the others.
-  if (length(_task) between 1 and 128 and _task !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+  if (length(_task) between 1 and 128 and _task <> all({reserved}) and _task !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
       and length(_payload::text) < 8192 and not _suspicious
       and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
   then
+    perform {schema}.refuse_reserved(_task);
     perform {schema}.check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);
   end if;
   if _flags is not null then
@@ -195,6 +207,36 @@ begin
   end loop;
 end $$;
 
+-- A job of a built-in task: for administrators, and for the crontabs of workers. Else as `enqueue`.
+create or replace function {schema}.enqueue_built_in(
+  _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
+  _delay double precision default null, _max_attempts int default null, _key text default null,
+  _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
+  _now timestamptz default null
+) returns {schema}.live
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
+  _job {schema}.live;
+begin
+  if (_task = any({reserved})) is not true then
+    raise exception 'Task identifier % is not built in: enqueue it as usual.', _task using errcode = 'GWBID';
+  elsif _mode not in ('replace', 'preserve_run_at') then
+    raise exception 'The job_key_mode of a built-in task is replace or preserve_run_at, not "%".', _mode
+      using errcode = 'GWBKM';
+  end if;
+  _payload := coalesce(_payload, '{}');
+  _max_attempts := coalesce(_max_attempts, {max_attempts});
+  perform {schema}.check_job(
+    _task, _payload, {schema}.is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
+  _job := {schema}.enqueue_keyed(
+    _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, _at);
+  _job.token := null; _job.settled_token := null;
+  perform pg_notify({channel}, '');
+  return _job;
+end $$;
+
 -- Many jobs without keys. An argument given as NULL means its default for all of them. Ids in the order given.
 create or replace function {schema}.enqueue_many(
   _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
@@ -204,6 +246,9 @@ language plpgsql {definer} as $$
 declare
   _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
 begin
+  if _tasks && {reserved} then
+    perform {schema}.refuse_reserved(r.task) from unnest({reserved}) as r(task) where r.task = any(_tasks);
+  end if;
   return query
   insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                              created_at, updated_at)
