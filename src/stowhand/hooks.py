@@ -23,7 +23,7 @@ from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
 from stowhand.flags import LAST_WORDS
 from stowhand.handler import Attempt, Attendant, Handler
-from stowhand.lifecycle import Fail, Snooze
+from stowhand.lifecycle import Retry, Snooze
 from stowhand.outcomes import awaitable, describe, hopeless
 from stowhand.unreadable import Unreadable
 
@@ -69,7 +69,7 @@ class Hooks:
 
     async def _handle(self, attempt: Attempt[Any], record: Any) -> object:
         if isinstance(record, Unreadable):
-            return Fail(f"the record could not be read: {record.error}")
+            return Retry(f"the record could not be read: {record.error}")
         self.preparing += 1
         waiting = True
 

@@ -6,7 +6,8 @@ import msgspec
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """The attempt fails with it: "the record could not be read: …". Other records of the claim are not concerned."""
+    """An error of the attempt, retried by the rules: "the record could not be read: …". For row and view may be mended,
+    and another version of the program may be able to read it. Other records of the claim are not concerned."""
 
     error: str
     """Why; one line, safe to store."""

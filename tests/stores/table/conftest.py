@@ -40,7 +40,7 @@ class Place:
     def make(self, key: str) -> None:
         """The table, empty, with this definition of its id."""
         moment, logs = ("timestamptz", "json[]") if self.kind == "postgres" else ("timestamp", "text")
-        self.sql("DROP TABLE IF EXISTS uploads")
+        self.sql("DROP TABLE IF EXISTS uploads" + (" CASCADE" if self.kind == "postgres" else ""))
         self.sql(f"CREATE TABLE uploads (id {key} PRIMARY KEY, {_OURS.format(moment=moment, logs=logs)})")
 
     def sql(self, text: str, *values: Any) -> list[tuple[Any, ...]]:

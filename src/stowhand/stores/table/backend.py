@@ -1,7 +1,7 @@
 """What one database must be able to do for a table's store. Two siblings do it: ``postgres/`` and ``sqlite/``.
 
-    stores.table.postgres.PostgresTable(place, options, shape, *, pinned=None)     place: a URL or a pool
-    stores.table.sqlite.SqliteTable(place, options, shape, *, pinned=None)         place: a file
+    stores.table.postgres.PostgresTable(place, options, shape, *, pinned=None, notices=None)     place: a URL or a pool
+    stores.table.sqlite.SqliteTable(place, options, shape, *, pinned=None, notices=None)         place: a file
 
 ``shape`` is made of the options (names.py); what is selected, and in what order, comes from expressions.py;
 ``options.stalled``, ``retry_delay`` and so on are seconds. Nothing is connected before ``open``.
@@ -41,6 +41,8 @@ class Taken(msgspec.Struct, frozen=True):
     """Of the result's columns."""
     num_failures: int
     num_resets: int
+    fault: str = ""
+    """Why there are no values: the view shows it twice, say. Its attempt is an error; empty: nothing is wrong."""
 
 
 class Finding(msgspec.Struct, frozen=True):

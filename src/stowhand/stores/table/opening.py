@@ -10,6 +10,7 @@ from typing import Any
 from stowhand.errors import ConfigurationError
 from stowhand.stores.table.backend import Backend
 from stowhand.stores.table.names import Shape, read_shape
+from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 
 Pinned = Callable[[], datetime]
@@ -20,12 +21,14 @@ _PLACES = (
 )
 
 
-def backend_of(place: str | object, options: TableOptions[Any], pinned: Pinned | None) -> tuple[Backend, Shape]:
+def backend_of(
+    place: str | object, options: TableOptions[Any], pinned: Pinned | None, notices: Notices
+) -> tuple[Backend, Shape]:
     """The backend, and the names it was made with. Raises ConfigurationError."""
     if not isinstance(options, TableOptions):
         raise ConfigurationError(f"options: a {type(options).__qualname__} given; give TableOptions(…)")
     if isinstance(place, str) and place.partition(":")[0].lower() == "sqlite":
-        return _sqlite(place, options, pinned)
+        return _sqlite(place, options, pinned, notices)
     if isinstance(place, str):
         _check_url(place)
     if isinstance(place, PurePath):
@@ -37,10 +40,10 @@ def backend_of(place: str | object, options: TableOptions[Any], pinned: Pinned |
     from stowhand.stores.table.postgres import PostgresTable
 
     shape = _shape(options, folds=True)
-    return PostgresTable(place, options, shape, pinned=pinned), shape
+    return PostgresTable(place, options, shape, pinned=pinned, notices=notices), shape
 
 
-def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None) -> tuple[Backend, Shape]:
+def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None, notices: Notices) -> tuple[Backend, Shape]:
     path = url[len("sqlite:") :]
     if not path.startswith("///") or len(path) == 3:
         meant = path.lstrip("/") or "app.db"
@@ -59,7 +62,7 @@ def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None) -> tupl
     from stowhand.stores.table.sqlite import SqliteTable
 
     shape = _shape(options, folds=False)
-    return SqliteTable(path[3:].partition("?")[0], options, shape, pinned=pinned), shape
+    return SqliteTable(path[3:].partition("?")[0], options, shape, pinned=pinned, notices=notices), shape
 
 
 def _shape(options: TableOptions[Any], *, folds: bool) -> Shape:

@@ -24,10 +24,12 @@ from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
 from stowhand.stores.table.calls import Calls, TimedHeart
 from stowhand.stores.table.keys import read_key
+from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.opening import Pinned, backend_of
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import Records, rows_of, shown_log
 from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
+from stowhand.unreadable import Unreadable
 
 R = TypeVar("R")
 
@@ -48,7 +50,8 @@ class TableStore(Generic[R]):
         _pinned: Pinned | None = None,
     ) -> None:
         self.options = options
-        self._backend, shape = backend_of(place, options, _pinned)
+        self._notices = Notices(options.name)
+        self._backend, shape = backend_of(place, options, _pinned, self._notices)
         self._folds = shape.folds
         self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
@@ -126,11 +129,15 @@ class TableStore(Generic[R]):
         """
         await self.open()
         if events is not None:
+            self._notices.to(events)
             for finding in self._backend.warnings:
                 events.emit(StoreWarned(self.name, finding.problem, finding.mend))
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
-        """Due records, now processing. A record that could not be read is an ``Unreadable``: it alone will fail."""
+        """Due records, now processing. A record that could not be read is an ``Unreadable``: an error of its attempt.
+
+        Raises TableUnsuitable when none of several could be: nothing is claimed then.
+        """
         if request.tasks is not None and self.options.name not in request.tasks:
             return []
         conditions = read_conditions(request.conditions, folds=self._folds)
@@ -315,9 +322,10 @@ class TableStore(Generic[R]):
 
     def _claimed(self, taken: Taken) -> Claim[R]:
         most = self.options.max_num_retries + 1
+        record: Any = Unreadable(taken.fault) if taken.fault else self._records.read(taken.names, taken.values)
         return Claim(
             lease=taken.lease,
-            record=self._records.read(taken.names, taken.values),
+            record=record,
             task=self.options.name,
             attempts=min(taken.num_failures + 1, most),
             max_attempts=most,

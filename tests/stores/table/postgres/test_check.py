@@ -403,7 +403,7 @@ def test_a_view_on_which_another_is_built_stays_and_the_worker_gets_another_colu
     [
         ("select state from jobs", "does not show id", True),
         ("select id::text, state from jobs", "shows id as text; in the table it is bigint", True),
-        ("select j.id, j.state from jobs j, generate_series(1, 2)", "shows a record more than once (id 1", True),
+        ("select j.id, j.state from jobs j, generate_series(1, 2)", "shows a record more than once (id 1", False),
         ("select id, state from jobs where state = 'queued'", "hides records that are processing", True),
         ("select j.* from jobs j where state in ('queued', 'errored')", "hides records that are processing", True),
         ("select id, state from jobs where id <> 3", "hides 1 record that is processing", False),

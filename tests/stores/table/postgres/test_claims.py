@@ -207,13 +207,14 @@ async def test_expressions_may_use_either_alias(jobs: Jobs, table: str, view: st
         assert taken.values == ("processing", "a", 2, "PROCESSING")
 
 
-async def test_a_record_that_the_view_hides_after_the_update_is_not_claimed(jobs: Jobs) -> None:
+async def test_a_view_that_hides_all_that_is_processing_claims_nothing(jobs: Jobs) -> None:
     jobs.sql("create view shown as select * from jobs where state <> 'processing' or size > 1")
-    jobs.add(size=1, failure_message="kept")
+    jobs.add(2, size=1, failure_message="kept")
     async with jobs.served(view_name="shown") as served:
-        with pytest.raises(TableUnsuitable, match=r"shown does not show record 1"):
-            await served.claim(1)
-        assert jobs.row(1)["state"] == "queued"
+        for limit in (1, 2):
+            with pytest.raises(TableUnsuitable, match=r"shown, for none of 2 .* record 1: the view does not show it"):
+                await served.claim(limit)
+        assert jobs.states() == ["queued", "queued"]
         assert jobs.row(1)["failure_message"] == "kept"
         jobs.sql("update jobs set size = 2")
         assert await served.ids(1) == [1]

@@ -403,7 +403,7 @@ def test_the_free_one_behind_ten_thousand_that_are_not_due_is_found(app: Applica
 @pytest.mark.parametrize(
     ("view", "trouble"),
     [
-        ("SELECT * FROM uploads WHERE state = 'queued'", "does not show it any more"),
+        ("SELECT * FROM uploads WHERE state = 'queued'", "does not show it once it is processing"),
         ("SELECT * FROM uploads UNION ALL SELECT * FROM uploads WHERE state = 'processing'", "more than once"),
     ],
 )
@@ -411,13 +411,15 @@ def test_a_view_that_cannot_show_what_was_claimed_undoes_the_claim(
     app: Application, run: Run, view: str, trouble: str
 ) -> None:
     app.sql(f"CREATE VIEW shown AS {view}")
-    key = app.add()
+    key, _ = app.add(failure_message="kept"), app.add()
 
     async def scenario() -> None:
         table = await app.served(view_name="shown")
-        with pytest.raises(TableUnsuitable, match=f"record {key} .*{trouble}"):
-            await keys(table)
-        assert app.states() == ["queued"]
+        for limit in (1, 2):
+            with pytest.raises(TableUnsuitable, match=f"record {key}: .*{trouble}"):
+                await keys(table, limit)
+        assert app.states() == ["queued", "queued"]
+        assert app.row(key)["failure_message"] == "kept"
 
     run(scenario())
 

@@ -29,8 +29,7 @@ def test_a_claim_takes_the_others(frozen: Application, run: Run, cancel: bool) -
     async def scenario() -> None:
         table = await frozen.served()
         assert await keys(table, 2) == others[:2]
-        with pytest.raises(StoreError, match="it is frozen"):
-            await keys(table)
+        assert await keys(table) == []
 
     run(scenario())
     assert frozen.states() == ["queued", "processing", "processing", "canceled"]
@@ -43,8 +42,6 @@ def test_what_was_canceled_is_put_away_before_anything_is_said(frozen: Applicati
     async def scenario() -> None:
         table = await frozen.served()
         assert await keys(table) == []
-        with pytest.raises(StoreError, match="it is frozen"):
-            await keys(table)
 
     run(scenario())
     assert frozen.states() == ["queued", "canceled"]

@@ -15,8 +15,11 @@ from stowhand.database.repeating import repeated
 from stowhand.errors import TableUnsuitable
 from stowhand.store import ClaimRequest, Lease
 from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.passed_over import PassedOver
 from stowhand.stores.table.postgres.home import Home
+from stowhand.stores.table.postgres.sifter import Sifter, is_of_a_record
 from stowhand.stores.table.postgres.values import read_plainly
+from stowhand.stores.table.sifting import NOT_CHANGED, ViewFault
 
 ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
@@ -37,28 +40,27 @@ class _Unseen(Exception):
 class Claims:
     """Takes due records."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, home: Home, passed: PassedOver) -> None:
+        self._home, self._passed = home, passed
         self._link = Link(home.dialer, lambda: home.role("claim"))
         self._clock = SystemClock()
         self._suspects_not_before = self._sweep_not_before = 0.0
 
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
-        """In order, now processing under the request's token."""
+        """In order, now processing under the request's token. Raises TableUnsuitable where the view is at fault."""
         home = self._home
         home.worker = request.worker
         home.begun.note(request.token)
         if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
             return []
-        statement, values = home.composer.claim(request.conditions, suspects=request.suspects)
         taken: list[Taken] = []
         with home.translated():
             for number in range(1, ROUNDS + 1):
-                more, canceled = await self._claim(request, request.limit - len(taken), statement, values)
+                more, again, canceled = await self._claim(request, request.limit - len(taken))
                 taken += more
-                if not canceled or len(taken) >= request.limit:
+                if not again or len(taken) >= request.limit:
                     break
-                if number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before:
+                if canceled and (number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before):
                     await self._sweep()
         return taken
 
@@ -68,64 +70,99 @@ class Claims:
         await self._link.rows(self._home.statement("cancel_waiting"), self._home.values(page=CANCELED_AT_ONCE))
         self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
-    async def _claim(
-        self, request: ClaimRequest, limit: int, statement: bytes, values: Mapping[str, object]
-    ) -> tuple[list[Taken], bool]:
+    async def _claim(self, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+        """What was taken; whether there may be more, for some did not come of it; whether those were canceled."""
         began = stopwatch()
-        given = {**values, **self._home.values(limit=limit, mark=self._home.mark(request.worker, request.token))}
-        given["token"] = request.token
 
-        async def once() -> tuple[list[Taken], bool]:
+        async def once() -> tuple[list[Taken], bool, bool]:
             async with self._link.connection() as connection:
-                return await self._take(connection, request, statement, given)
+                return await self._take(connection, request, limit)
+
+        async def sift() -> tuple[list[Taken], bool, bool]:
+            async with self._link.connection() as connection:
+                return await self._sift(connection, request, limit)
 
         try:
-            taken, canceled = await repeated(once, self._clock)
-        except _Unseen:
-            try:  # what the view joins may have changed just then
-                taken, canceled = await repeated(once, self._clock)
-            except _Unseen as unseen:
-                raise TableUnsuitable(f"{self._home}: {unseen}") from None
+            taken, again, canceled = await repeated(once, self._clock)
+        except (_Unseen, psycopg.Error) as error:
+            if isinstance(error, psycopg.Error) and not is_of_a_record(error):
+                raise
+            try:
+                taken, again, canceled = await repeated(sift, self._clock)
+            except ViewFault as fault:
+                raise TableUnsuitable(f"{self._home}: nothing is claimed from {self._view}, for {fault}") from None
         if request.suspects and not taken:
             now = stopwatch()
             self._suspects_not_before = self._clock.monotonic() + SHARE * (now - began)
-        return taken, canceled
+        return taken, again, canceled
 
-    async def _take(
-        self, connection: Connection, request: ClaimRequest, statement: bytes, values: Mapping[str, object]
-    ) -> tuple[list[Taken], bool]:
+    async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+        """The usual way: one statement marks, another reads."""
+        statement, values = self._composed("claim", request)
+        given = {**values, **self._marking(request), "limit": limit}
         async with asyncio.timeout(DEADLINE), _together(connection), connection.transaction():
-            # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
-            await connection.reader().execute(b"set transaction isolation level read committed")
-            await connection.reader().execute(self._home.statement("begin_claim"), {"token": request.token})
+            await self._begin(connection, request)
             marking = connection.cursor(binary=True)
-            await marking.execute(statement, values, prepare=False)  # planned for its values: how many, until when
-            marked = sorted(await marking.fetchall())
-            rows = [row[1:] for row in marked if not row[2]]
-            if not rows:
-                return [], bool(marked)
-            reading = connection.cursor()
-            read_plainly(reading)
-            ids = [row[0] for row in rows]
-            await reading.execute(self._home.statement("read"), self._reading(ids), prepare=False)
-            shown = await reading.fetchall()
-            taken = self._taken(request, rows, shown)
-        return taken, len(rows) < len(marked)
+            await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
+            # A view may have shown one twice.
+            marked = {row[1]: row for row in sorted(await marking.fetchall(), key=lambda row: row[0])}
+            rows = [row[1:] for row in marked.values() if row[2] is False]
+            unchanged = [key for key, row in marked.items() if row[2] is None]
+            taken: list[Taken] = []
+            if rows:
+                reading = connection.cursor()
+                read_plainly(reading)
+                ids = [row[0] for row in rows]
+                await reading.execute(self._home.statement("read"), self._reading(ids), prepare=False)
+                taken = self._taken(request, rows, _once(ids, await reading.fetchall()), {})
+        for key in unchanged:
+            self._passed.refused(key, NOT_CHANGED)
+        canceled = len(rows) + len(unchanged) < len(marked)
+        return taken, canceled or bool(unchanged), canceled
+
+    async def _sift(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+        """The slow way: one of them is bad, and is searched."""
+        pick, values = self._composed("pick", request)
+        async with asyncio.timeout(DEADLINE), connection.transaction():
+            await self._begin(connection, request)
+            sifter = Sifter(self._home, connection, pick, values, self._marking(request))
+            marked = await sifter.claim(limit)
+            rows = [row for row in marked if not row[1]]
+            taken = self._taken(request, rows, sifter.rows, sifter.bad)
+        for key, why in sifter.unchanged.items():
+            self._passed.refused(key, why)
+        canceled = len(rows) < len(marked)
+        return taken, canceled or bool(sifter.unchanged), canceled
+
+    async def _begin(self, connection: Connection, request: ClaimRequest) -> None:
+        # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
+        await connection.reader().execute(b"set transaction isolation level read committed")
+        await connection.reader().execute(self._home.statement("begin_claim"), {"token": request.token})
+
+    def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
+        passed = self._passed.keys()
+        statement, values = self._home.composer.claim(
+            request.conditions, suspects=request.suspects, passing=bool(passed), name=name
+        )
+        return statement, {**values, **self._home.values(passed=passed)}
+
+    def _marking(self, request: ClaimRequest) -> Mapping[str, object]:
+        return self._home.values(token=request.token, mark=self._home.mark(request.worker, request.token))
 
     def _reading(self, ids: list[str]) -> Mapping[str, object]:
         return {**self._home.composer.values, **self._home.values(ids=ids)}
 
-    def _taken(self, request: ClaimRequest, rows: Sequence[Row], shown: Sequence[Row]) -> list[Taken]:
-        by_key: dict[str, Row] = {}
-        for row in shown:
-            if by_key.setdefault(row[0], row) is not row:
-                raise _Unseen(f"{self._view} shows record {row[0]} more than once")
+    def _taken(
+        self, request: ClaimRequest, rows: Sequence[Row], shown: Mapping[str, Row], bad: Mapping[str, str]
+    ) -> list[Taken]:
+        """``rows``: what was marked; ``shown``: what the view says of it."""
         names, found = self._home.names, []
         for key, _, epoch, failures, resets in rows:
-            if key not in by_key:
-                raise _Unseen(f"{self._view} does not show record {key} once it is in processing; nothing was claimed")
             lease = Lease(self._home.job_id(key), request.token, epoch)
-            found.append(Taken(lease, by_key[key][1:], names, failures, resets))
+            if key in bad:
+                found.append(Taken(lease, (), names, failures, resets, fault=f"{self._view}: record {key}: {bad[key]}"))
+            else:
+                found.append(Taken(lease, shown[key][1:], names, failures, resets))
         return found
 
     @property
@@ -144,12 +181,20 @@ class Claims:
                 home.names = tuple(column.name for column in cursor.description or ())[1:]
                 for suspects in (False, True):
                     statement, values = home.composer.claim((), suspects=suspects)
-                    given = {**values, **home.values(limit=1, mark="", token=_NOBODY)}
+                    given = {**values, **home.values(limit=1, mark="", token=_NOBODY, passed=[])}
                     await cursor.execute(b"explain " + statement, given, prepare=False)
 
     async def close(self) -> None:
         """Let the connection go."""
         await self._link.close()
+
+
+def _once(keys: Sequence[str], rows: Sequence[Row]) -> Mapping[str, Row]:
+    """The row of each. Raises _Unseen where one has none, or several."""
+    found = {row[0]: row for row in rows}
+    if len(rows) != len(keys) or len(found) != len(keys):
+        raise _Unseen
+    return found
 
 
 @asynccontextmanager

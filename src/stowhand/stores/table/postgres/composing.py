@@ -53,7 +53,8 @@ class Composer:
         self._fixed |= {"record": record.text, "order": self._order.text, "shown": self._shown()}
         self._fixed["ordered"] = self._source(self._order.text, locked=False)
         self._raw = {name: text.decode() for name, text in load_statements(_FILE, _Untouched()).items()}
-        later = ("claim", "count", "exists", "read_beside")
+        self._fixed["marking"] = fill(self._raw["marking"], self._fixed)
+        later = ("claim", "pick", "marking", "count", "exists", "read_beside")
         self.statements = {
             name: fill(text, self._fixed).encode() for name, text in self._raw.items() if name not in later
         }
@@ -61,14 +62,19 @@ class Composer:
         if self._is_beside(record.text):
             self.statements["read"] = fill(self._raw["read_beside"], self._fixed).encode()
 
-    def claim(self, conditions: Sequence[Any], *, suspects: bool) -> tuple[bytes, dict[str, object]]:
-        """The statement that picks and marks, and the values of what is written in it."""
+    def claim(
+        self, conditions: Sequence[Any], *, suspects: bool, passing: bool = False, name: str = "claim"
+    ) -> tuple[bytes, dict[str, object]]:
+        """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
+        in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
         given = self._writer.conditions(conditions)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
         source = self._source(self._order.text + given.text, locked=True)
         fillings = {"source": source, "conditions": given.text, "suspicion": suspicion}
-        return fill(self._raw["claim"], self._fixed | fillings).encode(), self._order.values | given.values
+        if passing:
+            fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fixed['id_type']}[])"
+        return fill(self._raw[name], self._fixed | fillings).encode(), self._order.values | given.values
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
         """``count`` or ``exists``."""

@@ -178,7 +178,12 @@ async def _view(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding
         " GROUP BY 1 HAVING count(*) > 1 ORDER BY 1 LIMIT 1",
     )
     for (one,) in found or ():
-        yield Finding(f"the view {shown} shows a record more than once (id {one}, for one): it must show each once")
+        yield Finding(
+            f"the view {shown} shows a record more than once (id {one}, for one): it must show each once, and such"
+            " a record's attempts will be errors",
+            fatal=False,
+            warned=True,
+        )
     if await _hides_processing(line, facts, shape, view):
         yield Finding(
             f"the view {shown} hides records that are processing: what was claimed could not be read; leave the state"

@@ -25,18 +25,45 @@ with picked as (
   for update of {locked} skip locked
 ), numbered as (
   select id, row_number() over () as place from picked
+), marked as (
+  update {table} as j
+  {marking}
+  from numbered n
+  where j.{id} = n.id
+  returning j.{id} as id, {cancel} as canceled, {epoch} as epoch, coalesce(j.{num_failures}, 0) as failures,
+    coalesce(j.{num_resets}, 0) as resets
 )
-update {table} as j
+-- Without anything but its id: a trigger of the user's has kept it as it is.
+select n.place, n.id::text, m.canceled, m.epoch, m.failures, m.resets
+from numbered n left join marked m on m.id = n.id
+
+-- Part of two statements.
+-- name: marking
 set {state} = (case when {cancel} then 'canceled' else 'processing' end)::{state_type},
-  {started_at} = case when {cancel} then j.{started_at} else {started_now} end,
-  {last_heartbeat_at} = case when {cancel} then j.{last_heartbeat_at} else {beat_now} end,
-  {finished_at} = case when {cancel} then {finished_now} end,
-  {failure_message} = case when {cancel} then j.{failure_message} end,
-  {execution_logs} = case when {cancel} then j.{execution_logs} end,
-  {worker_hostname} = case when {cancel} then j.{worker_hostname} else %(mark)s end{take_token}
-from numbered n
-where j.{id} = n.id
-returning n.place, {key}, {cancel}, {epoch}, coalesce(j.{num_failures}, 0), coalesce(j.{num_resets}, 0)
+    {started_at} = case when {cancel} then j.{started_at} else {started_now} end,
+    {last_heartbeat_at} = case when {cancel} then j.{last_heartbeat_at} else {beat_now} end,
+    {finished_at} = case when {cancel} then {finished_now} end,
+    {failure_message} = case when {cancel} then j.{failure_message} end,
+    {execution_logs} = case when {cancel} then j.{execution_logs} end,
+    {worker_hostname} = case when {cancel} then j.{worker_hostname} else %(mark)s end{take_token}
+
+-- The two halves of a claim, where one record of it is bad (sifting.py): each part is tried under a savepoint.
+-- name: pick
+select p.id::text
+from (
+  select {p_id} as id
+  from {source}
+  where {eligible}{suspicion}{conditions}
+  order by {order}
+  limit %(limit)s
+  for update of {locked} skip locked
+) as p
+
+-- name: mark
+update {table} as j
+{marking}
+where j.{id} = any(%(ids)s::text[]::{id_type}[])
+returning {key}, {cancel}, {epoch}, coalesce(j.{num_failures}, 0), coalesce(j.{num_resets}, 0)
 
 -- After the update, in its transaction: what the expressions say of the record as it is now.
 -- name: read

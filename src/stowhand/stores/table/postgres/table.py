@@ -14,7 +14,9 @@ from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
+from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.passed_over import PassedOver
 from stowhand.stores.table.postgres import asking, catalog
 from stowhand.stores.table.postgres.beginning import Transactions
 from stowhand.stores.table.postgres.claiming import Claims
@@ -38,11 +40,12 @@ class PostgresTable:
         shape: Shape,
         *,
         pinned: Callable[[], datetime] | None = None,
+        notices: Notices | None = None,
     ) -> None:
         home = Home(place, options, shape, pinned)
         self._home = home
         self.warnings: Sequence[Finding] = ()
-        self._claims = Claims(home)
+        self._claims = Claims(home, PassedOver(notices or Notices(options.name)))
         self._settlements = Settlements(home)
         self._logs = Logs(home)
         self._ears = Ears(home)

@@ -27,7 +27,9 @@ from stowhand.store import ClaimRequest, JobId, Lease, Verdict
 from stowhand.stores.table.backend import Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
+from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.passed_over import PassedOver
 from stowhand.stores.table.shown import ShownRecord
 from stowhand.stores.table.sqlite import claiming, leaving, looking, moments, trouble
 from stowhand.stores.table.sqlite.heart import TableHeart
@@ -49,6 +51,7 @@ class SqliteTable:
         shape: Shape,
         *,
         pinned: Callable[[], datetime] | None = None,
+        notices: Notices | None = None,
     ) -> None:
         # As SQLite names its -wal: by the file itself, wherever a link to it lies.
         self._path = Path(place).resolve()
@@ -59,6 +62,7 @@ class SqliteTable:
         self._wake = Wake(self._connect(patience=0.0, settings=("busy_timeout = 0",)))
         self._threads = OwnThreads()
         self._abandoned = Abandoned(options.stalled)
+        self._passed = PassedOver(notices or Notices(options.name))
         self._clock = SystemClock()
         self._found: Table | None = None
         self.warnings: Sequence[Finding] = ()
@@ -106,14 +110,21 @@ class SqliteTable:
         table = self._table
         self._abandoned.begun.note(request.token)
 
-        def claim(connection: sqlite3.Connection, now: int) -> Sequence[Taken]:
-            return () if request.token in self._abandoned else claiming.claim(connection, table, now, request)
+        passed = self._passed.keys()
 
-        if request.limit > 0 and await self._read(
-            lambda connection, now: claiming.is_worth_it(connection, table, now, request)
+        def claim(connection: sqlite3.Connection, now: int) -> claiming.Claimed:
+            if request.token in self._abandoned:
+                return claiming.Claimed()
+            return claiming.claim(connection, table, now, request, passed)
+
+        if request.limit < 1 or not await self._read(
+            lambda connection, now: claiming.is_worth_it(connection, table, now, request, passed)
         ):
-            return await self._write(claim)
-        return ()
+            return ()
+        claimed = await self._write(claim)
+        for key, why in claimed.refused.items():
+            self._passed.refused(str(key), why)
+        return claimed.taken
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
         """Record how records left processing."""

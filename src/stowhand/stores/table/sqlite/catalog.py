@@ -83,8 +83,8 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
     table, row = shape.table.quoted, quote(shape.table.name)
     if facts.kind != "table" or facts.column(shape, "id") is None or facts.column(shape, "state") is None:
         return
-    state, key = f"{row}.{shape['state']}", shape["id"]
-    some = f"SELECT {row}.{key} AS stowhand_id, {state} AS stowhand_state FROM {table}"
+    state = f"{row}.{shape['state']}"
+    some = f"SELECT {row}.{shape['id']} AS stowhand_id, {state} AS stowhand_state FROM {table}"
     known = ", ".join(f"'{one.value}'" for one in State)
     strange = connection.execute(
         f"SELECT stowhand_state, count(*) FROM ({some} LIMIT {LOOKED_AT})"
@@ -108,18 +108,29 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
         if unreadable:
             yield Finding(f"column {after.name} of {unreadable} waiting records holds no moment", fatal=False)
     if shape.viewed and _shows_keys(facts, shape):
-        view = f"SELECT stowhand_view.{key} AS stowhand_id FROM {shape.view.quoted} AS stowhand_view"
-        twice = connection.execute(
-            f"SELECT stowhand_id FROM ({view} LIMIT {LOOKED_AT}) GROUP BY 1 HAVING count(*) > 1 LIMIT 1"
-        ).fetchone()
-        if twice is not None:
-            yield Finding(f"the view {shape.view.name} shows a record more than once (id {twice[0]!r}, for one)")
-        hidden = connection.execute(
-            f"SELECT count(*) FROM ({some} WHERE {state} = 'processing' LIMIT 100) AS few"
-            f" WHERE NOT EXISTS ({view} WHERE stowhand_view.{key} = few.stowhand_id)"
-        ).fetchone()[0]
-        if hidden:
-            yield Finding(f"the view {shape.view.name} hides {hidden} records that are processing", fatal=False)
+        yield from _seen(connection, shape, some, state)
+
+
+def _seen(connection: sqlite3.Connection, shape: Shape, some: str, state: str) -> Iterator[Finding]:
+    """Through the view. ``some``: keys and states of the table's records."""
+    key = shape["id"]
+    view = f"SELECT stowhand_view.{key} AS stowhand_id FROM {shape.view.quoted} AS stowhand_view"
+    twice = connection.execute(
+        f"SELECT stowhand_id FROM ({view} LIMIT {LOOKED_AT}) GROUP BY 1 HAVING count(*) > 1 LIMIT 1"
+    ).fetchone()
+    if twice is not None:
+        yield Finding(
+            f"the view {shape.view.name} shows a record more than once (id {twice[0]!r}, for one):"
+            " its attempts will be errors",
+            fatal=False,
+            warned=True,
+        )
+    hidden = connection.execute(
+        f"SELECT count(*) FROM ({some} WHERE {state} = 'processing' LIMIT 100) AS few"
+        f" WHERE NOT EXISTS ({view} WHERE stowhand_view.{key} = few.stowhand_id)"
+    ).fetchone()[0]
+    if hidden:
+        yield Finding(f"the view {shape.view.name} hides {hidden} records that are processing", fatal=False)
 
 
 def _triggers(facts: Facts, shape: Shape) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from stowhand.errors import TableUnsuitable
 from stowhand.store import ClaimRequest, JobId, Lease
 from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Refused, ViewFault, halving, shown
 from stowhand.stores.table.sqlite import leaving
 from stowhand.stores.table.sqlite.moments import DAY, SECOND, parameters
 from stowhand.stores.table.sqlite.table import Table
@@ -18,6 +19,9 @@ from stowhand.text import clean
 
 MANY = 1000
 """Due records; so many are sorted in about a millisecond."""
+MOST_REFUSED = 500
+"""Records that their table would not let be changed, in one claim."""
+REASON_LIMIT = 1000
 CANCELED_AT_ONCE = 500
 """Records that a claim may find canceled and put away; the others are left to the next one."""
 
@@ -27,37 +31,133 @@ def is_due(connection: sqlite3.Connection, table: Table, now: int) -> bool:
     return _due(connection, table, now, 1) > 0
 
 
-def is_worth_it(connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest) -> bool:
+def is_worth_it(
+    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str] = ()
+) -> bool:
     """Is there anything to claim? A look without the write lock, which most claims of an idle worker end with."""
-    return is_due(connection, table, now) and bool(_candidates(connection, table, now, request, 1))
+    return is_due(connection, table, now) and bool(_candidates(connection, table, now, request, 1, passed))
 
 
-def claim(connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest) -> list[Taken]:
-    """Take up to ``limit`` due records in order; those with ``cancel`` set go to canceled instead."""
+class Claimed(msgspec.Struct, frozen=True):
+    """What came of a claim."""
+
+    taken: Sequence[Taken] = ()
+    refused: Mapping[JobId, str] = {}
+    """Key -> why the table would not let it be changed."""
+
+
+def claim(
+    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str] = ()
+) -> Claimed:
+    """Take up to ``limit`` due records in order; those with ``cancel`` set go to canceled instead.
+
+    Raises TableUnsuitable where none of several can be read.
+    """
+    try:
+        connection.execute("SAVEPOINT stowhand_claim")
+        counts, refused = _take_in_order(connection, table, now, request, request.limit, passed)
+        taken = _read(connection, table, request.token, counts) if counts else []
+        connection.execute("RELEASE stowhand_claim")
+        return Claimed(taken, refused)
+    except (_Unseen, sqlite3.Error) as error:
+        if not connection.in_transaction or (isinstance(error, sqlite3.Error) and not leaving.is_of_a_record(error)):
+            raise
+    _undo(connection)
+    return _claim_sifting(connection, table, now, request, passed)
+
+
+def _claim_sifting(
+    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str]
+) -> Claimed:
+    """The slow way: one of them is bad, and is searched."""
+    try:
+        if request.limit == 1:
+            # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
+            connection.execute("SAVEPOINT stowhand_claim")
+            _sifted(connection, table, now, request, BESIDE, passed)
+            _undo(connection)
+        return _sifted(connection, table, now, request, min(request.limit, AT_ONCE), passed)
+    except ViewFault as fault:
+        view = ".".join(table.shape.view.parts)
+        raise TableUnsuitable(f"nothing is claimed from the view {view}, for {fault}") from None
+
+
+def _undo(connection: sqlite3.Connection) -> None:
+    connection.execute("ROLLBACK TO stowhand_claim")
+    connection.execute("RELEASE stowhand_claim")
+
+
+def _sifted(
+    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, limit: int, passed: Sequence[str]
+) -> Claimed:
+    counts, refused = _take_in_order(connection, table, now, request, limit, passed)
+    rows, unread = _halved(connection, table, list(counts))
+    bad = shown(list(counts), rows, unread)
+    view = ".".join(table.shape.view.parts)
+    faults = {key: f"the view {view}: record {key!r}: {why}" for key, why in bad.items()}
+    return Claimed([_one(connection, table, request.token, key, counts[key], rows, faults) for key in counts], refused)
+
+
+def _halved(
+    connection: sqlite3.Connection, table: Table, keys: Sequence[JobId]
+) -> tuple[dict[JobId, tuple[Any, ...]], dict[JobId, str]]:
+    parts = halving(keys)
+    try:
+        part = next(parts)
+        while True:
+            part = parts.send(_tried(connection, table, part))
+    except StopIteration as done:
+        found: tuple[dict[JobId, tuple[Any, ...]], dict[JobId, str]] = done.value
+        return found
+
+
+def _tried(connection: sqlite3.Connection, table: Table, keys: Sequence[JobId]) -> list[tuple[Any, ...]] | Refused:
+    try:
+        return _shown(connection, table, keys)[1]
+    except sqlite3.Error as error:
+        if not leaving.is_of_a_record(error):
+            raise
+        return Refused(clean(str(error), REASON_LIMIT))
+
+
+def _take_in_order(
+    connection: sqlite3.Connection,
+    table: Table,
+    now: int,
+    request: ClaimRequest,
+    limit: int,
+    passed: Sequence[str],
+) -> tuple[dict[JobId, tuple[int, int]], dict[JobId, str]]:
+    """What was taken, and what the table would not let be taken."""
     counts: dict[JobId, tuple[int, int]] = {}
-    canceled = 0
-    full, refused = True, None
-    while full and len(counts) < request.limit and canceled < CANCELED_AT_ONCE:
-        room = request.limit - len(counts) + CANCELED_AT_ONCE // 10
-        found = _candidates(connection, table, now, request, room)
+    refused: dict[JobId, str] = {}
+    canceled, full = 0, True
+    while full and len(counts) < limit and canceled < CANCELED_AT_ONCE:
+        room = limit - len(counts) + CANCELED_AT_ONCE // 10
+        over = [*passed, *map(str, refused)]
+        found = _candidates(connection, table, now, request, room, over)
         full = len(found) == room
-        before = len(counts) + canceled
-        put_away, trouble = _change(connection, table, now, request, found, counts)
-        canceled, refused = canceled + put_away, trouble or refused
-        # A trigger of the application's may keep a record from being changed at all.
-        full = full and len(counts) + canceled > before
-    if refused is not None and not counts and not canceled:
-        raise refused
-    return _read(connection, table, request.token, counts) if counts else []
+        put_away = _change(connection, table, now, request, limit, found, counts, refused)
+        full = full and len(refused) < MOST_REFUSED
+        canceled += put_away
+    return counts, refused
 
 
 def _candidates(
-    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, room: int
+    connection: sqlite3.Connection,
+    table: Table,
+    now: int,
+    request: ClaimRequest,
+    room: int,
+    passed: Sequence[str],
 ) -> list[tuple[JobId, int]]:
     # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
     in_order = table.walks and _due(connection, table, now, MANY) == MANY
-    query = table.selecting.candidates(request.conditions, suspects=request.suspects, in_order=in_order)
-    return connection.execute(query.text, {**query.values, **_bounds(table, now), "limit": room}).fetchall()
+    query = table.selecting.candidates(
+        request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
+    )
+    given = {**query.values, **_bounds(table, now), "limit": room, "passed": msgspec.json.encode(passed).decode()}
+    return connection.execute(query.text, given).fetchall()
 
 
 def _change(
@@ -65,21 +165,31 @@ def _change(
     table: Table,
     now: int,
     request: ClaimRequest,
+    limit: int,
     found: Sequence[tuple[JobId, int]],
     counts: dict[JobId, tuple[int, int]],
-) -> tuple[int, Exception | None]:
-    """Take them, or put them away; how many were put away, and why one could not be changed."""
-    canceling = {key for key, cancel in found if cancel}
+    refused: dict[JobId, str],
+) -> int:
+    """Take them, or put them away; how many were put away."""
+    canceled = 0
+    for key, cancel in found:
+        if not _is_key(key) or key in counts or (not cancel and len(counts) >= limit):
+            continue
+        done = False
 
-    def change(key: JobId) -> int | None:
-        if key in canceling:
-            return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
-        if len(counts) < request.limit and key not in counts:
-            _take(connection, table, now, request, key, counts)
-        return None
+        def change(key: JobId = key, cancel: int = cancel) -> None:
+            nonlocal done
+            if cancel:
+                done = table.run(connection, "cancel_waiting", now, {"id": key}).rowcount > 0
+            else:
+                done = _take(connection, table, now, request, key, counts)
 
-    done, refused = leaving.each(connection, (key for key, _ in found if _is_key(key)), change)
-    return sum(done), refused
+        trouble = leaving.attempt(connection, change)
+        if trouble is not None or not done:
+            refused[key] = clean(str(trouble), REASON_LIMIT) if trouble is not None else NOT_CHANGED
+        elif cancel:
+            canceled += 1
+    return canceled
 
 
 def _is_key(value: object) -> bool:
@@ -99,41 +209,52 @@ def _take(
     request: ClaimRequest,
     key: JobId,
     counts: dict[JobId, tuple[int, int]],
-) -> None:
+) -> bool:
     given = {"id": key, "worker": request.worker, "token": request.token}
     taken = table.run(connection, "take", now, given).fetchone()
     if taken is not None:
         counts[key] = taken
+    return taken is not None
+
+
+class _Unseen(Exception):
+    """The view does not show, or shows twice, what was claimed."""
 
 
 def _read(
     connection: sqlite3.Connection, table: Table, token: str, counts: dict[JobId, tuple[int, int]]
 ) -> list[Taken]:
-    """The view's columns, as they are after the update."""
+    """The view's columns, as they are after the update. Raises _Unseen."""
+    names, shown_ = _shown(connection, table, list(counts))
+    rows = {row[0]: row for row in shown_}
+    if len(rows) != len(shown_) or any(key not in rows for key in counts):
+        raise _Unseen
+    return [_one(connection, table, token, key, counts[key], rows, {}, names) for key in counts]
+
+
+def _shown(
+    connection: sqlite3.Connection, table: Table, keys: Sequence[JobId]
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     query = table.selecting.records()
-    cursor = connection.execute(query.text, {**query.values, "ids": msgspec.json.encode(list(counts)).decode()})
-    names = tuple(column[0] for column in cursor.description[1:])
-    rows: dict[JobId, tuple[Any, ...]] = {}
-    for row in cursor:
-        if row[0] in rows:
-            raise _unsuitable(table, row[0], "shows it more than once: its joins must give one row for each record")
-        rows[row[0]] = row[1:]
-    taken: list[Taken] = []
-    for key, (failures, resets) in counts.items():
-        if key not in rows:
-            raise _unsuitable(
-                table, key, "does not show it any more, now that its state is processing: the view must not leave out"
-                " records by the columns that a claim changes"
-            )  # fmt: skip
-        (epoch,) = connection.execute(table.statements.record["epoch"], {"id": key}).fetchone()
-        taken.append(Taken(Lease(key, token, epoch), rows[key], names, failures, resets))
-    return taken
+    cursor = connection.execute(query.text, {**query.values, "ids": msgspec.json.encode(keys).decode()})
+    return tuple(column[0] for column in cursor.description[1:]), cursor.fetchall()
 
 
-def _unsuitable(table: Table, key: JobId, trouble: str) -> TableUnsuitable:
-    return TableUnsuitable(
-        f"{'.'.join(table.shape.view.parts)}: record {key!r} was claimed, but the view {trouble}. The claim was undone"
-    )
+def _one(
+    connection: sqlite3.Connection,
+    table: Table,
+    token: str,
+    key: JobId,
+    count: tuple[int, int],
+    rows: Mapping[JobId, tuple[Any, ...]],
+    faults: Mapping[JobId, str],
+    names: tuple[str, ...] = (),
+) -> Taken:
+    (epoch,) = connection.execute(table.statements.record["epoch"], {"id": key}).fetchone()
+    lease = Lease(key, token, epoch)
+    if key in faults:
+        return Taken(lease, (), table.names, *count, fault=faults[key])
+    return Taken(lease, rows[key][1:], names or table.names, *count)
 
 
 def _bounds(table: Table, now: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand import lifecycle
+from stowhand.database.sqlite_trouble import code as error_code
 from stowhand.database.sqlite_trouble import is_refused_data
 from stowhand.job import State
 from stowhand.lifecycle import Ended, Settlement
@@ -127,6 +128,11 @@ def each(
 
         refused = attempt(connection, one) or refused
     return done, refused
+
+
+def is_of_a_record(error: sqlite3.Error) -> bool:
+    """May one record be at fault, and not the statement? What a function, or JSON, makes of it is a plain error."""
+    return _is_refused(error) or error_code(error) == sqlite3.SQLITE_ERROR
 
 
 def _is_refused(error: Exception) -> bool:

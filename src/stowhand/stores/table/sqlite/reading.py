@@ -44,6 +44,7 @@ def read_table(
     found = list(catalog.judge(path, facts, shape))
     refuse_fatal(shape, found)
     table = _probe(connection, _table(facts, options, shape))
+    found += catalog.look(connection, facts, shape)
     return table, [finding for finding in found if finding.warned]
 
 

@@ -59,10 +59,11 @@ class Selecting:
         """How many are due, ``:limit`` at most. Parameters: ``now``, ``late``, ``soon``."""
         return f"SELECT count(*) FROM (SELECT 1 FROM ({self._due}) LIMIT :limit)"
 
-    def candidates(self, conditions: Sequence[Any], *, suspects: bool, in_order: bool) -> Query:
+    def candidates(self, conditions: Sequence[Any], *, suspects: bool, in_order: bool, passing: bool = False) -> Query:
         """Due records in order: key, and whether each is to be canceled. Parameters: as ``due``.
 
         ``in_order``: walk an index of that order until there are enough, instead of sorting all that are due.
+        ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
         """
         query = _Composing(self._shape, (*self._order, *conditions))
         at = query.at
@@ -73,6 +74,7 @@ class Selecting:
                 *(self._waiting(at) if in_order else [f"{at['id']} IN (\n{self._due}\n)"]),
                 f"typeof({at['id']}) IN ('integer', 'text')",
                 f"coalesce({at['num_resets']}, 0) {'>=' if suspects else '<'} {QUARANTINE_AFTER}",
+                *([f"CAST({at['id']} AS TEXT) NOT IN (SELECT value FROM json_each(:passed))"] if passing else []),
             ],
             conditions,
             f"ORDER BY {order} LIMIT :limit",

@@ -1,0 +1,45 @@
+"""Records that their own table will not let be claimed: passed over for a while, so that no other waits for them.
+
+A trigger of the application's may keep a row as it is (without a word, or with an error), and a CHECK may know no
+``processing``. First in order and never claimed, such a record would be found again by every claim.
+"""
+
+from __future__ import annotations
+
+from stowhand.clock import stopwatch
+from stowhand.stores.table.notices import Notices
+
+FIRST, LONGEST = 10.0, 300.0
+"""Seconds; twice as many each time that it is refused again."""
+MOST = 1000
+"""Records; beyond that the first ones are tried again."""
+
+
+class PassedOver:
+    """Asked by one loop."""
+
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._until: dict[str, tuple[float, float]] = {}
+        """Key -> until when, and for how long this time."""
+
+    def keys(self) -> list[str]:
+        """Not to be claimed now."""
+        now = stopwatch()
+        return [key for key, (until, _) in self._until.items() if now < until]
+
+    def refused(self, key: str, why: str) -> None:
+        """It could not be changed. Named the first time."""
+        known = self._until.pop(key, None)
+        pause = FIRST if known is None else min(2 * known[1], LONGEST)
+        self._until[key] = (stopwatch() + pause, pause)
+        if len(self._until) > MOST:
+            del self._until[next(iter(self._until))]
+        if known is None:
+            self._notices.say(f"record {key} cannot be claimed: {why}. It is passed over, and tried again now and then")
+
+    def claimed(self, keys: object) -> None:
+        """These could be, after all."""
+        if self._until and isinstance(keys, list):
+            for key in keys:
+                self._until.pop(key, None)
