@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         NonRetryable,
         OutcomeUnknown,
         Poison,
+        QueueFull,
         StoreUnreachable,
         StowhandError,
     )
@@ -52,6 +53,7 @@ _ROOMS = {
         "NonRetryable",
         "OutcomeUnknown",
         "Poison",
+        "QueueFull",
         "StoreUnreachable",
         "StowhandError",
     ),
@@ -94,6 +96,7 @@ __all__ = [
     "OutcomeUnknown",
     "Poison",
     "Policy",
+    "QueueFull",
     "Resetter",
     "ResetterOptions",
     "Retry",

@@ -10,6 +10,7 @@ StowhandError
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
 │   │   └── NoConnectionFree  the pool had none for an attempt that has none yet: its job goes back unspent
+│   ├── QueueFull             a flow's queue holds as many jobs as it may: nothing was created
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
 │   ├── LeaseLost             a write of an attempt that no longer holds its record: nothing was changed
 │   ├── LogRefused            no such entry, or the log of an attempt that is over
@@ -63,6 +64,10 @@ class StoreUnreachable(StoreError):
 
 class NoConnectionFree(StoreUnreachable):
     """Every connection of the pool is in use, and this attempt has none yet: its job goes back unspent."""
+
+
+class QueueFull(StoreError):
+    """A queue holds as many jobs as it may. Nothing was written; the same call succeeds once there is room."""
 
 
 class OutcomeUnknown(StoreError):

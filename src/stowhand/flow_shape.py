@@ -81,6 +81,9 @@ class Queue(msgspec.Struct, frozen=True):
     delayable: bool = False
     """Its worker function may raise ``DelayError``."""
     limiter: Limiter | None = None
+    max_length: int | None = None
+    """Jobs that may wait in it, where they are created there: more are refused. ``None``: a million in Redis, where
+    they are in memory; SQL stores know no such limit."""
     children: Sequence[Queue] = ()
     """A parent: what it fans out into. Its own work is to wait for them."""
 
@@ -101,6 +104,8 @@ class Queue(msgspec.Struct, frozen=True):
                 yield f"{field}: {value!r} given; give a whole number from {least} to {most}"
         if self.max_resets is not None and (type(self.max_resets) is not int or self.max_resets < 0):
             yield f"max_resets: {self.max_resets!r} given; give a whole number from 0, or None"
+        if self.max_length is not None and (type(self.max_length) is not int or self.max_length < 1):
+            yield f"max_length: {self.max_length!r} given; give a whole number from 1, or None"
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
             yield f"backoff: a {type(backoff).__qualname__} given; give a function of the attempt's number"

@@ -92,6 +92,15 @@ def test_what_outlasts_the_grace_is_handed_back_unspent(run: Run, redis_server: 
     run(story())
 
 
+@pytest.mark.parametrize(("lock_time", "given", "lease"), [(180, 30, 30), (180, 10, 10), (12, 30, 12), (0.3, 9, 2)])
+def test_a_silent_workers_jobs_are_taken_back_after_its_lease_and_no_later_than_the_lock_time(
+    lock_time: float, given: float, lease: float
+) -> None:
+    flow = Flow("demo", "redis://nowhere", queues=[Queue("only")], events=Events())
+    worker = flow.create_workers("only", lambda job: None, lock_time=lock_time, lease=given)
+    assert worker._lease == lease
+
+
 def test_a_slot_executes_one_job_after_another(run: Run, redis_url: str) -> None:
     at_once: Counter[str] = Counter()
     most: Counter[str] = Counter()

@@ -29,6 +29,7 @@ PUBLIC = [
     "Outcome",
     "OutcomeUnknown",
     "Poison",
+    "QueueFull",
     "Policy",
     "Resetter",
     "ResetterOptions",

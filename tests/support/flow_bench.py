@@ -124,9 +124,15 @@ class FlowBench:
         return None if text is None else strict_json.decode(text)
 
     def all_keys(self) -> set[str]:
-        """Every key that holds something of a job: not the marks of settlements, nor those of whose the queues are."""
+        """Every key that holds something of a job: not the marks of settlements and claims, nor those of queues."""
         found: Any = self.look.keys("*")
-        return {key for key in found if "settled:" not in key and not key.endswith(":flow")}
+        notes = (":flow", ":renewed", ":bell")
+        return {key for key in found if not key.endswith(notes) and "settled:" not in key and "lease:" not in key}
+
+    def lives(self, key: str) -> bool:
+        """As long as a job that has not ended: for good where every worker is ours, else for the flow's key life."""
+        left: Any = self.look.ttl(key)
+        return bool(left == -1 if self.ranked else left > 86_000)
 
 
 @contextlib.asynccontextmanager

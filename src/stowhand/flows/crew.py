@@ -15,11 +15,14 @@ from stowhand.flows.engine import Engine
 from stowhand.flows.stepping import ChildHandler, ParentHandler, StepHandler, WorkerFunction
 from stowhand.flows.worker import FlowWorker
 from stowhand.lifecycle import seconds
+from stowhand.options import LEASE
 
 LOCK_TIME = 180.0
 WAIT_TIMEOUT = 3.0
 GRACE = 25.0
 MOST_SLOTS = 10_000
+SHORTEST_LEASE = 2.0
+"""Seconds: a lease is as long as the lock time where that is shorter than it, but no process is always quick."""
 
 
 class Crew:
@@ -39,12 +42,15 @@ class Crew:
         wait_timeout: float | timedelta = WAIT_TIMEOUT,
         *,
         grace: float | timedelta = GRACE,
+        lease: float | timedelta = LEASE,
     ) -> FlowWorker:
         """``count`` slots for a queue; ``start_all`` starts them, or their own ``start``.
 
         ``function(job)``, asynchronous or not, gives the attributes to keep: a dict, with ``next_queue`` to choose
         where the job goes, or nothing. ``lock_time``: seconds that one execution may take. ``wait_timeout``: seconds
         that an idle worker blocks before it looks again. ``grace``: seconds that running jobs have when it is stopped.
+        ``lease``: seconds after which the jobs of a worker that has gone silent are taken back; no more than the
+        ``lock_time``, or 2 s.
         """
         line = self.shape.line(queue)
         if line.is_parent:
@@ -56,7 +62,7 @@ class Crew:
         kind = ChildHandler if line.parent is not None and self.engine.tells_parents else StepHandler
         lock = _positive("lock_time", lock_time)
         made = partial(kind, self.engine, line, function, lock, _epoch)
-        return self._add(line, made, count, lock, wait_timeout, grace)
+        return self._add(line, made, count, lock, wait_timeout, grace, lease)
 
     def create_parent_workers(
         self,
@@ -66,13 +72,14 @@ class Crew:
         wait_timeout: float | timedelta = WAIT_TIMEOUT,
         *,
         grace: float | timedelta = GRACE,
+        lease: float | timedelta = LEASE,
     ) -> FlowWorker:
         """Slots that fan out and gather. A parent that waits for its children holds none of them."""
         line = self.shape.line(queue)
         if not line.is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children; use create_workers")
         made = partial(ParentHandler, self.engine, line)
-        return self._add(line, made, count, _positive("lock_time", lock_time), wait_timeout, grace)
+        return self._add(line, made, count, _positive("lock_time", lock_time), wait_timeout, grace, lease)
 
     def create_child_workers(
         self,
@@ -84,9 +91,12 @@ class Crew:
         wait_timeout: float | timedelta = WAIT_TIMEOUT,
         *,
         grace: float | timedelta = GRACE,
+        lease: float | timedelta = LEASE,
     ) -> FlowWorker:
         """Slots for the child of a parent's queue; otherwise as ``create_workers``."""
-        return self.create_workers(f"{parent}:{child}", function, count, lock_time, wait_timeout, grace=grace)
+        return self.create_workers(
+            f"{parent}:{child}", function, count, lock_time, wait_timeout, grace=grace, lease=lease
+        )
 
     def _add(
         self,
@@ -96,6 +106,7 @@ class Crew:
         lock_time: float,
         wait_timeout: float | timedelta,
         grace: float | timedelta,
+        lease: float | timedelta,
     ) -> FlowWorker:
         if type(count) is not int or not 1 <= count <= MOST_SLOTS:
             raise ConfigurationError(f"workers of {line.name!r}: count: {count!r} given; give 1 to {MOST_SLOTS}")
@@ -107,6 +118,7 @@ class Crew:
             lock_time=lock_time,
             wait_timeout=_positive("wait_timeout", wait_timeout),
             grace=seconds(grace),
+            lease=min(_positive("lease", lease), max(lock_time, SHORTEST_LEASE)),
             events=self.events,
         )
         self.workers.append(worker)

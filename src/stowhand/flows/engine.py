@@ -16,6 +16,7 @@ from stowhand.flow_shape import FlowShape, Line
 from stowhand.flows.job import FlowJob
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Outcome
+from stowhand.options import LEASE
 from stowhand.queue_store import Answer
 from stowhand.store import Store
 
@@ -130,8 +131,8 @@ class Engine(Protocol):
     def task(self, line: Line) -> str:
         """What claims of this queue are called."""
 
-    def store(self, line: Line, lock_time: float, wait_timeout: float) -> Store[Any]:
-        """For the workers of one queue; opened, and closed, by the worker that it is made for. Both in seconds."""
+    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+        """For the workers of one queue; opened, and closed, by the worker that it is made for. All in seconds."""
 
     def job(self, line: Line, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. Raises UndecodablePayload: that job alone fails."""

@@ -44,6 +44,7 @@ class FlowWorker:
         lock_time: float,
         wait_timeout: float,
         grace: float,
+        lease: float,
         events: Events,
         clock: Clock | None = None,
     ) -> None:
@@ -57,7 +58,7 @@ class FlowWorker:
         self.error: BaseException | None = None
         """Why it stopped by itself."""
         self._engine, self._line, self._make_handler = engine, line, make_handler
-        self._lock_time, self._wait_timeout = lock_time, wait_timeout
+        self._lock_time, self._wait_timeout, self._lease = lock_time, wait_timeout, lease
         self._events, self._clock = events, clock or SystemClock()
         self._options = WorkerOptions(
             name=f"{line.name}@{new_identity()}",
@@ -136,7 +137,7 @@ class FlowWorker:
             self.status = Status.STOPPED
 
     async def _work(self) -> None:
-        store: Store[Any] = self._engine.store(self._line, self._lock_time, self._wait_timeout)
+        store: Store[Any] = self._engine.store(self._line, self._lock_time, self._wait_timeout, self._lease)
         handler = self._make_handler()
         try:
             await store.open()

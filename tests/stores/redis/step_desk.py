@@ -145,7 +145,7 @@ class Desk:
         return found
 
     def image(self) -> dict[str, Any]:
-        """Everything in the database, but whose the queues are; times to live left out."""
+        """Everything in the database but times to live, whose the queues are, leases, and what a look has noted."""
         reads = {
             "hash": self.client.hgetall,
             "string": self.client.get,
@@ -155,7 +155,7 @@ class Desk:
         return {
             name: reads[self.client.type(name)](name)
             for name in sorted(self.client.keys("*"))
-            if not name.endswith(":flow")
+            if not name.endswith((":flow", ":renewed")) and not name.startswith(self.keys.lease(""))
         }
 
     def now_ms(self) -> int:

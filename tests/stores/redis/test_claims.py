@@ -22,8 +22,9 @@ def test_a_claim_brings_the_wanted_attributes_and_locks_the_job(desk: Desk) -> N
     assert (record.id, record.queue, record.flow, record.priority) == (job_id, "first", "demo", 1)
     assert (record.values, record.correlation_id) == ({"userId": "1", "n": None}, '"c-1"')
     assert desk.where(job_id) == ["first processing"]
-    assert desk.lock("first", job_id) == f"host:1:w:{token}"
-    left = desk.client.pttl(desk.keys.lock("first", job_id))
+    classic = desk.variant == "classic"
+    assert desk.lock("first", job_id) == f"host:1:w{'+' * classic}:{token}"
+    left = desk.client.pttl(desk.keys.lease(token) if classic else desk.keys.lock("first", job_id))
     assert 30_000 - (desk.now_ms() - before) - 1 <= left <= 30_000
 
 
@@ -171,3 +172,31 @@ def test_what_is_released_comes_back_in_the_order_given(desk: Desk) -> None:
     leases = [claim.lease for claim in desk.claim(limit=3)]
     desk.heart().release(leases)
     assert desk.ids() == ids
+
+
+def test_what_several_calls_hand_back_stands_in_its_old_order(desk: Desk) -> None:
+    ids = [desk.add() for _ in range(4)]
+    leases = [claim.lease for claim in desk.claim(limit=3)]
+    for at in (1, 0, 2):
+        desk.heart().release([leases[at]])
+    assert desk.ids() == ids
+
+
+def test_what_is_ready_is_taken_in_the_order_of_its_moments(desk: Desk) -> None:
+    waiting = desk.add()
+    now = desk.now_ms()
+    late, soon, later = [desk.add(push=False) for _ in range(3)]
+    desk.client.zadd(desk.keys.delayed("first"), {late: now - 10, soon: now - 20, later: now + 60_000})
+    assert [claim.lease.job_id for claim in desk.claim()] == [soon, late, waiting]
+
+
+def test_one_that_was_lent_to_whoever_is_idle_comes_before_what_became_ready_after_it(desk: Desk) -> None:
+    now = desk.now_ms()
+    first, second = [desk.add(push=False) for _ in range(2)]
+    desk.client.zadd(desk.keys.delayed("first"), {first: now - 20, second: now - 10})
+    timekeeper = desk.store("first")._timekeepers[0]
+    assert desk.run(timekeeper._ask("w")) == (1, 0)
+    assert desk.ids() == [first], "one at a time, and only where nobody waits"
+    assert desk.run(timekeeper._ask("w")) == (1, -1)
+    assert desk.run(timekeeper._ask("another")) == (0, -1), "one keeps the time"
+    assert [claim.lease.job_id for claim in desk.claim()] == [first, second]

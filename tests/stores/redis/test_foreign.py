@@ -168,7 +168,7 @@ def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Desk) -> No
     held, swept = guarded.start(), guarded.add(push=False)
     guarded.client.rpush(guarded.keys.processing("first"), swept)  # its worker died
     ids = guarded.add_many(3)
-    store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", "~dead:*", readable="nothing")
+    store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", "~dead:*", "~lease:*", readable="nothing")
     with pytest.raises(StoreError, match="permission"):
         guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=9, lease=LEASE)))
     assert guarded.run(store.settle([(held, ended("second"))])) == [Verdict.LOST]

@@ -64,13 +64,14 @@ def test_a_job_of_the_priority_layout_says_where_it_belongs(run: Run, redis_url:
             assert bench.all_keys() == {
                 f"{{demo}}:job:{job}",
                 "{demo}:job:demo:userId:x:y",
+                "{demo}:open:demo:userId:x:y",
                 "{demo}:queue:first:2:waiting",
             }
             made = bench.value(job, "createdAtTimestamp")
             assert abs(made - time.time() * 1000) < 60_000
             assert bench.hash(job) == {
                 "userId": '"x:y"', "correlationId": '"corr-1"', "flowName": '"demo"', "priority": "2",
-                "createdAtTimestamp": str(made),
+                "createdAtTimestamp": str(made), "lookups:lists": '["{demo}:job:demo:userId:x:y"]',
             }  # fmt: skip
             with pytest.raises(InvalidJob, match="has 1 to 2"):
                 await bench.create({}, priority=3)

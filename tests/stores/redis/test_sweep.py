@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from stowhand.job import State
 from stowhand.store import ResetJob, Verdict
 from tests.stores.redis.step_desk import ERRORED, Desk, ended
@@ -107,7 +109,7 @@ def test_a_long_list_is_swept_page_by_page(plain_desk: Desk) -> None:
 
 def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_desk: Desk) -> None:
     moved_by_the_original(plain_desk)
-    others = plain_desk.another("first").heart()
+    others, third = plain_desk.another("first").heart(), plain_desk.another("first").heart()
     before = plain_desk.now_ms()
     assert list(plain_desk.heart().reset_stalled(0)) == []
     left = plain_desk.client.pttl(plain_desk.keys.swept("first"))
@@ -116,8 +118,10 @@ def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_desk: Desk) 
     plain_desk.client.zincrby(plain_desk.keys.unlocked("first"), -1001, plain_desk.ids(kind="unlocked")[0])
     assert list(others.reset_stalled(0)) == []
     plain_desk.client.delete(plain_desk.keys.swept("first"))
-    assert len(others.reset_stalled(0)) == 1
+    assert list(others.reset_stalled(0)) == [], "the more ask, the rarer each does"
+    assert len(third.reset_stalled(0)) == 1
     others.close()
+    third.close()
 
 
 def test_a_sweep_brings_what_is_ready_to_the_front(desk: Desk) -> None:
@@ -146,3 +150,40 @@ def test_after_a_reset_the_old_holder_writes_nothing(desk: Desk) -> None:
     before = desk.image()
     assert desk.settle(lease, ended("second", x=1)) is Verdict.LOST
     assert desk.image() == before
+
+
+def test_a_dead_workers_job_is_taken_back_when_its_lease_has_ended_however_long_the_lock_time(desk: Desk) -> None:
+    lease = desk.start()
+    lock, alive = desk.keys.lock("first", lease.job_id), desk.keys.lease(lease.token)
+    assert desk.sweep() == []
+    if desk.variant == "classic":
+        assert desk.client.pttl(lock) > 100_000, "as the original's: it looks at nothing else"
+        assert 0 < desk.client.pttl(alive) <= 30_000
+        desk.client.delete(alive)
+    else:
+        assert 0 < desk.client.pttl(lock) <= 30_000
+        desk.client.delete(lock)
+    assert [reset.state for reset in desk.sweep()] == [State.QUEUED]
+    assert desk.client.exists(lock) == 0
+    assert desk.settle(lease, ended("second")) is Verdict.LOST
+
+
+def test_a_token_that_was_abandoned_claims_nothing_more(desk: Desk) -> None:
+    job_id, token = desk.add(), str(uuid.uuid4())
+    desk.heart().abandon(token)
+    assert list(desk.claim(token=token)) == []
+    assert desk.take().job_id == job_id
+
+
+def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(plain_desk: Desk) -> None:
+    job_id, ready = moved_by_the_original(plain_desk, "second"), plain_desk.add("second", push=False)
+    plain_desk.client.zadd(plain_desk.keys.delayed("second"), {ready: plain_desk.now_ms() - 2000})
+    found: list[ResetJob] = []
+    for _ in range(2):
+        heart = plain_desk.another("first").heart()
+        found = list(heart.reset_stalled(0))
+        heart.close()
+        plain_desk.client.delete(plain_desk.keys.swept("first"), plain_desk.keys.swept("second"))
+        plain_desk.client.zincrby(plain_desk.keys.unlocked("second"), -1001, job_id)
+    assert found == [ResetJob(job_id, "second", State.QUEUED)]
+    assert plain_desk.ids("second") == [job_id, ready]

@@ -43,7 +43,7 @@ def blocked(desk: Desk) -> Callable[[], int]:
     return lambda: int(desk.client.info("clients")["blocked_clients"]) - int(before)
 
 
-def test_a_push_of_anybodys_ends_the_wait_and_moves_nothing(desk: Desk) -> None:
+def test_a_push_of_anybodys_ends_the_wait_and_the_job_is_nobodys_yet(desk: Desk) -> None:
     async def scene() -> None:
         waiting = await asleep(
             desk.another("first", wait_timeout=30.0), blocked(desk), 1 if desk.variant == "classic" else 3
@@ -53,8 +53,39 @@ def test_a_push_of_anybodys_ends_the_wait_and_moves_nothing(desk: Desk) -> None:
 
     ids: list[str] = []
     desk.run(scene())
-    assert desk.ids() == ids
+    assert (desk.ids(kind="moved"), desk.ids()) == (ids, [])
     assert desk.ids(kind="processing") == []
+    assert desk.claim()[0].lease.job_id == ids[0], "of whoever claims first"
+
+
+def test_one_job_wakes_one_of_many_sleepers(desk: Desk) -> None:
+    async def scene() -> None:
+        each = 1 if desk.variant == "classic" else 3
+        stores, now_blocked = [desk.another("first", wait_timeout=30.0) for _ in range(5)], blocked(desk)
+        waits = [await asleep(store, now_blocked, each * (at + 1)) for at, store in enumerate(stores)]
+        for number in range(1, 4):
+            desk.add()
+            await until(lambda number=number: sum(wait.done() for wait in waits) == number)  # type: ignore[misc]
+            await until(lambda number=number: now_blocked() == each * (5 - number))  # type: ignore[misc]
+        for store in stores:
+            await store.close()
+
+    desk.run(scene())
+
+
+def test_what_has_woken_somebody_who_does_not_come_wakes_another_and_counts_as_no_reset(desk: Desk) -> None:
+    async def scene() -> None:
+        first, second = [desk.another("first", wait_timeout=30.0) for _ in range(2)]
+        frozen = await asleep(first, blocked(desk), 1 if desk.variant == "classic" else 3)
+        job_id = desk.add()
+        assert await woken(frozen)
+        waiting = asyncio.create_task(second.wait(30.0))
+        await second.sweep()
+        assert await woken(waiting)
+        (claim,) = await second.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=LEASE))
+        assert (claim.lease.job_id, claim.resets) == (job_id, 0)
+
+    desk.run(scene())
 
 
 @pytest.mark.parametrize("desk", ["priority"], indirect=True)
@@ -87,6 +118,7 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_desk: 
         while not stop.is_set():
             store._waiting.claimed(dry=True)
             heard.append(await store.wait(0.3))
+            await store.sweep()  # nobody claims here: what has woken one of them is for others again
 
     async def scene() -> None:
         stores = [desk.another("first", wait_timeout=30.0) for _ in range(3)]

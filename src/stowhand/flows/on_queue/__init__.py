@@ -10,8 +10,8 @@ What differs from Redis:
   is refused; a child that the history has forgotten before its parent gathers counts as failed.
 * Positions are counted over all priorities of a queue, each standing (waiting, processing, delayed, parked) by itself.
 * Idle workers are woken by the store, all those of a flow by one listening connection; ``wait_timeout`` does not count.
-* A dead worker's job is taken back when its lease has ended, at most 30 s after its last beat, however long the lock
-  time; by whom, and how often, is as with other jobs (``max_resets``). Its failure says so in the store's own words.
+* A dead worker's job is taken back when its lease has ended; by whom, and how often, is as with other jobs
+  (``max_resets``). Its failure says so in the store's own words.
 * A deleted job that runs is not interrupted; its queue loses it when that execution ends, and what that has enqueued
   ends without calling anybody. A trace of that stays in the history until it is pruned.
 * All attributes of a job, its results included, take at most 1 MiB as JSON text: a step that would make them more fails

@@ -31,8 +31,6 @@ from stowhand.stores import open_store
 OUTAGE_PAUSE = 2.0
 """Seconds until a step is tried again that could not be begun because the store did not answer."""
 PART_LIMIT = 200
-EXTRA = 2.0
-"""Seconds by which a lease outlasts a lock time that is shorter than the usual lease."""
 
 
 class QueueEngine(Jobs):
@@ -118,9 +116,9 @@ class QueueEngine(Jobs):
         """``<flow>/<queue>``."""
         return task_of(self.shape.name, line)
 
-    def store(self, line: Line, lock_time: float, wait_timeout: float) -> Store[Any]:
+    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
         """A view of the one store. It is woken, so ``wait_timeout`` does not count."""
-        return LineStore(self._store, self._bell, self.task(line), Terms(lease=min(LEASE, lock_time + EXTRA)))
+        return LineStore(self._store, self._bell, self.task(line), Terms(lease=lease))
 
     def job(self, line: Line, ctx: Attempt[Any], record: Any) -> StepJob:
         """What was claimed."""

@@ -1,7 +1,9 @@
 """A flow in Redis or Valkey: each job is a hash, each queue some lists, each transition one script.
 
-* A job is kept for the flow's ``key_life`` from its creation, whatever becomes of it; ``retry`` renews it, and one that
-  is delayed beyond that is kept as long from when it is ready.
+* A job is kept for the flow's ``key_life`` from its end. In the priority layout nothing of it has a time to live before
+  that; in the classic layout it has one from its creation, as the original writes it, and the sweep renews what has not
+  ended (so there it is kept for half of the ``key_life`` at least). What bounds memory where nobody serves a queue is
+  ``max_length``.
 * A child's id is ``<parent>:<child>:<uuid>`` for people, in both layouts; in the classic layout only the uuid stands in
   its queue's lists.
 * ``layout`` decides, besides the keys, whether a worker function is given ``flowName``, ``priority`` and

@@ -17,6 +17,7 @@ from stowhand.flows.on_redis.carrying import handed_over
 from stowhand.flows.on_redis.parents import Parents, raw
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
+from stowhand.options import LEASE
 from stowhand.queue_store import Answer
 from stowhand.store import Lease, Verdict
 from stowhand.stores.redis.address import Address, check_hash_tag, read_address
@@ -152,14 +153,14 @@ class RedisEngine:
         """The queue's full name."""
         return line.name
 
-    def store(self, line: Line, lock_time: float, wait_timeout: float) -> FlowStore:
+    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
         """With connections of its own."""
         seen = self._parents.seen(line)
         asked = seen.queue.attributes_to_get
         if self.carries and asked is not None:
             queue = msgspec.structs.replace(seen.queue, attributes_to_get=(*asked, TRACE_PARENT))
             seen = msgspec.structs.replace(seen, queue=queue)
-        return _LineStore(self._address, self.shape, seen, lock_time, wait_timeout, self._reasons)
+        return _LineStore(self._address, self.shape, seen, lock_time, wait_timeout, lease, self._reasons)
 
     def job(self, line: Line, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. A parent's attributes are not looked at before they are needed."""
@@ -242,9 +243,10 @@ class _LineStore(FlowStore):
         line: Line,
         lock_time: float,
         wait_timeout: float,
+        lease: float,
         reasons: dict[tuple[str, str], str],
     ) -> None:
-        super().__init__(address, shape, [line], lock_time=lock_time, wait_timeout=wait_timeout)
+        super().__init__(address, shape, [line], lock_time=lock_time, wait_timeout=wait_timeout, lease=lease)
         self._told = reasons
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:

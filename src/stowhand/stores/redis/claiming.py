@@ -38,8 +38,12 @@ class FlowRecord(msgspec.Struct):
 
 
 def claims_of(line: LineAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
-    """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds."""
-    return [_claim(line, token, epoch, row) for row in rows]
+    """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
+
+    Each gets one of its own, so that what is handed back stands in its old order. The script takes longer than a
+    microsecond for each, so a later claim's are greater.
+    """
+    return [_claim(line, token, epoch + place, row) for place, row in enumerate(rows)]
 
 
 def _claim(line: LineAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from stowhand.clock import SystemClock
 from stowhand.job import State
 from stowhand.store import Foreign, Lease, Pulse, ResetJob
 from stowhand.stores.redis.address import Address
@@ -16,28 +17,36 @@ from stowhand.stores.redis.trouble import repeated_plain
 PAGE = 1000
 PAGES = 20
 """Of one list, in one sweep."""
+CROWD, RAREST = 0.5, 10.0
+"""Seconds until the next look for each process that has asked in the same second, and at most."""
 
 
 class RedisHeart:
     """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated.
 
-    Locks expire on the server by themselves: that is when a lease ends, and no slack is granted after it but the second
-    look of the sweep. So a lock must live some beats.
+    Leases expire on the server by themselves, and no slack is granted after that but the second look of the sweep. So a
+    lease must live some beats.
+
+    ``lines``: the queues whose jobs it holds; ``others``: the flow's other queues, which somebody has to sweep too:
+    where only workers of the original serve one, nobody else does. ``lock``: milliseconds that a lock lives which
+    outlives its lease, else 0.
     """
 
-    def __init__(self, address: Address, lines: Sequence[LineAt]) -> None:
-        self._address, self._lines = address, lines
+    def __init__(self, address: Address, lines: Sequence[LineAt], others: Sequence[LineAt] = (), lock: int = 0) -> None:
+        self._address, self._lines, self._others, self._lock = address, lines, others, lock
         self._dialer = Dialer(address)
         self._client: PlainClient | None = None
-        self._begin = dict.fromkeys(lines, 0)
+        self._begin = dict.fromkeys((*lines, *others), 0)
         """Where in a long list the next sweep goes on."""
+        self._clock = SystemClock()
+        self._next_look = float("-inf")
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
         lost: set[tuple[str, str]] = set()
         for line, mine in self._by_line(leases).items():
             for page in _pages(mine):
-                told = self._run("beat", line, max(1, round(lease * 1000)), *_pairs(page))
+                told = self._run("beat", line, max(1, round(lease * 1000)), self._lock, *_pairs(page))
                 lost |= {(one.job_id, one.token) for one, mark in zip(page, told, strict=True) if mark == "L"}
         return Pulse(lost=frozenset(lost))
 
@@ -45,7 +54,7 @@ class RedisHeart:
         """Hand back unspent, to the front of the queue. Nothing is ever busy."""
         for line, mine in self._by_line(leases).items():
             for page in reversed(_pages(mine)):
-                self._run("release", line, *_pairs(page))
+                self._run("release", line, *(word for one in page for word in (one.job_id, one.token, one.epoch)))
         return []
 
     def abandon(self, token: str) -> bool:
@@ -55,8 +64,24 @@ class RedisHeart:
         return True
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back what has been seen twice without a lock. One look a second, whichever process takes it."""
-        return [reset for line in self._lines for reset in self._sweep(line)]
+        """Take back what has been seen twice without a lease. One look a second, whichever process takes it.
+
+        The more processes ask for it, the rarer each of them does: some look a second is all that the flow needs.
+        """
+        now = self._clock.monotonic()
+        if now < self._next_look:
+            return []
+        found: list[ResetJob] = []
+        asked = 0
+        for line in self._lines:
+            resets, before = self._sweep(line)
+            found += resets
+            asked = max(asked, before)
+        if asked == 0:
+            found += [reset for line in self._others for reset in self._sweep(line)[0]]
+        if not found:  # else it is called again at once, for there may be more
+            self._next_look = now + min(asked * CROWD, RAREST)
+        return found
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """Only two looks at the locks can tell."""
@@ -88,16 +113,18 @@ class RedisHeart:
         if client is not None:
             client.close()
 
-    def _sweep(self, line: LineAt) -> list[ResetJob]:
-        """Page after page of a long list, until there is something to tell."""
-        when, told = "", list[str]()
+    def _sweep(self, line: LineAt) -> tuple[list[ResetJob], int]:
+        """Page after page of a long list, until there is something to tell; and how many have asked before."""
+        when, told, asked = "", list[str](), 0
         for _ in range(PAGES):
-            begin, *told = self._run("sweep", line, self._begin[line], when)
+            begin, asked, *told = self._run("sweep", line, self._begin[line], when)
+            if asked:
+                break
             self._begin[line] = max(begin, 0)
             when = "now"  # the whole list is one look
             if told or begin < 0:
                 break
-        return resets_of(line, told, None)
+        return resets_of(line, told, None), asked
 
     def _by_line(self, leases: Sequence[Lease]) -> dict[LineAt, list[Lease]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""

@@ -10,7 +10,7 @@ import msgspec
 from stowhand import strict_json
 from stowhand.carried import TRACE_PARENT
 from stowhand.clock import Clock
-from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
+from stowhand.errors import OutcomeUnknown, QueueFull, StoreError, StoreUnreachable
 from stowhand.flow_shape import Layout, Line
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Client
@@ -25,6 +25,8 @@ BATCH = 200
 """Jobs that one script creates; the server does nothing else meanwhile."""
 BATCH_SIZE = 512 * 1024
 """Characters of their values."""
+MOST_WAITING = 1_000_000
+"""Jobs that may wait in the first queue where it does not say: they are in memory, and nobody may be serving it."""
 
 _CREATE, _DELETE = SCRIPTS["create"], SCRIPTS["delete"]
 
@@ -67,7 +69,9 @@ class Jobs:
         self._address, self._client, self._clock = address, client, clock
         self._shape = naming.keys.shape
         self._entry = LineAt(naming.keys, self._shape.entry)
-        self._dated = self._shape.layout is Layout.PRIORITY
+        self._ranked = self._shape.layout is Layout.PRIORITY
+        most = self._shape.entry.queue.max_length
+        self._most = MOST_WAITING if most is None else most
         self._life = round(self._shape.key_life * 1000)
         self._described = {line.name: _described(naming, line) for line in self._shape.lines()}
 
@@ -93,8 +97,10 @@ class Jobs:
         return made
 
     async def _create(self, batch: Sequence[tuple[str, JobToBe]]) -> None:
-        keys = [self._keys.job(batch[0][0]), *([] if self._dated else [self._keys.flow(self._shape.entry.name)])]
-        args: list[Any] = [self._keys.jobs, self._life, "1" if self._dated else "", self._shape.name]
+        entry, lasting = self._shape.entry.name, self._keys.lasting
+        keys = [self._keys.job(batch[0][0]), *([] if self._ranked else [self._keys.flow(entry)])]
+        args: list[Any] = [self._keys.jobs, self._life, "1" if lasting else "", self._shape.name]
+        args += [self._keys.prefix, self._keys.root(entry), self._most]
         for job_id, job in batch:
             args += self._words(job_id, job)
         unanswered = False
@@ -114,9 +120,14 @@ class Jobs:
             if unanswered:
                 raise OutcomeUnknown(f"it is not known whether the jobs were created: {error}") from error
             raise
+        if made < 0:
+            raise QueueFull(
+                f"{self._address}: queue {entry!r} holds as many jobs as its max_length, {self._most}: nothing was"
+                " created. Start workers that serve it, or raise max_length"
+            )
         if not made:
             await take_queues(self._keys, self._client(), self._address, self._clock)  # says whose it is by now
-            raise StoreUnreachable(f"{self._address}: queue {self._shape.entry.name!r} has changed hands; try again")
+            raise StoreUnreachable(f"{self._address}: queue {entry!r} has changed hands; try again")
 
     def _words(self, job_id: str, job: JobToBe) -> Iterator[Any]:
         """As ``create.lua`` reads them."""
@@ -125,7 +136,7 @@ class Jobs:
             fields["correlationId"] = strict_json.encode(job.correlation_id, what="correlation_id")
         if context := job.carried.get(TRACE_PARENT):
             fields.setdefault(TRACE_PARENT, strict_json.encode(context, what=TRACE_PARENT))
-        if self._dated:
+        if self._ranked:
             fields |= {"flowName": strict_json.encode(self._shape.name), "priority": str(job.priority)}
         lists = dict.fromkeys(self._keys.lookup(attribute, value) for attribute, value in job.lookups)
         delay = 0 if job.delay is None else round(job.delay * 1000)
@@ -148,6 +159,8 @@ class Jobs:
             "lines": [self._described[line.name] for line in lines],
             "parents": [line.name for line in lines if line.is_parent],
             "children": [self._described[line.name] for line in self._naming.children],
+            "prefix": self._keys.prefix,
+            "life": self._life,
         }
         text = msgspec.json.encode(job).decode()
 

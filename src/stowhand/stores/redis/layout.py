@@ -7,7 +7,9 @@
     its lists          <base>:waiting, <base>:processing
     its sorted sets    <base>:delayed, <base>:parked, <base>:unlocked           scores are milliseconds since the epoch
     of a queue         those of its first priority: <base>:suspects, <base>:swept; classic: <base>:flow
-    a lock             lock:<queue>:<id>
+    on its way         <base>:moved                         taken from waiting for a worker that was idle
+    a lock             lock:<queue>:<id>                    classic: and lease:<token of its claim>
+    who keeps time     <root>:timer, <root>:bell, <base>:lent    (due.lua)
 
 With a hash tag every key begins with ``{tag}:``.
 """
@@ -29,6 +31,9 @@ class Keys:
         self.prefix = "" if shape.hash_tag is None else f"{{{shape.hash_tag}}}:"
         """What every key begins with."""
         self._ranked = shape.layout is Layout.PRIORITY
+        self.lasting = self._ranked
+        """Every worker is ours: so a job's keys have no time to live before it has ended, and a lock lives as long as
+        the lease. Beside the original a job has one from its creation, and a lock lives as long as the lock time."""
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -114,12 +119,30 @@ class Keys:
         return f"{self.root(queue)}:flow"
 
     def lock(self, queue: str, job_id: str) -> str:
-        """Text ``<worker>:<claim token>``, which lives as long as the lease."""
+        """Text ``<worker>:<claim token>``, which lives as long as the lease; ``<worker>+:<claim token>``, which lives
+        as long as the lock time, and then the claim has a ``lease``.
+        """
         return f"{self.locks(queue)}{job_id}"
 
     def locks(self, queue: str) -> str:
         """What the locks of a queue begin with; the id follows."""
         return f"{self.prefix}lock:{queue}:"
+
+    def lease(self, token: str) -> str:
+        """Text, there while a claim is alive whose locks outlive its lease."""
+        return f"{self.prefix}lease:{token}"
+
+    def moved(self, queue: str, priority: int = 1) -> str:
+        """List of ids that have woken an idle worker, which is about to claim them."""
+        return f"{self.base(queue, priority)}:moved"
+
+    def bell(self, queue: str) -> str:
+        """List; what is pushed there wakes who keeps the time of the queue."""
+        return f"{self.root(queue)}:bell"
+
+    def timer(self, queue: str) -> str:
+        """Text: who keeps the time of the queue."""
+        return f"{self.root(queue)}:timer"
 
     # -- counters and marks ----------------------------------------------------------------------
 

@@ -55,10 +55,16 @@ class LineAt:
     def _described(self) -> dict[str, Any]:
         keys, line = self.keys, self.line
         shape, change = keys.shape, line.queue.priority_change
+        own = line.parent is None
         said: dict[str, Any] = {
             "queue": line.name,
             "flow": shape.name,
             "ranked": shape.layout is Layout.PRIORITY,
+            "lasting": keys.lasting,
+            "prefix": keys.prefix,
+            "found": keys.lookup("", "")[:-1],
+            "lookups": list(shape.lookup_attributes) if own else [],
+            "parents": [queue.name for queue in shape.queues if queue.children] if own else [],
             "root": self.root,
             "bases": self.bases,
             "hashes": keys.hashes(line),
@@ -69,6 +75,8 @@ class LineAt:
             "key_life": round(shape.key_life * 1000),
             "fields": self.fields or False,
         }
+        if not keys.lasting:
+            said["leases"] = keys.lease("")
         if line.parent is not None:
             above = shape.line(line.parent)
             said["parent"] = {

@@ -37,7 +37,7 @@ class Retrying:
     ) -> None:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
         self._address, self._client, self._clock = address, client, clock
-        self._life = round(naming.keys.shape.key_life * 1000)
+        self._life = 0 if naming.keys.lasting else round(naming.keys.shape.key_life * 1000)
 
     async def retry(self, job_id: str) -> Answer:
         """To the end of the queue in which it failed, with all its retries and its life renewed."""
@@ -76,7 +76,8 @@ class Retrying:
             "queue": line.name,
             "waiting": f"{base}:waiting",
             "life": self._life,
-            "kept": [*([] if spot.child is not None else self._naming.lookups(known)), *self._children(known)],
+            "kept": [*self._lookups(spot, known), *self._children(known)],
+            "prefix": self._keys.prefix,
         }
         if line.parent is not None:
             job["parent"] = self._parent(line.parent, readable(known["parent"]))
@@ -89,6 +90,10 @@ class Retrying:
         if told == "retried":
             return Answer(spot.job_id, Done.DONE)
         return Answer(spot.job_id, Done.REFUSED, _WHY[told])
+
+    def _lookups(self, spot: Spot, known: dict[str, str]) -> Sequence[str]:
+        """Where it can be found; in the layout of ours the job itself tells."""
+        return [] if spot.child is not None or self._keys.lasting else self._naming.lookups(known)
 
     def _children(self, known: dict[str, str]) -> Sequence[str]:
         """The hashes of its children: what it gathers must live as long as itself."""

@@ -20,12 +20,14 @@ from stowhand.stores.redis.lines import LineAt
 from stowhand.stores.redis.owning import take_queues
 from stowhand.stores.redis.scripts import SCRIPTS, run
 from stowhand.stores.redis.settling import Settlements
+from stowhand.stores.redis.timekeeping import Timekeeper
 from stowhand.stores.redis.trouble import NoReply, repeated
 from stowhand.stores.redis.waiting import Waiting
 
 LOCK_TIME = 180.0
+LEASE = 30.0
 EXTRA = 2.0
-"""Seconds that a lock lives longer than the job may take."""
+"""Seconds that a lock lives longer than the job may take, where it outlives its lease."""
 WAIT_TIMEOUT = 3.0
 LARGEST_CLAIM = 200
 """Jobs in one step: more, and the worker no longer works while the server does."""
@@ -34,7 +36,10 @@ _CLAIM, _SWEEP, _NEXT_DUE = SCRIPTS["claim"], SCRIPTS["sweep"], SCRIPTS["next_du
 
 
 class FlowStore:
-    """Some queues of one flow, or all of them. ``lock_time``, ``wait_timeout``: seconds.
+    """Some queues of one flow, or all of them. ``lock_time``, ``wait_timeout``, ``lease``: seconds.
+
+    ``lease``: how long a worker that has gone silent keeps its jobs. In the classic layout a lock lives for the
+    ``lock_time`` all the same: so the original does, and looks at no more than that.
 
     Claims come from the queues in the order given, from each by priority; a claim's ``task`` is the queue's full name.
     Nothing is connected before it is used. Raises ConfigurationError.
@@ -48,6 +53,7 @@ class FlowStore:
         *,
         lock_time: float = LOCK_TIME,
         wait_timeout: float = WAIT_TIMEOUT,
+        lease: float = LEASE,
     ) -> None:
         self._address = read_address(place) if isinstance(place, str) else place
         check_hash_tag(self._address, shape.hash_tag)
@@ -58,9 +64,13 @@ class FlowStore:
         self._dialer, self._clock = Dialer(self._address), SystemClock()
         self._settlements = Settlements(self._address, self._dialer, self.keys, self._lines)
         self._waiting = Waiting(self._address, self._dialer, self._lines, wait_timeout)
+        self._timekeepers = [Timekeeper(self._address, self._dialer, line, self._clock) for line in self._lines]
         backoff = self._lines[0].line.queue.backoff
-        self.terms = Terms(lease=lock_time + EXTRA, backoff=backoff or constant(0.0))
+        self._lock = 0 if self.keys.lasting else round((lock_time + EXTRA) * 1000)
+        self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
         """What the flow lays down for its workers."""
+        self._dry = self._no_suspects = self._worked_off = False
+        """The last claim has answered the next question already."""
 
     @property
     def description(self) -> str:
@@ -83,6 +93,8 @@ class FlowStore:
     async def close(self) -> None:
         """Let every connection go. A ``wait`` ends at once."""
         await self._waiting.close()
+        for one in self._timekeepers:
+            await one.close()
         await self._dialer.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[FlowRecord]]:
@@ -92,33 +104,58 @@ class FlowStore:
         """
         if request.conditions or request.forbidden_flags:
             raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
+        if request.suspects and self._no_suspects:
+            self._no_suspects = False
+            return []
+        woken, alone = self._waiting.woken and not request.suspects, self._waiting.alone
+        if self._worked_off and not request.suspects and not woken:
+            # A lone job has woken an idle worker, and was taken: should there be more, the next wait hears of it.
+            self._worked_off, self._dry, self._no_suspects = False, True, True
+            self._waiting.claimed(dry=True)
+            return []
         claims: list[Claim[FlowRecord]] = []
-        for line in self._lines:
+        self._no_suspects = not request.suspects
+        for line, timekeeper in zip(self._lines, self._timekeepers, strict=True):
             if request.tasks is None or line.name in request.tasks:
-                await self._claim_of(line, request, claims)
+                await self._claim_of(line, timekeeper, request, claims, woken=woken)
             if len(claims) >= request.limit:
                 break
         if not request.suspects:
+            self._dry = not claims
+            self._worked_off = alone and bool(claims) and (len(claims) < request.limit or request.limit == 1)
             self._waiting.claimed(dry=len(claims) < request.limit)
         return claims
 
-    async def _claim_of(self, line: LineAt, request: ClaimRequest, claims: list[Claim[FlowRecord]]) -> None:
+    async def _claim_of(
+        self,
+        line: LineAt,
+        timekeeper: Timekeeper,
+        request: ClaimRequest,
+        claims: list[Claim[FlowRecord]],
+        *,
+        woken: bool,
+    ) -> None:
         """Page after page, until there are enough or there is nothing more."""
-        lock = max(1, round(request.lease * 1000))
+        lease = max(1, round(request.lease * 1000))
+        lock = self._lock and max(self._lock, lease)
         apart = "suspects" if request.suspects else ""
         while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
-            args = (line.text, request.token, request.worker, room, lock, apart)
+            args = (line.text, request.token, request.worker, room, lease, apart, lock, 0, "woken" if woken else "")
 
             async def ask(args: Sequence[Any] = args) -> Any:
                 return await run(self._client, _CLAIM, (line.root,), args)
 
             try:
-                moment, more, *rows = await repeated(ask, self._address, self._clock)
+                moment, more, timed, suspects, *rows = await repeated(ask, self._address, self._clock)
             except StoreError as error:
                 if claims and not isinstance(error, NoReply):
                     return  # nothing was taken this time; what was taken before is not to suffer for it
                 raise
             claims += claims_of(line, request.token, int(moment), rows)
+            if suspects:
+                self._no_suspects = False
+            if not timed:
+                timekeeper.begin(request.worker)
             if not more and len(rows) < room:
                 return
 
@@ -127,7 +164,12 @@ class FlowStore:
         return await self._settlements.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job is due."""
+        """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since who
+        keeps the time wakes whoever is idle.
+        """
+        if self._dry:
+            self._dry = False
+            return None
         due = [await self._due_of(line) for line in self._lines if tasks is None or line.name in tasks]
         known = [milliseconds for milliseconds in due if milliseconds >= 0]
         return min(known) / 1000 if known else None
@@ -153,7 +195,9 @@ class FlowStore:
 
     def heart(self) -> RedisHeart:
         """With a connection of its own."""
-        return RedisHeart(self._address, self._lines)
+        served = {line.name for line in self._lines}
+        others = [LineAt(self.keys, line) for line in self.keys.shape.lines() if line.name not in served]
+        return RedisHeart(self._address, self._lines, others, self._lock)
 
     async def sweep(self) -> Sequence[ResetJob]:
         """One look at every queue, however short the last one is ago, as workers take once a second."""
@@ -161,7 +205,7 @@ class FlowStore:
         for line in self._lines:
             begin = 0
             while begin >= 0:
-                begin, *told = await self._sweep_of(line, begin)
+                begin, _, *told = await self._sweep_of(line, begin)
                 found += resets_of(line, told, None)
         return found
 

@@ -1,14 +1,18 @@
-"""How an idle worker hears of jobs: it blocks on the waiting lists, and takes nothing.
+"""How an idle worker hears of jobs: it blocks on the waiting lists.
 
-``BLMOVE list list LEFT LEFT`` moves the head of a list to where it was. So it answers as soon as there is a head,
-whoever has pushed it (a worker or producer of the original too), and a call that is cut off has lost nothing. Each
-list has a connection of its own, since a blocked one can do nothing else.
+``BLMOVE waiting moved LEFT RIGHT`` answers as soon as there is a head, whoever has pushed it (a worker or producer of
+the original too), and it answers to one: a job that comes wakes one idle worker, and not all of them. What is in
+``moved`` is nobody's yet. It is the first that any claim takes, so a call that is cut off, or a worker that dies or
+freezes right then, loses nothing; if no claim comes within a second, the sweep puts it back, which wakes somebody
+else. (Moved into ``processing`` it could not be told from a job whose worker has died.) Each list has a connection of
+its own, since a blocked one can do nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from stowhand.clock import SystemClock
@@ -20,6 +24,9 @@ from stowhand.stores.redis.trouble import translated
 
 SHORTEST = 0.01
 """Seconds; none would be for ever."""
+MOST_MOVED = 100
+IDLE = 0.005
+"""Seconds that a call blocks where nothing waits."""
 
 
 class Waiting:
@@ -31,13 +38,17 @@ class Waiting:
 
     def __init__(self, address: Address, dialer: Dialer, lines: Sequence[LineAt], longest: float) -> None:
         self._address, self._dialer, self._longest = address, dialer, longest
-        self._lists = [f"{base}:waiting" for line in lines for base in line.bases]
+        self._bases = [base for line in lines for base in line.bases]
         self._clients: dict[str, Client] = {}
         self._dry = asyncio.Event()
         self._dry.set()
         self._closing = asyncio.Event()
         self._tick = asyncio.Event()
         self._clock = SystemClock()
+        self.woken = False
+        """Something has come since the last claim."""
+        self.alone = False
+        """It came to an idle worker: nothing else waited."""
         self.hears = True
         """No blocking call has failed since one was answered; a busy worker makes none, and that is no trouble."""
 
@@ -47,6 +58,7 @@ class Waiting:
 
     def claimed(self, *, dry: bool) -> None:
         """A claim has brought less than was asked for (``dry``), or all of it."""
+        self.woken = self.alone = False
         if dry:
             self._dry.set()
         else:
@@ -57,16 +69,28 @@ class Waiting:
         ends = self._clock.monotonic() + min(timeout, self._longest)
         if not await self._till_dry(ends):
             return False
-        left = max(ends - self._clock.monotonic(), SHORTEST)
-        if not await self._first_of([self._head(name, left) for name in self._lists]):
+        began = self._clock.monotonic()
+        left = max(ends - began, SHORTEST)
+        if not await self._first_of([self._head(name, left) for name in self._bases]):
             return False
+        self.woken, self.alone = True, self._clock.monotonic() - began > IDLE
         self._dry.clear()
         return True
 
     async def close(self) -> None:
-        """End what waits, and let it go; the dialer closes the connections."""
+        """End what waits, and let it go; what has come for it is for others. The dialer closes the connections."""
         self._closing.set()
-        self._clients.clear()
+        used, self._clients = self._clients, {}
+        if self.hears:
+            with suppress(StoreError):  # the sweep does it too
+                for base, client in used.items():
+                    await self._put_back(client, base)
+
+    async def _put_back(self, client: Client, base: str) -> None:
+        with translated(self._address):
+            for _ in range(MOST_MOVED):
+                if await client.execute_command("LMOVE", f"{base}:moved", f"{base}:waiting", "RIGHT", "LEFT") is None:
+                    return
 
     async def _till_dry(self, ends: float) -> bool:
         """There is a reason to ask, before the time is over."""
@@ -96,13 +120,14 @@ class Waiting:
                 one.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
 
-    async def _head(self, name: str, longest: float) -> bool:
-        """Block until the list has one."""
-        if name not in self._clients:
-            self._clients[name] = self._dialer.blocking_call(self._longest)
+    async def _head(self, base: str, longest: float) -> bool:
+        """Block until its list has one."""
+        if base not in self._clients:
+            self._clients[base] = self._dialer.blocking_call(self._longest)
+        lists = (f"{base}:waiting", f"{base}:moved")
         try:
             with translated(self._address):
-                head = await self._clients[name].execute_command("BLMOVE", name, name, "LEFT", "LEFT", longest)
+                head = await self._clients[base].execute_command("BLMOVE", *lists, "LEFT", "RIGHT", longest)
         except StoreError:
             self.hears = False
             raise

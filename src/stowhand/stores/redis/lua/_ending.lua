@@ -9,6 +9,9 @@ local function tell_parent(hash, quoted)
   end
   local key, field = line.parent.hashes .. id, 'children:' .. line.parent.queue .. ':open'
   local open = redis.pcall('HGET', key, field)
+  if line.lasting and redis.call('PTTL', key) ~= -1 then
+    redis.call('PEXPIRE', hash, line.key_life) -- the parent is gone, or has ended without it
+  end
   if type(open) ~= 'string' or count(open) == 0 then
     return -- it does not wait: gone, or about to count for itself; or the sweep will count for it
   end
@@ -26,22 +29,24 @@ local function tell_parent(hash, quoted)
   end
 end
 
--- ``message`` is JSON text.
-local function fail(id, message, parent)
+-- ``message`` is JSON text; ``parent``, ``lists`` and ``queues`` are fields of its hash.
+local function fail(id, message, parent, lists, queues)
   local hash = line.hashes .. id
   redis.call(
     'HSET', hash, 'done', 'true', 'failed', 'true', 'failedQueue', cjson.encode(line.queue), 'failedErrorMsg', message
   )
-  redis.call('HDEL', hash, RESETS)
+  redis.call('HDEL', hash, RESETS, SINCE)
   if line.parent then
     tell_parent(hash, parent)
+  else
+    ended(hash, lists, queues)
   end
 end
 
 -- Its worker died. It is out of processing, and its lock is gone. Gives what it became; nil: its hash is gone, it had
 -- failed already (the original's workers say so first, and take it out of processing after that), or it has to stay.
 local function reset(id, base)
-  local row, hidden = fields_of(id, RESETS, 'parent', 'failed', 'failedQueue')
+  local row, hidden = fields_of(id, RESETS, 'parent', 'failed', 'failedQueue', LISTS, QUEUES)
   if hidden then
     redis.call('RPUSH', base .. ':processing', id)
   end
@@ -56,7 +61,7 @@ local function reset(id, base)
     redis.call('HSET', line.hashes .. id, RESETS, resets + 1)
     return 'queued'
   end
-  fail(id, cjson.encode(line.queue .. ' lock time exceeded'), row[2])
+  fail(id, cjson.encode(line.queue .. ' lock time exceeded'), row[2], row[5], row[6])
   return 'failed'
 end
 

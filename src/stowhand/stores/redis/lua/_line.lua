@@ -1,8 +1,11 @@
 -- What every script of a queue begins with. ARGV[1] is the queue as JSON (address of its keys; see lines.py).
 local line = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. line.queue, 'resets:' .. line.queue
+local SINCE = 'suspect:' .. line.queue -- of a suspect: since when it could run, in milliseconds
+local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local SUSPECT = 2 -- a job reset this often runs apart
+local LEASED = '+:' -- in a lock that outlives its lease, between worker and token
 local HOUR = 3600000 -- milliseconds
 
 local function now_ms()
@@ -24,19 +27,23 @@ local function is_ours(lock, token)
   return lock and string.sub(lock, -#token - 1) == ':' .. token
 end
 
--- The locks of these ids, in their order; false where there is none.
-local function locks_of(ids)
-  local found = {}
+-- The locks of these ids, in their order; false where there is none. And the value of another key, read along.
+local function locks_of(ids, also)
+  local found, other = {}, nil
   for from = 1, #ids, CHUNK do
     local keys = {}
     for place = from, math.min(from + CHUNK - 1, #ids) do
       keys[#keys + 1] = line.locks .. ids[place]
     end
-    for _, lock in ipairs(redis.call('MGET', unpack(keys))) do
-      found[#found + 1] = lock
+    local read = #keys
+    keys[read + 1] = also
+    local values = redis.call('MGET', unpack(keys))
+    for place = 1, read do
+      found[#found + 1] = values[place]
     end
+    other = values[read + 1]
   end
-  return found
+  return found, other
 end
 
 -- Why a job cannot be read; nil where something else than a hash has its name.
@@ -80,28 +87,78 @@ local function leave(id, priority, times)
   end
 end
 
--- To the front: it was there before the others. False where that list takes nothing (it is something else): then it
--- stays in processing, where the sweep finds it.
-local function give_back(id, base, resets)
-  local list = resets >= SUSPECT and line.root .. ':suspects' or base .. ':waiting'
-  if type(redis.pcall('LPUSH', list, id)) == 'number' then
-    return true
+-- Of those who could run apart the one that has waited longest is at the head.
+local function suspect(id)
+  local pushed = redis.pcall('RPUSH', line.root .. ':suspects', id)
+  if type(pushed) ~= 'number' then
+    return false
   end
-  redis.call('RPUSH', base .. ':processing', id)
-  return false
+  redis.call('HSETNX', line.hashes .. id, SINCE, string.format('%d', now_ms()))
+  return true
+end
+
+local LOOKED_AT = 32 -- who stands at the head and has come back just now
+
+-- Where it stood before: behind those that have come back before it and were claimed earlier. Several calls give back
+-- what one claim has brought.
+local function to_front(id, base, order)
+  local list, back = base .. ':waiting', base .. ':returned'
+  local pivot
+  for _, other in ipairs(redis.call('LRANGE', list, 0, LOOKED_AT - 1)) do
+    local score = redis.call('ZSCORE', back, other)
+    if not score or tonumber(score) > order then
+      break
+    end
+    pivot = other
+  end
+  if pivot then
+    redis.call('LINSERT', list, 'AFTER', pivot, id)
+  else
+    redis.call('LPUSH', list, id)
+  end
+  redis.call('ZADD', back, string.format('%d', order), id)
+  redis.call('PEXPIRE', back, 5000)
+end
+
+-- To the front: it was there before the others. ``order``: when it was claimed, where that is known. False where that
+-- list takes nothing (it is something else): then it stays in processing, where the sweep finds it.
+local function give_back(id, base, resets, order)
+  local sound
+  if resets >= SUSPECT then
+    sound = suspect(id)
+  elseif order then
+    sound = pcall(to_front, id, base, order)
+  else
+    sound = type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number'
+  end
+  if not sound then
+    redis.call('RPUSH', base .. ':processing', id)
+  end
+  return sound
+end
+
+-- Who keeps the time (due.lua) is to look again, since what falls due next has changed. One such word is enough.
+local function ring()
+  if redis.call('EXISTS', line.root .. ':bell') == 0 then
+    redis.call('RPUSH', line.root .. ':bell', '1')
+    redis.call('PEXPIRE', line.root .. ':bell', 10000) -- nobody keeps it: then nobody hears it
+  end
 end
 
 -- A job must not expire before it is ready, nor soon after.
 local function delay_until(ready, base, id, now)
   local hash, delay = line.hashes .. id, ready - now
   redis.call('ZADD', base .. ':delayed', string.format('%d', ready), id)
+  if redis.call('ZRANGE', base .. ':delayed', 0, 0)[1] == id then
+    ring()
+  end
   local left = redis.call('PTTL', hash)
   if left >= 0 and left < delay + math.min(line.key_life, HOUR) then
     redis.call('PEXPIRE', hash, string.format('%d', delay + line.key_life))
   end
 end
 
--- What has become ready goes to the front, the oldest first.
+-- What is ready, and was taken by nobody, goes to the front, the oldest first; so it wakes who blocks there.
 local function promote(base, now)
   local ready = redis.call('ZRANGEBYSCORE', base .. ':delayed', '-inf', now, 'LIMIT', 0, CHUNK)
   if #ready == 0 then

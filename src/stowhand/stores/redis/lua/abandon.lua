@@ -1,6 +1,6 @@
 -- with: line
 -- Let this token claim nothing more, and hand back what it holds. ARGV: line, token.
-redis.call('SET', line.dead .. ARGV[2], '1', 'EX', 600)
+redis.call('SET', (line.leases or line.dead) .. ARGV[2], 'dead', 'EX', 600)
 for _, base in ipairs(line.bases) do
   local ids = redis.call('LRANGE', base .. ':processing', 0, -1)
   local locks = locks_of(ids)

@@ -1,16 +1,22 @@
 -- with: line
--- Renew locks. ARGV: line, milliseconds, then id and token of each. Gives what became of each: K kept, L lost.
--- A job whose hash is gone is lost: nobody waits for its result.
+-- Renew leases. ARGV: line, milliseconds, those of the lock where it outlives its lease, else 0, then id and token of
+-- each. Gives what became of each: K kept, L lost. A job whose hash is gone is lost: nobody waits for its result.
+local lease, life = ARGV[2], ARGV[3]
 local ids = {}
-for place = 3, #ARGV, 2 do
+for place = 4, #ARGV, 2 do
   ids[#ids + 1] = ARGV[place]
 end
-local known = {}
+local known, renewed = {}, {}
 for index, lock in ipairs(locks_of(ids)) do
   known[index] = 'L'
-  if is_ours(lock, ARGV[2 + 2 * index]) and redis.call('EXISTS', line.hashes .. ids[index]) == 1 then
-    redis.call('PEXPIRE', line.locks .. ids[index], ARGV[2])
+  local token = ARGV[3 + 2 * index]
+  if is_ours(lock, token) and redis.call('EXISTS', line.hashes .. ids[index]) == 1 then
+    redis.call('PEXPIRE', line.locks .. ids[index], life ~= '0' and life or lease)
     known[index] = 'K'
+    if life ~= '0' and not renewed[token] then
+      redis.call('SET', line.leases .. token, 'alive', 'PX', lease)
+      renewed[token] = true
+    end
   end
 end
 return table.concat(known)

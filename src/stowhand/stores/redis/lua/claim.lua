@@ -1,17 +1,23 @@
 -- with: line
--- Take up to ``limit`` due jobs, in the order of priorities and lists: into processing, each under its lock.
--- ARGV: line, token, worker, limit, milliseconds of the lock, 'suspects' or ''.
--- Gives {microseconds now, 1 where there may be more to take, row …}; a row is the wanted fields (or all: name, value,
--- …), then the id and the place of its priority.
-local token, limit, life, apart = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == 'suspects'
-local owner = ARGV[3] .. ':' .. token
+-- Take up to ``limit`` due jobs: what was delayed and is ready, in its order, then as they stand in the lists, one
+-- priority after the other; into processing, each under its lock.
+-- ARGV: line, token, worker, limit, milliseconds of the lease, 'suspects' or '', milliseconds of the lock where that is
+-- longer than the lease, else 0, milliseconds that a suspect has been due for at least, 'woken' where a job has just
+-- been moved for who asks, or ''.
+-- Gives {microseconds now, 1 where there may be more to take, 0 where nobody keeps the time, 0 where no suspect waits,
+-- row …}; a row is the wanted fields (or all: name, value, …), then the id and the place of its priority.
+local token, limit, lease, apart = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == 'suspects'
+local life, overdue, woken = ARGV[7], tonumber(ARGV[8]), ARGV[9] == 'woken'
+local leased = life ~= '0'
+local owner = ARGV[3] .. (leased and LEASED or ':') .. token
+if not leased then
+  life = lease
+end
 local MOST = 2000 -- ids looked at in one call: ghosts and delayed jobs take time too
+local BEFORE = 4 -- what is told of before the rows
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local reply = { time[1] .. string.format('%06d', time[2]), 0 }
-if redis.call('EXISTS', line.dead .. token) == 1 then
-  return reply
-end
+local reply = { time[1] .. string.format('%06d', time[2]), 0, 1, 1 }
 
 local limiter, fields = line.limiter, line.fields
 local known = {} -- place of a field that the script itself looks at
@@ -125,6 +131,14 @@ local function move(list, ids)
   return sound
 end
 
+local function set_apart(ids)
+  for _, id in ipairs(ids) do
+    if not suspect(id) then
+      back[#back + 1] = id
+    end
+  end
+end
+
 local function take(rank, base, ids)
   local taken, rows, suspects = {}, {}, {}
   for _, id in ipairs(ids) do
@@ -141,9 +155,7 @@ local function take(rank, base, ids)
       mine[id] = true
     end
   end
-  if #suspects > 0 then
-    move(line.root .. ':suspects', suspects)
-  end
+  set_apart(suspects)
   if #taken == 0 then
     return
   end
@@ -159,28 +171,25 @@ local function take(rank, base, ids)
 end
 
 local looked = 0
+local function room()
+  return math.min(limit + BEFORE - #reply, MOST - looked, CHUNK)
+end
+
 local function next_ids(list)
-  local room = math.min(limit + 2 - #reply, MOST - looked, CHUNK)
-  local ids = room > 0 and redis.call('LPOP', list, room)
+  local ids = room() > 0 and redis.call('LPOP', list, room())
   looked = looked + (ids and #ids or 0)
   return ids
 end
 
-local function serve_suspects(list)
-  local ids = next_ids(list)
-  while ids do
-    for _, id in ipairs(ids) do
-      local priority = line.ranked and redis.pcall('HGET', line.hashes .. id, 'priority')
-      local base = base_of(line.bases, type(priority) == 'string' and priority or 1)
-      take(1, base, { id })
-    end
-    ids = next_ids(list)
+local function is_overdue(id)
+  if overdue == 0 then
+    return true
   end
+  local since = redis.pcall('HGET', line.hashes .. id, SINCE)
+  return type(since) ~= 'string' or tonumber(since) == nil or now - since >= overdue
 end
 
-local function serve_rank(list, rank, base)
-  local sound, why = pcall(promote, base, now) -- what waits is served all the same
-  trouble = sound and trouble or why
+local function serve_list(list, rank, base)
   local ids = next_ids(list)
   while ids do
     take(rank, base, ids)
@@ -188,27 +197,135 @@ local function serve_rank(list, rank, base)
   end
 end
 
+-- The usual case of an idle worker with one slot: what has woken it, moved in one command.
+local function serve_moved(list, rank, base)
+  if room() ~= 1 then
+    return serve_list(list, rank, base)
+  end
+  local processing = base .. ':processing'
+  local id = redis.call('LMOVE', list, processing, 'LEFT', 'RIGHT')
+  if not id then
+    return
+  end
+  looked = looked + 1
+  local sound, row = pcall(take_one, rank, base, id)
+  if sound and row and row ~= 'suspect' then
+    mine[id] = true
+    reply[#reply + 1] = row
+    return
+  end
+  redis.call('LREM', processing, -1, id)
+  if not sound then
+    back[#back + 1], trouble = id, row
+  elseif row == 'suspect' then
+    set_apart({ id })
+  end
+  return serve_list(list, rank, base)
+end
+
+local function serve_suspects(list)
+  while room() > 0 do
+    local first = redis.call('LINDEX', list, 0)
+    if not first or not is_overdue(first) then
+      return
+    end
+    redis.call('LPOP', list)
+    looked = looked + 1
+    local priority = line.ranked and redis.pcall('HGET', line.hashes .. first, 'priority')
+    take(1, base_of(line.bases, type(priority) == 'string' and priority or 1), { first })
+  end
+end
+
+-- What is ready, the first that was to be ready first: before the others, one that was lent to whoever is idle, if it
+-- is still there (due.lua).
+local function serve_delayed(list, rank, base)
+  while room() > 0 do
+    local first = redis.call('ZRANGE', list, 0, 0, 'WITHSCORES')
+    if not first[2] or tonumber(first[2]) > now then
+      return
+    end
+    local lent = redis.call('GET', base .. ':lent')
+    if lent and redis.call('LINDEX', base .. ':waiting', 0) == lent then
+      take(rank, base, { redis.call('LPOP', base .. ':waiting') })
+    end
+    if room() > 0 then
+      local ids = redis.call('ZRANGEBYSCORE', list, '-inf', now, 'LIMIT', 0, room())
+      looked = looked + #ids
+      redis.call('ZREM', list, unpack(ids))
+      take(rank, base, ids)
+    end
+  end
+end
+
 -- What is wrong with one list, or one job, keeps nobody from the others.
-local function serve(how, list, ...)
+local function serve(how, list, home, ...)
   local sound, why = pcall(how, list, ...)
   trouble = sound and trouble or why
   for place = #back, 1, -1 do
-    redis.call('LPUSH', list, back[place])
+    redis.call('LPUSH', home, back[place])
   end
   back = {}
 end
 
-if apart then
-  serve(serve_suspects, line.root .. ':suspects')
-else
+local function serve_all()
+  if apart then
+    local list = line.root .. ':suspects'
+    serve(serve_suspects, list, list)
+    return
+  end
   for rank, base in ipairs(line.bases) do
-    serve(serve_rank, base .. ':waiting', rank, base)
+    local waiting = base .. ':waiting'
+    serve(serve_moved, base .. ':moved', waiting, rank, base) -- somebody idle was woken for it
+    serve(serve_delayed, base .. ':delayed', waiting, rank, base)
+    serve(serve_list, waiting, waiting, rank, base)
   end
 end
-if trouble and #reply == 2 then
+
+-- Nothing anywhere: the usual case of an idle worker that looks, or has worked off what there was.
+local function is_empty()
+  if woken or apart then
+    return false
+  end
+  local names = { line.root .. ':suspects' }
+  for _, base in ipairs(line.bases) do
+    for _, kind in ipairs({ ':moved', ':delayed', ':waiting' }) do
+      names[#names + 1] = base .. kind
+    end
+  end
+  return redis.call('EXISTS', unpack(names)) == 0
+end
+
+local unleased = false
+
+-- A token that was abandoned claims nothing more. Where locks outlive their lease the claim's own lease begins.
+local function is_dead()
+  if not leased then
+    return redis.call('EXISTS', line.dead .. token) == 1
+  end
+  local begun = redis.pcall('SET', line.leases .. token, 'alive', 'PX', lease, 'NX')
+  -- Where memory is full, whoever works makes room: a lease may begin once something was taken.
+  unleased = begun and begun.err
+  return (not begun or unleased) and redis.call('GET', line.leases .. token) == 'dead'
+end
+
+if is_empty() then
+  reply[3], reply[4] = redis.call('EXISTS', line.root .. ':timer'), 0
+  return reply
+elseif is_dead() then
+  return reply
+end
+serve_all()
+if unleased and #reply > BEFORE then
+  redis.call('SET', line.leases .. token, 'alive', 'PX', lease)
+end
+if not apart and #reply == BEFORE then
+  reply[3] = redis.call('EXISTS', line.root .. ':timer')
+  reply[4] = redis.call('EXISTS', line.root .. ':suspects')
+end
+if trouble and #reply == BEFORE then
   return { err = words_of(trouble) }
 end
-if looked >= MOST and #reply - 2 < limit then
+if looked >= MOST and #reply - BEFORE < limit then
   reply[2] = 1
 end
 return reply

@@ -1,11 +1,12 @@
 -- How many jobs stand where, in one moment. KEYS: any of the flow. ARGV: then for each queue: its root, '1' for the
 -- first of its priorities, the address of the priority's lists.
--- Gives waiting, processing, delayed, parked of each. Those that run apart wait too: they count with the first priority.
+-- Gives waiting, processing, delayed, parked of each. Those that run apart wait too: they count with the first priority. So do
+-- those for which somebody was just woken.
 local found = {}
 for place = 1, #ARGV, 3 do
   local root, base = ARGV[place], ARGV[place + 2]
   local apart = ARGV[place + 1] == '1' and redis.call('LLEN', root .. ':suspects') or 0
-  found[#found + 1] = redis.call('LLEN', base .. ':waiting') + apart
+  found[#found + 1] = redis.call('LLEN', base .. ':waiting') + redis.call('LLEN', base .. ':moved') + apart
   found[#found + 1] = redis.call('LLEN', base .. ':processing')
   found[#found + 1] = redis.call('ZCARD', base .. ':delayed')
   found[#found + 1] = redis.call('ZCARD', base .. ':parked')

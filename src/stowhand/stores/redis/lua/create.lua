@@ -1,20 +1,36 @@
 -- Keep new jobs, make them findable, and put them into their queue: all of them in this one step.
 -- KEYS: any of the flow; classic: the mark whose the queue is. ARGV: what the flow's hashes begin with, their life in
--- ms, '1' where they tell when they were made, the flow, then for each job: id, address of its list, milliseconds until
--- it may start (0: at once), number of values, field, value, …, number of lookup lists, list, …
+-- ms, '1' where every worker is ours (then they tell when they were made, and live until they have ended), the flow,
+-- what every key begins with, the root of the queue, how many may wait there, then for each job: id, address of its
+-- list, milliseconds until it may start (0: at once), number of values, field, value, …, number of lookup lists,
+-- list, …
 -- A job that is there already was made by an earlier try, whose reply was lost: it is left as it is. Where one cannot be
 -- made (a key of a wrong type, a missing permission), none is.
--- Gives 1; or 0, and then none is made: the queue is another flow's.
-local hashes, life, dated = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+-- Gives 1; or, and then none is made, 0: the queue is another flow's; -1: it is full.
+local hashes, life, lasting = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local prefix, root, most = ARGV[5], ARGV[6], tonumber(ARGV[7])
+local FULL = 'FULL'
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local LONG = 32 -- a lookup list of this length may begin with jobs that have expired
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function put(hash, first, last)
-  for from = first, last, CHUNK do
-    redis.call('HSET', hash, unpack(ARGV, from, math.min(from + CHUNK - 1, last)))
+local now
+local function now_ms()
+  if not now then
+    local time = redis.call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
+  return now
+end
+
+-- With ``facts`` in the first call.
+local function put(hash, first, last, facts)
+  local from = first
+  repeat
+    for place = from, math.min(from + CHUNK - 1, last) do
+      facts[#facts + 1] = ARGV[place]
+    end
+    redis.call('HSET', hash, unpack(facts))
+    from, facts = from + CHUNK, {}
+  until from > last
 end
 
 -- Two are forgotten for each that comes, so a list that is used is never much longer than what is to be found in it.
@@ -28,13 +44,27 @@ local function forget_expired(list)
   end
 end
 
+-- Who is in the list and has not ended is counted (_life.lua).
+local function counter_of(list)
+  return prefix .. 'open:' .. string.sub(list, #prefix + #'job:' + 1)
+end
+
+local function keep_list(list, length, delay)
+  if lasting then
+    redis.call('INCR', counter_of(list))
+    redis.call('PERSIST', list)
+    return
+  end
+  local left = length > 1 and redis.call('PTTL', list) or 0
+  if left < life + delay then
+    redis.call('PEXPIRE', list, string.format('%d', life + delay))
+  end
+end
+
 local function make_findable(id, first, last, delay)
   for place = first, last do
     local length = redis.call('RPUSH', ARGV[place], id)
-    local left = length > 1 and redis.call('PTTL', ARGV[place]) or 0
-    if left < life + delay then
-      redis.call('PEXPIRE', ARGV[place], string.format('%d', life + delay))
-    end
+    keep_list(ARGV[place], length, delay)
     if length > LONG and length % 8 == 0 then
       forget_expired(ARGV[place])
     end
@@ -50,6 +80,32 @@ local function enqueue(base, id)
   table.insert(pushes[base], id)
 end
 
+-- When it was made; in which lists it can be found, for the script that ends it. A hash without fields would be none.
+local function facts_of(values, first, last)
+  if not lasting and values > 0 then
+    return {}
+  end
+  local facts = { 'createdAtTimestamp', string.format('%d', now_ms()) }
+  if lasting and last >= first then
+    facts[3], facts[4] = 'lookups:lists', cjson.encode({ unpack(ARGV, first, math.min(first + CHUNK - 1, last)) })
+  end
+  return facts
+end
+
+-- Who keeps the time is told where it is the first that falls due (_line.lua: ring).
+local function postpone(hash, base, id, ready)
+  if redis.call('ZCARD', base .. ':delayed') >= most then
+    error(FULL, 0)
+  end
+  local text = string.format('%d', ready)
+  redis.call('HSET', hash, 'delay', 'true', 'delayReason', '"created with a delay"', 'delayReadyTimestamp', text)
+  redis.call('ZADD', base .. ':delayed', text, id)
+  if redis.call('ZRANGE', base .. ':delayed', 0, 0)[1] == id and redis.call('EXISTS', root .. ':bell') == 0 then
+    redis.call('RPUSH', root .. ':bell', '1')
+    redis.call('PEXPIRE', root .. ':bell', 10000)
+  end
+end
+
 local made = {} -- id, base of its list, places of its lookup lists: from, to
 
 -- Gives where the next one begins.
@@ -59,33 +115,32 @@ local function make(place)
   local hash, last = hashes .. id, found + tonumber(ARGV[found])
   if redis.call('EXISTS', hash) == 0 then
     made[#made + 1] = { id, base, found + 1, last }
-    put(hash, place + 4, found - 1)
-    if dated or values == 0 then -- a hash without fields would be none
-      redis.call('HSET', hash, 'createdAtTimestamp', string.format('%d', now))
-    end
+    put(hash, place + 4, found - 1, facts_of(values, found + 1, last))
     if delay > 0 then
-      local ready = string.format('%d', now + delay)
-      redis.call(
-        'HSET', hash, 'delay', 'true', 'delayReason', '"created with a delay"', 'delayReadyTimestamp', ready
-      )
-      redis.call('ZADD', base .. ':delayed', ready, id)
+      postpone(hash, base, id, now_ms() + delay)
     else
       enqueue(base, id)
     end
-    redis.call('PEXPIRE', hash, string.format('%d', life + delay)) -- from when it may start
+    if not lasting then
+      redis.call('PEXPIRE', hash, string.format('%d', life + delay)) -- from when it may start
+    end
     make_findable(id, found + 1, last, delay)
   end
   return last + 1
 end
 
 local function make_all()
-  local place = 5
+  local place = 8
   while ARGV[place] do
     place = make(place)
   end
+  local length = 0
   for _, base in ipairs(lists) do
     for from = 1, #pushes[base], CHUNK do
-      redis.call('RPUSH', base .. ':waiting', unpack(pushes[base], from, math.min(from + CHUNK - 1, #pushes[base])))
+      length = redis.call('RPUSH', base .. ':waiting', unpack(pushes[base], from, math.min(from + CHUNK - 1, #pushes[base])))
+    end
+    if length > most then
+      error(FULL, 0)
     end
   end
 end
@@ -95,7 +150,9 @@ local function unmake(id, base, first, last)
   redis.pcall('ZREM', base .. ':delayed', id)
   redis.pcall('LREM', base .. ':waiting', -1, id)
   for place = first, last do
-    redis.pcall('LREM', ARGV[place], -1, id)
+    if redis.pcall('LREM', ARGV[place], -1, id) == 1 and lasting and redis.call('DECR', counter_of(ARGV[place])) == 0 then
+      redis.call('DEL', counter_of(ARGV[place]))
+    end
   end
 end
 
@@ -109,5 +166,8 @@ if sound then
 end
 for _, one in ipairs(made) do
   unmake(unpack(one))
+end
+if trouble == FULL then
+  return -1
 end
 return { err = type(trouble) == 'table' and trouble.err or tostring(trouble) }

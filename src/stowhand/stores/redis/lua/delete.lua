@@ -4,6 +4,8 @@
 --   lines     where it may lie: the queues' addresses
 --   parents   names of the queues that it may have children of
 --   children  the queues of children, each with what its hashes begin with (named) and what is left out of ids (hashes)
+--   prefix    what every key begins with
+--   life      milliseconds that what has ended is kept
 -- Gives 1, or 0 where there was none.
 local job, id = cjson.decode(ARGV[1]), ARGV[2]
 
@@ -65,8 +67,16 @@ end
 for _, line in ipairs(job.lines) do
   take_out(line, id, KEYS[1])
 end
-for _, list in ipairs(job.lookups) do
+-- As long as it has not ended, the lists that it was put into count it (_life.lua).
+local listed = redis.call('HGET', KEYS[1], 'lookups:lists')
+local counted = listed and redis.call('PTTL', KEYS[1]) == -1
+for _, list in ipairs(listed and cjson.decode(listed) or job.lookups) do
   redis.pcall('LREM', list, 0, id) -- whatever else may have its name
+  local counter = job.prefix .. 'open:' .. string.sub(list, #job.prefix + #'job:' + 1)
+  if counted and redis.call('DECR', counter) <= 0 then
+    redis.call('DEL', counter)
+    redis.call('PEXPIRE', list, job.life)
+  end
 end
 redis.call('DEL', KEYS[1])
 return 1

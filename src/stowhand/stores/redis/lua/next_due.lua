@@ -6,7 +6,7 @@ if redis.call('EXISTS', line.root .. ':suspects') == 1 then
   return 0
 end
 for _, base in ipairs(line.bases) do
-  if redis.call('EXISTS', base .. ':waiting') == 1 then
+  if redis.call('EXISTS', base .. ':waiting', base .. ':moved') > 0 then
     return 0
   end
   local first = redis.call('ZRANGE', base .. ':delayed', 0, 0, 'WITHSCORES')

@@ -1,7 +1,8 @@
 -- with: line
--- Hand back, as if never claimed: to the front, in the order given. ARGV: line, then id and token of each.
-for place = #ARGV - 1, 2, -2 do
-  local id, token = ARGV[place], ARGV[place + 1]
+-- Hand back, as if never claimed: to the front, in the order of the claims and in that given. ARGV: line, then id, token
+-- and moment of the claim of each.
+for place = #ARGV - 2, 2, -3 do
+  local id, token, order = ARGV[place], ARGV[place + 1], tonumber(ARGV[place + 2])
   if is_ours(redis.call('GET', line.locks .. id), token) then
     local row, hidden = fields_of(id, RESETS, 'priority')
     local base = not hidden and leave(id, row and row[2], 0)
@@ -9,7 +10,7 @@ for place = #ARGV - 1, 2, -2 do
       redis.call('DEL', line.locks .. id)
     end
     if base and row then
-      give_back(id, base, count(row[1]))
+      give_back(id, base, count(row[1]), order)
     end
   end
 end

@@ -1,4 +1,4 @@
--- with: line ending
+-- with: line life ending
 -- Take back what a worker held that died. ARGV: line, then 'lease', id, token; or 'worker', its name.
 -- Gives {id, state, …} in the order of the claims.
 local found = {}
@@ -27,7 +27,7 @@ else
     local ids = redis.call('LRANGE', base .. ':processing', 0, -1)
     local locks = locks_of(ids)
     for place = #ids, 1, -1 do
-      if locks[place] and string.match(locks[place], '^(.*):[^:]*$') == ARGV[3] then
+      if locks[place] and string.match(locks[place], '^(.-)%+?:[^:]*$') == ARGV[3] then
         if redis.call('LREM', base .. ':processing', 0, ids[place]) > 0 then
           take_back(base, ids[place])
         end

@@ -2,8 +2,9 @@
 -- KEYS: its hash. ARGV: the job as JSON, and its id as it stands in lists (any bytes):
 --   failed, failed_queue       as they were read; it must not have changed since
 --   queue, waiting             the queue's name, and the list to be put into
---   life                       milliseconds that it is kept from now on
+--   life                       milliseconds that it is kept from now on; 0: until it has ended
 --   kept                       keys that live as long: its lookups, its children
+--   prefix                     what every key begins with
 --   parent                     of a child: hash, lock, and the fields jobs, open and results
 -- Gives 'retried', or why not.
 local job = cjson.decode(ARGV[1])
@@ -40,10 +41,24 @@ if waits then
 end
 redis.call(
   'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled',
-  'retries:' .. job.queue, 'resets:' .. job.queue
+  'retries:' .. job.queue, 'resets:' .. job.queue, 'suspect:' .. job.queue
 )
-redis.call('PEXPIRE', KEYS[1], job.life)
+if job.life > 0 then
+  redis.call('PEXPIRE', KEYS[1], job.life)
+  for _, key in ipairs(job.kept) do
+    redis.call('PEXPIRE', key, job.life)
+  end
+  return 'retried'
+end
+-- It has not ended any more, and the lists in which it can be found count it again (_life.lua).
+local ended = redis.call('PTTL', KEYS[1]) >= 0
+redis.call('PERSIST', KEYS[1])
 for _, key in ipairs(job.kept) do
-  redis.call('PEXPIRE', key, job.life)
+  redis.call('PERSIST', key)
+end
+local listed = redis.call('HGET', KEYS[1], 'lookups:lists')
+for _, list in ipairs(ended and listed and cjson.decode(listed) or {}) do
+  redis.call('INCR', job.prefix .. 'open:' .. string.sub(list, #job.prefix + #'job:' + 1))
+  redis.call('PERSIST', list)
 end
 return 'retried'

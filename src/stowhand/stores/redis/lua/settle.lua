@@ -1,4 +1,4 @@
--- with: line ending
+-- with: line life ending
 -- Record how jobs left processing: each under the lock of its claim, or not at all; all of them in this one step.
 -- KEYS: the queue, the mark of this call. ARGV: line, targets (JSON: of each queue that completed jobs go on to
 -- its name and the addresses of its lists), jobs
@@ -11,14 +11,12 @@
 --   cancel     message (JSON)
 -- Gives {1 if this call was executed before, what became of each: S settled, L lost, G lost and its hash is gone}.
 local targets = cjson.decode(ARGV[2])
-local now = now_ms()
 local entries, ids = cmsgpack.unpack(ARGV[3]), {}
 for index, entry in ipairs(entries) do
   ids[index] = entry[1]
 end
-local locks = locks_of(ids)
+local locks, marks = locks_of(ids, KEYS[2])
 
-local marks = redis.call('GET', KEYS[2])
 if marks then
   local known = {}
   for index = 1, #entries do
@@ -67,27 +65,32 @@ function outcomes.complete(index, entry, hash, base, row)
     push(bases[after] .. ':waiting', index)
   elseif line.parent then
     tell_parent(hash, row[4])
+  else
+    ended(hash, row[8], row[9])
   end
 end
 
-function outcomes.park(index, entry, hash, base)
+function outcomes.park(index, entry, hash, base, row)
   local id = ids[index]
   put(hash, entry[4])
   if #entry[5] > 0 then
     redis.call('HDEL', hash, 'children:' .. line.queue .. ':results') -- of an earlier time
+    has_children(hash, row[9])
   end
   for _, child in ipairs(entry[5]) do
     local child_id, key, list, fields = unpack(child)
     if redis.call('EXISTS', key) == 0 then
       put(key, fields)
       redis.call('HSET', key, 'parent', cjson.encode(id))
-      redis.call('PEXPIRE', key, line.key_life)
+      if not line.lasting then
+        redis.call('PEXPIRE', key, line.key_life)
+      end
       redis.call('RPUSH', list, child_id)
     end
   end
   local open = open_children(hash)
   if open > 0 then
-    park(id, base, open, now)
+    park(id, base, open, now_ms())
   else
     redis.call('LPUSH', base .. ':waiting', id)
   end
@@ -97,6 +100,7 @@ function outcomes.error(index, entry, hash, base, row)
   local id, delay = ids[index], entry[4]
   redis.call('HSET', hash, RETRIES, count(row[5]) + 1)
   if delay > 0 then
+    local now = now_ms()
     delay_until(now + delay, base, id, now)
   else
     redis.call('LPUSH', base .. ':waiting', id)
@@ -109,6 +113,7 @@ function outcomes.snooze(index, entry, hash, base)
     push(base .. ':waiting', index)
     return
   end
+  local now = now_ms()
   local ready = now + delay
   delay_until(ready, base, id, now)
   redis.call(
@@ -117,12 +122,12 @@ function outcomes.snooze(index, entry, hash, base)
 end
 
 function outcomes.fail(index, entry, hash, base, row)
-  fail(ids[index], entry[4], row[4])
+  fail(ids[index], entry[4], row[4], row[8], row[9])
 end
 
 function outcomes.cancel(index, entry, hash, base, row)
   redis.call('HSET', hash, 'canceled', 'true')
-  fail(ids[index], entry[4], row[4])
+  fail(ids[index], entry[4], row[4], row[8], row[9])
 end
 
 local known, freed, left = {}, {}, {}
@@ -130,7 +135,8 @@ local known, freed, left = {}, {}, {}
 -- What cannot be written fails that job, and no other. Where that is refused too, it stays in processing under its lock.
 local function give_up(index, trouble)
   local id, from = ids[index], left[index]
-  if pcall(fail, id, cjson.encode('its end could not be written: ' .. words_of(trouble)), from.parent) then
+  local message = cjson.encode('its end could not be written: ' .. words_of(trouble))
+  if pcall(fail, id, message, from.parent, from.lists, from.queues) then
     return
   end
   redis.call('RPUSH', from.base .. ':processing', id)
@@ -141,17 +147,18 @@ for index, entry in ipairs(entries) do
   local id = entry[1]
   known[index] = 'L'
   if is_ours(locks[index], entry[2]) then
-    local row, hidden =
-      fields_of(id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId')
+    local row, hidden = fields_of(
+      id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES
+    )
     local base = not hidden and leave(id, row and row[2], 1)
     if base and row then
       local hash = line.hashes .. id
-      known[index], left[index] = 'S', { base = base, parent = row[4] }
+      known[index], left[index] = 'S', { base = base, parent = row[4], lists = row[8], queues = row[9] }
       local sound, trouble = pcall(outcomes[entry[3]], index, entry, hash, base, row)
       if not sound then
         give_up(index, trouble)
       elseif row[1] then
-        redis.call('HDEL', hash, RESETS)
+        redis.call('HDEL', hash, RESETS, SINCE)
       end
     elseif not row and not hidden then
       known[index] = 'G'

@@ -1,17 +1,30 @@
--- with: line ending
+-- with: line life ending
 -- Find what nobody looks after. ARGV: line, where to begin in processing, 'now' or '' (then once a second, whoever asks).
---   in processing without a lock   its lease has ended, or its worker died before it set one. Seen twice, a second or
---                                  more apart, it is reset; a job that has just been moved gets its lock in between
---   delayed and ready              to the front
---   parked                         their children counted anew, for those that end without a word
--- Gives {where to go on, or -1: all was seen, id, state, …}.
+--   in processing without a lease  it has ended, or its worker died before it began. Seen twice, a second or more apart,
+--                                  it is reset; a job that the original has just moved gets its lock in between
+--   moved                          whoever was woken for it has not come: somebody else is to be woken
+--   delayed, ready for long        to the front
+--   parked                         their children looked at anew, for those that end without a word
+--   not ended                      their time to live renewed (_life.lua: renew)
+-- Gives {where to go on, or -1: all was seen; how many have asked in this second, 0: it was this one's turn; id, state,
+-- …}.
 local SECOND = 1000
 local CHILDREN = 2000 -- counted in one call
 local begin = tonumber(ARGV[2])
 local now = now_ms()
-local reply = { -1 }
-if ARGV[3] ~= 'now' and not redis.call('SET', line.root .. ':swept', '1', 'PX', SECOND, 'NX') then
-  return reply
+local FIRST = 2 -- what is told of before the resets
+local reply = { -1, 0 }
+if ARGV[3] ~= 'now' then
+  local asked = redis.pcall('INCR', line.root .. ':swept')
+  asked = type(asked) == 'number' and asked or 1 -- where memory is full
+  if asked > 1 then
+    if asked % 100 == 0 and redis.call('PTTL', line.root .. ':swept') < 0 then
+      redis.call('DEL', line.root .. ':swept') -- somebody has taken its time to live away
+    end
+    reply[2] = asked
+    return reply
+  end
+  redis.call('PEXPIRE', line.root .. ':swept', SECOND)
 end
 if not line.ranked and not line.parent then
   redis.pcall('SET', line.root .. ':flow', line.flow, 'NX') -- again, where the server has forgotten whose it is
@@ -19,11 +32,34 @@ end
 
 local function act(base, id)
   if redis.call('LREM', base .. ':processing', 0, id) > 0 then -- however often it stood there
+    redis.call('DEL', line.locks .. id) -- one that outlives its lease: nothing that its holder writes counts any more
     local state = reset(id, base)
     if state then
       reply[#reply + 1], reply[#reply + 2] = id, state
     end
   end
+end
+
+-- The locks of those that are alive, false in the place of the others. In a lock that outlives its lease stands the
+-- claim whose lease it is.
+local function leases_of(ids)
+  local locks = locks_of(ids)
+  local names, places = {}, {}
+  for place, lock in ipairs(locks) do
+    local token = line.leases and lock and string.match(lock, '%+:([^:]*)$')
+    if token then
+      names[#names + 1], places[#places + 1] = line.leases .. token, place
+    end
+  end
+  for from = 1, #names, CHUNK do
+    local last = math.min(from + CHUNK - 1, #names)
+    for index, found in ipairs(redis.call('MGET', unpack(names, from, last))) do
+      if not found then
+        locks[places[from + index - 1]] = false
+      end
+    end
+  end
+  return locks
 end
 
 local function look_at_processing(base)
@@ -36,7 +72,7 @@ local function look_at_processing(base)
     end
   end
   local due, marks, over = {}, {}, {}
-  local locks = locks_of(ids)
+  local locks = leases_of(ids)
   for place, id in ipairs(ids) do
     if locks[place] then
       over[#over + 1] = seen[id] and id
@@ -93,15 +129,37 @@ local function look_at_parents(base)
   end
 end
 
--- What is wrong with one key keeps nobody from the others.
-local trouble
-for _, base in ipairs(line.bases) do
-  for _, look in ipairs({ promote, look_at_processing, look_at_parents }) do
-    local sound, why = pcall(look, base, now)
-    trouble = sound and trouble or why
+local function bring_back_moved(base)
+  while redis.call('LMOVE', base .. ':moved', base .. ':waiting', 'RIGHT', 'LEFT') do
   end
 end
-if trouble and #reply == 1 then
+
+local LATE = ARGV[3] == 'now' and 0 or SECOND -- those that are ready for less are taken by workers, or lent to them
+
+local function bring_forward(base)
+  promote(base, now - LATE)
+end
+
+-- What is wrong with one key keeps nobody from the others.
+local trouble
+local function try(look, ...)
+  local sound, why = pcall(look, ...)
+  trouble = sound and trouble or why
+end
+
+for _, base in ipairs(line.bases) do
+  for _, look in ipairs({ bring_back_moved, bring_forward, look_at_processing, look_at_parents }) do
+    try(look, base)
+  end
+end
+if begin == 0 then
+  if line.lasting then
+    try(release_more, line.root)
+  else
+    try(renew, line.root, line.bases)
+  end
+end
+if trouble and #reply == FIRST then
   return { err = words_of(trouble) }
 end
 return reply

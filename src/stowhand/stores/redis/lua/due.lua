@@ -1,0 +1,36 @@
+-- with: line
+-- Keep the time of one queue: what is delayed and has become ready wakes who is idle. ARGV: line, who asks, milliseconds
+-- that it keeps the time from now on.
+-- Idle workers block on the list of those that wait, and workers that claim take what is ready by themselves, in its
+-- order. So one is lent to that list at a time, and only while it is empty: then whoever blocks there has it at once.
+-- Gives {'0' where somebody else keeps the time, milliseconds until the next is ready: 0 where one was lent and more are,
+-- -1 where none is delayed or all are busy}.
+local timer = line.root .. ':timer'
+local keeper = redis.call('GET', timer)
+if keeper and keeper ~= ARGV[2] then
+  return { 0, -1 }
+end
+redis.call('SET', timer, ARGV[2], 'PX', ARGV[3])
+local now, due = now_ms(), -1
+
+local function lend(base)
+  local first = redis.call('ZRANGE', base .. ':delayed', 0, 0, 'WITHSCORES')
+  if not first[2] then
+    return
+  end
+  local wait = math.max(math.ceil(tonumber(first[2]) - now), 0)
+  if wait == 0 then
+    if redis.call('EXISTS', base .. ':waiting', base .. ':moved') > 0 then
+      return -- whoever comes for that takes this first
+    end
+    redis.call('RPUSH', base .. ':waiting', first[1]) -- first: where it is refused, it stays
+    redis.call('ZREM', base .. ':delayed', first[1])
+    redis.call('SET', base .. ':lent', first[1], 'PX', 60000)
+  end
+  due = due < 0 and wait or math.min(due, wait)
+end
+
+for _, base in ipairs(line.bases) do
+  pcall(lend, base) -- what is wrong with one list, the sweep tells
+end
+return { 1, due }
