@@ -698,8 +698,10 @@ begin
     from ranked r group by r.shown, case when r.shown then r.task end;
   foreach _one in array _minutes loop
     _since := _at - _one * interval '1 minute';
+    -- What ended just now is not in the index before it is summarized: if it is much, only the sample is quick.
     _few := _share = 100 or (
-      select count(*) from (select from "stowhand".history h where h.finished_at > _since limit _most + 1) c) <= _most;
+      select count(*) * 100 / _share from "stowhand".history h tablesample system (_share) where h.finished_at > _since
+    ) <= _most;
     return query
       with lately as (
         select h.task, h.state, 1.0::double precision as weight from "stowhand".history h
@@ -1455,7 +1457,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'workers', 'tokens'] loop
+                               'failed jobs', 'workers', 'tokens', 'times'] loop
     begin
       case _duty
         when 'days ahead' then perform "stowhand".make_days(_at, 3);
@@ -1470,6 +1472,9 @@ begin
         when 'failed jobs' then
           if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
         when 'workers' then delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
+        when 'times' then  -- autovacuum does this too, when it comes round
+          perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
+            where i.inhparent = to_regclass('"stowhand"' || '.history_ended');
         when 'tokens' then delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
       end case;
     exception

@@ -124,3 +124,13 @@ def test_the_oldest_of_many_jobs_is_found_in_a_few_steps(large: Sql) -> None:
     large("select stowhand.pause_queue('mail')")
     ((oldest,),) = large("select stowhand.oldest_due()")
     assert oldest == pytest.approx(3 * 3600, abs=5), "it waits for something else"
+
+
+def test_what_ended_is_in_the_index_of_times_after_maintenance(large: Sql) -> None:
+    """And not only when autovacuum has come round: until then all of it is read at each look."""
+    assert large("select stowhand.maintain(86400)") == [(None,)]
+    left = large(
+        "select sum(brin_summarize_new_values(inhrelid)) from pg_inherits"
+        " where inhparent = 'stowhand.history_ended'::regclass"
+    )
+    assert left == [(0,)]
