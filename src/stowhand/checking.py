@@ -27,6 +27,18 @@ def read_id(job_id: int, field: str = "job_id") -> int:
     return job_id if 0 < job_id < 2**63 else NOBODY
 
 
+def wrong_connection(connection: object, wanted: str) -> ConfigurationError:
+    """What to raise where ``enqueue_in`` was given what is no connection of the store's driver."""
+    kind = type(connection)
+    hint = (
+        "; SQLAlchemy hands over its driver's: session.connection().connection.driver_connection, or, asynchronous,"
+        " (await (await session.connection()).get_raw_connection()).driver_connection"
+        if kind.__module__.partition(".")[0] == "sqlalchemy"
+        else ""
+    )
+    return ConfigurationError(f"enqueue_in needs {wanted}, not a {kind.__module__}.{kind.__qualname__}{hint}")
+
+
 def read_key(key: str) -> str:
     """The key; an empty one, which no job bears, for what no store could hold."""
     if not isinstance(key, str):

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff, allowed_resets
 from stowhand.limits import check_name
@@ -226,8 +227,11 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
 
 def _read_seconds(struct: msgspec.Struct, field: str) -> None:
     given: object = getattr(struct, field)
-    if isinstance(given, timedelta):
-        msgspec.structs.force_setattr(struct, field, given.total_seconds())
+    if isinstance(given, timedelta | str):
+        try:
+            msgspec.structs.force_setattr(struct, field, seconds(given))
+        except ValueError as error:
+            raise ConfigurationError(f"{field}: {error}") from None
 
 
 def _read_queues(struct: msgspec.Struct, field: str, whose: str) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowhand.durations import seconds
 from stowhand.events import Events, ResultDropped
 from stowhand.handler import Attempt, Handler, Policy
-from stowhand.lifecycle import COMPLETED, Complete, Outcome, Retry, Settlement, seconds, settle
+from stowhand.lifecycle import COMPLETED, Complete, Outcome, Retry, Settlement, settle
 from stowhand.outcomes import LONGEST_DELAY, describe
 from stowhand.retry import natural
 from stowhand.store import Claim

@@ -17,11 +17,11 @@ that writes: a job that was asked to cancel goes to ``canceled`` instead of back
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from enum import StrEnum
 
 import msgspec
 
+from stowhand.durations import Duration, seconds
 from stowhand.job import NewJob, State
 
 Backoff = Callable[[int], float]
@@ -53,7 +53,7 @@ class Retry(msgspec.Struct, frozen=True):
     """It failed and may be tried again: after ``after``, else after the task's backoff."""
 
     error: str = "asked for a retry"
-    after: timedelta | float | None = None
+    after: Duration | None = None
     payload: str | None = None
     """JSON text that takes the payload's place: what is left of a batch."""
 
@@ -70,7 +70,7 @@ class Fail(msgspec.Struct, frozen=True):
 class Snooze(msgspec.Struct, frozen=True):
     """Not now: run it again after ``delay``; the attempt is not spent."""
 
-    delay: timedelta | float
+    delay: Duration
 
 
 class Cancel(msgspec.Struct, frozen=True):
@@ -158,10 +158,3 @@ def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
     if max_resets is not None:
         return max_resets
     return 0 if max_attempts == 1 else DEFAULT_MAX_RESETS
-
-
-def seconds(duration: timedelta | float) -> float:
-    """A duration in seconds, however it was given. Raises ValueError: ``True`` is no number of seconds."""
-    if isinstance(duration, bool):
-        raise ValueError("a bool given; give seconds or a timedelta")
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from stowhand import strict_json
+from stowhand.durations import seconds
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import KeyMode, NewJob
 
@@ -117,13 +118,15 @@ def check_name(field: str, name: object, limit: int) -> str:
 
 
 def read_delay(delay: object) -> float:
-    """Seconds, from a timedelta or a number."""
-    if isinstance(delay, timedelta):
-        value = delay.total_seconds()
-    elif isinstance(delay, int | float) and not isinstance(delay, bool):
-        value = _to_float(delay)
-    else:
-        raise InvalidJob(f"delay: a {_kind(delay)}; give a timedelta or a number of seconds")
+    """Seconds, from a timedelta, a number or a phrase."""
+    if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
+        raise InvalidJob(f"delay: a {_kind(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
+    try:
+        value = seconds(delay)
+    except OverflowError:
+        value = math.inf
+    except ValueError as error:
+        raise InvalidJob(f"delay: {error}") from None
     if not math.isfinite(value):
         raise InvalidJob(f"delay: {value}; give a finite number of seconds")
     if value < 0:
@@ -131,13 +134,6 @@ def read_delay(delay: object) -> float:
     if value > DELAY_LIMIT:
         raise InvalidJob(f"delay: {value:g} seconds, the limit is {DELAY_LIMIT:g} (100 years)")
     return value
-
-
-def _to_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def _check_integer(field: str, number: object, least: int) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 import msgspec
 
 from stowhand import limits
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff
 from stowhand.retry import exponential, natural
@@ -40,10 +41,12 @@ _MAY_BE_NONE = ("poll_interval", "heartbeat_interval", "job_timeout", "max_activ
 _MAY_BE_ZERO = ("grace", "look_ahead")
 LEASE = 30.0
 """Where nobody says."""
+SHORTEST_LEASE = 1.0
+"""A pause of a machine is not a death."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds everywhere; a ``timedelta`` is taken too."""
+    """Seconds everywhere; a ``timedelta``, or a phrase such as "30s", is taken too."""
 
     name: str | None = None
     """The worker's identity; host, pid and a random boot id unless a supervisor chose one."""
@@ -82,8 +85,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in _SECONDS:
-            if isinstance(given := getattr(self, name), timedelta):
-                msgspec.structs.force_setattr(self, name, given.total_seconds())
+            if isinstance(given := getattr(self, name), timedelta | str):
+                msgspec.structs.force_setattr(self, name, _in_seconds(given))
         problems = [
             f"{name}: {trouble}"
             for name in (*_SECONDS, *_WHOLE)
@@ -145,6 +148,14 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return STRETCHED_POLL if hears else 2.0
 
 
+def _in_seconds(given: timedelta | str) -> object:
+    """What is no duration stays as it is, and is told with the rest."""
+    try:
+        return seconds(given)
+    except ValueError:
+        return given
+
+
 def _read_tasks(given: object) -> tuple[str, ...] | None:
     """A lone text is iterable too, and every letter of it would be a task. Raises ValueError."""
     if given is None:
@@ -184,7 +195,11 @@ def _trouble(name: str, value: object) -> str | None:
         return None
     # bool is an int to Python; True as a number of jobs is a mistake.
     if isinstance(value, bool) or not isinstance(value, int if name in _WHOLE else int | float):
-        return f"a {type(value).__qualname__} given; give a {'whole ' * (name in _WHOLE)}number"
+        if name in _WHOLE or not isinstance(value, str):
+            return f"a {type(value).__qualname__} given; give a {'whole ' * (name in _WHOLE)}number"
+        return f"{reprlib.repr(value)} given; give seconds, a timedelta, or a phrase such as '30s'"
+    if name == "lease" and value < SHORTEST_LEASE:
+        return f"{value!r} given, must be at least {SHORTEST_LEASE:g} s"
     if not value > 0 and not (name in _MAY_BE_ZERO and value == 0):
         return f"{value!r} given, must {'not be negative' if name in _MAY_BE_ZERO else 'be more than 0'}"
     most, shown = (MOST, str(MOST)) if name in _WHOLE else (LONGEST, "100 years")

@@ -7,13 +7,13 @@ import math
 import reprlib
 import traceback
 from collections.abc import Awaitable, Iterator
-from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from stowhand import strict_json
+from stowhand.durations import Duration, seconds
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
+from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.text import ERROR_LIMIT, clean
 
 LONGEST_DELAY = 100 * 366 * 86_400.0
@@ -123,7 +123,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             todo.append(one.__context__)
 
 
-def _retry(error: str, after: timedelta | float | None, payload: str | None) -> Outcome:
+def _retry(error: str, after: Duration | None, payload: str | None) -> Outcome:
     try:
         return Retry(error, None if after is None else _delay(after), payload)
     except Exception:  # noqa: BLE001 - boundary: a handler may give anything
@@ -141,7 +141,7 @@ def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
     return error, payload
 
 
-def _snooze(delay: timedelta | float) -> Outcome:
+def _snooze(delay: Duration) -> Outcome:
     """A handler's mistake in saying how long is treated as any other error in it."""
     try:
         return Snooze(_delay(delay))
@@ -149,7 +149,7 @@ def _snooze(delay: timedelta | float) -> Outcome:
         return Retry(clean(f"asked to snooze for {_no_duration(delay)}"))
 
 
-def _delay(duration: timedelta | float) -> float:
+def _delay(duration: Duration) -> float:
     delay = seconds(duration)
     if math.isnan(delay):
         raise ValueError("not a number")

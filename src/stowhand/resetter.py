@@ -15,6 +15,7 @@ import msgspec
 
 from stowhand import limits
 from stowhand.clock import Clock, SystemClock
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.handler import Attendant
@@ -43,10 +44,10 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
         problems = []
         for name in ("interval", "slack"):
             value: object = getattr(self, name)
-            if isinstance(value, timedelta):
-                msgspec.structs.force_setattr(self, name, value.total_seconds())
-            elif isinstance(value, bool) or not isinstance(value, int | float):
-                problems.append(f"{name}: a {type(value).__qualname__} given; give seconds or a timedelta")
+            try:
+                msgspec.structs.force_setattr(self, name, _in_seconds(value))
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
         if not problems:
             if not 0 < self.interval <= LONGEST:
                 problems.append(f"interval: {self.interval!r} s given, must be more than 0 and at most 100 years")
@@ -61,6 +62,12 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
             problems.append(str(error))
         if problems:
             raise ConfigurationError("; ".join(problems))
+
+
+def _in_seconds(given: object) -> float:
+    if not isinstance(given, timedelta | str | int | float):
+        raise ValueError(f"a {type(given).__qualname__} given; give seconds or a timedelta")
+    return seconds(given)
 
 
 class Resetter:

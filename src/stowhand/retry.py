@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable
 from datetime import timedelta
 
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
-from stowhand.lifecycle import Backoff, seconds
+from stowhand.lifecycle import Backoff
 
 Random = Callable[[], float]
 """A number in [0, 1)."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import stowhand
+from stowhand.operating import Operator
+from stowhand.queue_store import Administrator, Inspector, Producer, Schema, Timetable
+from stowhand.service.sync import Sync
 
 PUBLIC = [
     "App",
@@ -63,3 +67,14 @@ def test_importing_the_package_imports_no_driver() -> None:
     script = "import sys, stowhand; stowhand.App, stowhand.Worker; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"psycopg", "sqlite3", "pydantic", "rich"} & set(loaded)
+
+
+def test_every_question_of_a_store_is_part_of_the_synchronous_face() -> None:
+    asked = {
+        name
+        for part in (Inspector, Administrator, Operator, Producer, Timetable, Schema)
+        for name, method in vars(part).items()
+        if inspect.iscoroutinefunction(method)
+    }
+    by_themselves = {"register", "schedule", "plan", "uninstall", "foreign_changes"}
+    assert asked - by_themselves <= set(vars(Sync))

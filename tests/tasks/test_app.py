@@ -6,6 +6,8 @@ import asyncio
 import multiprocessing
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +21,9 @@ import pytest
 from stowhand import limits
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.job import Job, NewJob, State
-from stowhand.operating import PURGE
+from stowhand.operating import PURGE, Ages
 from stowhand.options import WorkerOptions
-from stowhand.queue_store import QueueStore
+from stowhand.queue_store import Done, JobFilter, QueueStore
 from stowhand.resetter import ResetterOptions
 from stowhand.retry import constant, exponential
 from stowhand.service.app import App
@@ -323,15 +325,11 @@ def test_many_threads_share_one_portal(app: App) -> None:
     assert len(portals() - others) == 1
 
 
-def test_the_synchronous_face_may_be_used_where_a_loop_runs_and_after_it_was_closed(app: App, run: Run) -> None:
+def test_the_synchronous_face_may_be_closed_twice_and_used_again(app: App) -> None:
     others = portals()
     send = add_send(app)
     app.sync.install()
-
-    async def inside() -> int:
-        return app.sync.enqueue(send, "x").id
-
-    assert run(inside()) > 0
+    assert app.sync.enqueue(send, "x").id > 0
     app.sync.close()
     app.sync.close()
     assert portals() <= others
@@ -352,14 +350,7 @@ def test_a_generator_is_iterated_in_the_calling_thread_and_its_error_writes_noth
     with pytest.raises(ZeroDivisionError, match="the query failed"):
         app.sync.enqueue_many(jobs())
     assert seen == {threading.current_thread().name}
-    assert sum(app.sync._portal.run(counts_of(app)).values()) == 0
-
-
-def counts_of(app: App) -> Any:
-    async def counts() -> dict[State, int]:
-        return await (await app.open()).counts()
-
-    return counts
+    assert sum(app.sync.counts().values()) == 0
 
 
 def test_an_invalid_job_ends_a_generator_that_would_go_on_for_ever(app: App) -> None:
@@ -379,7 +370,7 @@ def test_what_cannot_be_iterated_is_refused_and_leaves_nothing_behind(app: App) 
     app.sync.install()
     with pytest.raises(TypeError, match="not iterable"):
         app.sync.enqueue_many(7)  # type: ignore[arg-type]
-    assert app.sync._portal.run(tasks_of_the_loop) == 1
+    assert app.sync._portal.run(tasks_of_the_loop, "") == 1
     app.sync.close()
 
 
@@ -387,12 +378,64 @@ async def tasks_of_the_loop() -> int:
     return len(asyncio.all_tasks())
 
 
-def test_a_call_from_its_own_loop_is_refused_instead_of_waiting_for_itself(app: App) -> None:
-    async def inside() -> None:
-        app.sync.add_job("x")
+def test_a_call_inside_a_running_loop_is_refused_and_names_what_to_await(app: App, run: Run) -> None:
+    send = add_send(app)
+    app.sync.install()
+    calls: dict[str, Any] = {
+        r"await send\.enqueue": lambda: app.sync.enqueue(send, "x"),
+        r"await app\.add_job\(": lambda: app.sync.add_job("x"),
+        r"await app\.enqueue_many": lambda: app.sync.enqueue_many([]),
+        r"await \(await app\.open\(\)\)\.get\(": lambda: app.sync.get(1),
+    }
 
-    with pytest.raises(RuntimeError, match="would wait for itself"):
-        app.sync._portal.run(inside)
+    async def inside() -> None:
+        for words, call in calls.items():
+            with pytest.raises(RuntimeError, match=f"inside a running event loop.*{words}"):
+                call()
+
+    run(inside())
+    assert sum(app.sync.counts().values()) == 0
+
+
+def test_the_synchronous_face_asks_and_acts_as_the_store_does(app: App) -> None:
+    send = add_send(app)
+    app.sync.install()
+    job = app.sync.enqueue(send, "x")
+    assert app.sync.get(job.id) == job
+    assert [one.id for one in app.sync.list(JobFilter(task="send"))] == [job.id]
+    explained = app.sync.explain(job.id)
+    assert explained is not None
+    assert explained.job.id == job.id
+    assert app.sync.cancel(job.id).done is Done.DONE
+    assert app.sync.counts()[State.CANCELED] == 1
+    assert app.sync.retry(job.id).done is Done.DONE
+    assert [one.state for one in app.sync.permanently_fail_jobs([job.id], "no")] == [State.FAILED]
+    assert app.sync.purge(Ages(failed=0.0), dry_run=True).failed == 1
+    assert app.sync.get(999) is None
+
+
+PROGRAM = """
+import sys
+from stowhand import App
+
+app = App(sys.argv[1])
+
+@app.task
+def send(to: str) -> None: ...
+
+app.sync.install()
+app.sync.enqueue(send, "x")
+"""
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_program_that_closes_nothing_ends_without_a_word(
+    url: str, request: pytest.FixtureRequest, store: str
+) -> None:
+    where = url if store == "sqlite" else request.getfixturevalue("postgres_url")
+    words = [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM, where]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("", "")
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
@@ -405,7 +448,7 @@ def test_after_a_fork_the_child_starts_a_portal_of_its_own(app: App) -> None:
     child.start()
     child.join(30)
     assert child.exitcode == 0
-    assert sum(app.sync._portal.run(counts_of(app)).values()) == 2
+    assert sum(app.sync.counts().values()) == 2
 
 
 # -- inside the caller's transaction -------------------------------------------------------------
@@ -419,10 +462,10 @@ def test_a_job_enqueued_in_a_transaction_commits_and_rolls_back_with_it(app: App
         job = send.options(key="k").enqueue_in(connection, "x")
         assert (job.payload, job.key) == ('{"to":"x"}', "k")
         connection.rollback()
-        assert sum(app.sync._portal.run(counts_of(app)).values()) == 0
+        assert sum(app.sync.counts().values()) == 0
         with pytest.raises(InvalidJob, match="argument 'to'"):
             send.enqueue_in(connection, 3)
         connection.execute("begin immediate")
         send.enqueue_in(connection, "y")
         connection.commit()
-    assert app.sync._portal.run(counts_of(app))[State.QUEUED] == 1
+    assert app.sync.counts()[State.QUEUED] == 1

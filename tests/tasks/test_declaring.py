@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -164,3 +165,90 @@ def test_an_annotation_that_only_the_return_type_has_is_nobodys_business(app: Ap
     app.task(odd)
     with pytest.raises(InvalidJob, match="argument 'a': Expected 'int', got 'str'"):
         app.registry.get("odd").shape.write(("1",), {})
+
+
+# -- words for people ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", ["90s", "1.5m", 90, timedelta(seconds=90)])
+def test_a_timeout_is_seconds_a_timedelta_or_a_phrase(app: App, timeout: Any) -> None:
+    @app.task(timeout=timeout, delay="1h")
+    def slow() -> None: ...
+
+    assert slow.definition.timeout == 90.0
+    assert slow.template.delay == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": "soon"}, r"task 'slow': timeout='soon'; give seconds, a timedelta, or a phrase such as '30s'"),
+        ({"timeout": True}, "task 'slow': timeout=True"),
+        ({"timeout": []}, r"task 'slow': timeout=\[\]"),
+        ({"backoff": 5}, r"task 'slow': no backoff named 5.*stowhand.retry.constant\(5\)"),
+        ({"backoff": "nartual"}, "task 'slow': no backoff named 'nartual'; there are: natural, service"),
+        ({"delay": "soon"}, "task 'slow': delay: 'soon' is no duration"),
+    ],
+)
+def test_a_wrong_duration_is_told_with_the_name_of_its_task(app: App, options: dict[str, Any], words: str) -> None:
+    def slow() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=words):
+        app.task(**options)(slow)
+
+
+def test_a_lambda_is_a_task_only_under_a_name(app: App) -> None:
+    with pytest.raises(ConfigurationError, match="a lambda has no name"):
+        app.task(lambda number: number)
+    assert app.task(name="same")(lambda number: number).name == "same"
+
+
+class Mailer:
+    """Whose methods somebody would like to be tasks."""
+
+    def send(self, to: str) -> None: ...
+
+    @staticmethod
+    def post(to: str) -> None: ...
+
+
+def test_a_method_is_no_task_for_no_payload_brings_its_self(app: App) -> None:
+    with pytest.raises(ConfigurationError, match="task 'send': a method of Mailer, whose 'self' no payload can bring"):
+        app.task(Mailer.send)
+    assert app.task(Mailer.post).name == "post"
+    bound: Any = Mailer().send
+    assert app.task(bound).definition.shape.names == ("to",)
+
+
+def test_a_cell_that_is_run_again_replaces_its_task_and_nothing_else_does(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cell(module: str) -> Any:
+        def work() -> None: ...
+
+        work.__module__, work.__qualname__ = module, "work"
+        return work
+
+    app.task(cell("__main__"))
+    with pytest.raises(DuplicateTask):
+        app.task(cell("__main__"))
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    again = app.task(cell("__main__"))
+    assert app.registry.get("work") is again.definition
+    with pytest.raises(DuplicateTask):
+        app.task(cell("shop.jobs"))
+
+
+def test_what_is_no_connection_of_the_driver_is_named_in_full(tmp_path: Any) -> None:
+    class AsyncConnection:
+        """As SQLAlchemy's."""
+
+    AsyncConnection.__module__ = "sqlalchemy.ext.asyncio.engine"
+    app = App(f"sqlite:///{tmp_path}/a.db")
+
+    @app.task
+    def send() -> None: ...
+
+    wrong: Any = AsyncConnection()
+    with pytest.raises(ConfigurationError, match=r"not a sqlalchemy.*AsyncConnection; .*driver_conn"):
+        send.enqueue_in(wrong)

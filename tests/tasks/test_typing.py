@@ -9,11 +9,23 @@ from tests.support.checkers import expected, under_mypy
 PROGRAM = """
 from __future__ import annotations
 import sqlite3
+from typing import Any
+import psycopg
 from datetime import timedelta
 from stowhand import App, Context
-from stowhand.job import Job
+from stowhand.job import Job, State
 
 app = App("sqlite:///queue.db", history=timedelta(days=1))
+
+class Session:
+    # As SQLAlchemy's: it commits, and is no connection of a driver.
+    def commit(self) -> None: ...
+    def execute(self, statement: str) -> None: ...
+
+@app.task
+async def paid(connection: psycopg.AsyncConnection[Any], other: psycopg.Connection[Any]) -> None:
+    one: Job = await send.enqueue_in(connection, "x")
+    two: Job = send.enqueue_in(other, "x")
 
 @app.task
 async def send(to: str, copies: int = 1) -> str:
@@ -31,6 +43,11 @@ async def right(connection: sqlite3.Connection) -> None:
     again: Job = app.sync.enqueue(send, "x", copies=1)
     later: Job = app.sync.enqueue(resize.options(delay=3), "x", width=1)
     direct: str = await send("x")
+    app.cron("0 4 * * *", send, {"to": "x"})
+    app.cron("0 4 * * *", resize, {"path": "x", "width": 3})
+    await send.options(delay="5m").enqueue("x")
+    found: Job | None = app.sync.get(1)
+    counts: dict[State, int] = app.sync.counts()
 
 async def wrong(context: Context) -> None:
     await send.enqueue()  # E call-arg
@@ -44,6 +61,9 @@ async def wrong(context: Context) -> None:
     send.options(priority="high")  # E typeddict-item arg-type
     send.new_job(3)  # E arg-type
     app.sync.enqueue(send, 3)  # E arg-type
+    app.sync.get("one")  # E arg-type
+    app.sync.get(1).id  # E union-attr
+    send.enqueue_in(Session(), "x")  # E call-overload
     app.task(timout=3)  # E call-overload
 """
 

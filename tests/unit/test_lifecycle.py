@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from stowhand.durations import seconds
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import (
     COMPLETED,
@@ -19,7 +20,6 @@ from stowhand.lifecycle import (
     Snooze,
     allowed_resets,
     reset,
-    seconds,
     settle,
 )
 

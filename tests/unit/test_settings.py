@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowhand.durations import parse_duration, say_duration
 from stowhand.errors import ConfigurationError
-from stowhand.service.durations import parse_duration, say_duration
 from stowhand.service.setting_table import SETTINGS
 from stowhand.service.settings import (
     StoreSettings,

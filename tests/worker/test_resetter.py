@@ -239,7 +239,7 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
     assert order == ["answered", "closed"]
 
 
-@pytest.mark.parametrize("wrong", [0, -1, timedelta(0), True, "30s", float("inf"), float("nan")])
+@pytest.mark.parametrize("wrong", [0, -1, timedelta(0), True, "soon", float("inf"), float("nan")])
 def test_an_interval_that_is_none_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="interval"):
         ResetterOptions(interval=wrong)

@@ -13,10 +13,10 @@ import msgspec
 from stowhand import limits
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
+from stowhand.durations import parse_duration
 from stowhand.job import Job, KeyMode
 from stowhand.operating import BUILT_IN
 from stowhand.queue_store import QueueStore
-from stowhand.service.durations import parse_duration
 from stowhand.service.setting_values import OneOf
 from stowhand.service.settings import WorkerSettings
 from stowhand.strict_json import SIZE_LIMIT

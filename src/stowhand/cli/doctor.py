@@ -20,11 +20,11 @@ from stowhand.cli.findings import Finding, Mark, fail, ok, warn
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
 from stowhand.cli.stats import read_stats
+from stowhand.durations import say_duration
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.queue_store import QueueStore, SchemaStatus
-from stowhand.service.durations import say_duration
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
 from stowhand.service.settings import WorkerSettings, suspicious_variables
 from stowhand.service.settings_file import read_settings_file

@@ -13,11 +13,11 @@ import msgspec
 from stowhand.cli.job_views import answer_json, answer_line
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
+from stowhand.durations import parse_duration
 from stowhand.job import State
 from stowhand.observe.safe_text import escape
 from stowhand.operating import Ages, Explanation
 from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.service.durations import parse_duration
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.settings import StoreSettings
 

@@ -11,6 +11,7 @@ import msgspec
 
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.tokens import tokens_option
+from stowhand.durations import parse_duration
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
@@ -19,7 +20,6 @@ from stowhand.observe.listener import LogListener
 from stowhand.observe.safe_text import scrub
 from stowhand.service import exit_codes
 from stowhand.service.app import App
-from stowhand.service.durations import parse_duration
 from stowhand.service.opening import open_installed, store_of
 from stowhand.service.own_store import OwnStore
 from stowhand.service.process import hard_exit

@@ -15,11 +15,11 @@ from stowhand import limits
 from stowhand.cli.groups import Group
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
+from stowhand.durations import parse_duration
 from stowhand.errors import ConfigurationError
 from stowhand.lending.grants import Scope, check_limits
 from stowhand.lending.token_file import DEFAULT, TokenFile, TokenRecord, new_token
 from stowhand.observe.safe_text import escape
-from stowhand.service.durations import parse_duration
 from stowhand.service.exit_codes import FAILURE, OK
 
 NAME_LIMIT = 128

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
-from stowhand.lifecycle import seconds
 
 KEY_LIMIT = 255
 """Bytes."""
@@ -89,8 +90,9 @@ def read_seconds(what: str, duration: object, *, zero: bool = False) -> float | 
     if duration is None:
         return None
     value = math.nan
-    if isinstance(duration, int | float | timedelta) and not isinstance(duration, bool):
-        value = seconds(duration)
+    if isinstance(duration, int | float | timedelta | str) and not isinstance(duration, bool):
+        with suppress(ValueError):
+            value = seconds(duration)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise ConfigurationError(f"{what}: {duration!r} given; give seconds, more than 0")
     return value

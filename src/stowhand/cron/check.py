@@ -15,6 +15,7 @@ from stowhand.cron.fields import Calendar, Pattern
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.phrases import say_phrase
 from stowhand.cron.zones import Zone, find_zone
+from stowhand.durations import seconds
 from stowhand.job import KeyMode, NewJob
 
 FILL_LIMIT = 366 * 86_400
@@ -115,8 +116,8 @@ def _read_detail(detail: tuple[str, Any]) -> None:
 
 def _read_fill(period: object) -> int:
     """Seconds, rounded up."""
-    if isinstance(period, timedelta):
-        period = period.total_seconds()
+    if isinstance(period, timedelta | str):
+        period = seconds(period)
     if isinstance(period, bool) or not isinstance(period, int | float):
         raise ValueError(f"a {type(period).__qualname__}; give seconds or a timedelta")
     if not 0 <= period <= FILL_LIMIT:

@@ -8,13 +8,13 @@ from datetime import timedelta
 from functools import partial
 
 from stowhand.clock import wall_clock
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.flow_shape import KEY_LIFE, FlowShape, Line
 from stowhand.flows.engine import Engine
 from stowhand.flows.stepping import ChildHandler, ParentHandler, StepHandler, WorkerFunction
 from stowhand.flows.worker import FlowWorker
-from stowhand.lifecycle import seconds
 from stowhand.options import LEASE
 
 LOCK_TIME = 180.0
@@ -137,7 +137,7 @@ class Crew:
 
 
 def _positive(field: str, given: float | timedelta) -> float:
-    value: object = seconds(given) if isinstance(given, timedelta) else given
+    value: object = seconds(given) if isinstance(given, timedelta | str) else given
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= KEY_LIFE:
         raise ConfigurationError(f"{field}: {given!r} given; give more than 0 s and at most a day, or a timedelta")
     return float(value)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from stowhand.correlation import bound
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
@@ -20,7 +21,6 @@ from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, rea
 from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.opening import engine_at
 from stowhand.flows.worker import FlowWorker
-from stowhand.lifecycle import seconds
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_if_nobody_has

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from stowhand import correlation, strict_json
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.flow_shape import RESERVED, FlowShape
 from stowhand.flows.engine import NewFlowJob
-from stowhand.lifecycle import seconds
 from stowhand.limits import DELAY_LIMIT
 
 NAME_LIMIT = 512

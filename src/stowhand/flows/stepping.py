@@ -13,13 +13,14 @@ import msgspec
 
 from stowhand import strict_json
 from stowhand.correlation import bound
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload
 from stowhand.flow_shape import RESERVED, Line
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
 from stowhand.handler import Attempt, Policy
 from stowhand.lane import Stop
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
+from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.outcomes import describe
 from stowhand.retry import constant
 from stowhand.store import Claim

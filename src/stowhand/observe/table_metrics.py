@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from stowhand.clock import Clock, SystemClock
+from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
 from stowhand.job import State
@@ -111,7 +112,7 @@ class TableMetrics:
         events.on(StoreCalled, called)
         return events
 
-    def sampler(self, store: Counted, interval: float | timedelta = 15.0) -> Sampler:
+    def sampler(self, store: Counted, interval: Duration = 15.0) -> Sampler:
         """A routine for ``run_all`` that looks at the queue now and then: every ``interval`` (seconds, a timedelta)."""
         return Sampler(self, store, interval, self._clock)
 
@@ -127,8 +128,8 @@ class Sampler:
 
     serves = True
 
-    def __init__(self, metrics: TableMetrics, store: Counted, interval: float | timedelta, clock: Clock) -> None:
-        every: object = interval.total_seconds() if isinstance(interval, timedelta) else interval
+    def __init__(self, metrics: TableMetrics, store: Counted, interval: Duration, clock: Clock) -> None:
+        every: object = seconds(interval) if isinstance(interval, timedelta | str) else interval
         if isinstance(every, bool) or not isinstance(every, int | float) or not every > 0:
             raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s, or a timedelta")
         self._metrics, self._store, self._interval, self._clock = metrics, store, float(every), clock

@@ -11,15 +11,15 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from stowhand.cron.item import ParsedItem
+from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError, StowhandError
-from stowhand.lifecycle import Backoff, seconds
+from stowhand.lifecycle import Backoff
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
 from stowhand.options import LONGEST, Flags, WorkerOptions
 from stowhand.queue_store import QueueStore
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
-from stowhand.service.app_options import Duration
 from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import items_of
 from stowhand.service.embedding import traced
@@ -89,7 +89,7 @@ _OF_RUNNERS = tuple(RunnerOptions.__annotations__)
 _OF_WORKERS = ("name", "concurrency", "poll_interval", "lease", "grace", "job_timeout")
 
 
-_TIME = ((int, float, timedelta), "a timedelta or a number of seconds")
+_TIME = ((int, float, timedelta, str), "a timedelta, a number of seconds or a phrase")
 _SWITCH = (bool, "True or False")
 _TEXT = (str, "text")
 _PATH = ((str, PathLike), "a path")
@@ -234,7 +234,7 @@ def _store_options(given: Mapping[str, Any]) -> StoreOptions:
     }
     for name in ("history", "failed_retention"):
         if name in given:
-            chosen[name] = None if given[name] is None else seconds(given[name])
+            chosen[name] = None if given[name] is None else _seconds(name, given[name])
     if given.get("max_pool_size") is not None:
         chosen["pool_size"] = given["max_pool_size"]
     chosen["prepared_statements"] = not given.get("no_prepared_statements", False)
@@ -267,7 +267,7 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
             " it means)"
         )
     try:
-        values = {name: _seconds(given[name]) for name in _OF_WORKERS if given.get(name) is not None}
+        values = {name: given[name] for name in _OF_WORKERS if given.get(name) is not None}
         if given.get("backoff") is not None:
             values["backoff"] = named(given["backoff"])
         flags = given.get("forbidden_flags") or ()
@@ -279,8 +279,11 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
         return None
 
 
-def _seconds(value: Any) -> Any:
-    return seconds(value) if isinstance(value, timedelta) else value
+def _seconds(name: str, given: Any) -> float:
+    try:
+        return seconds(given)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
 
 
 def _cron(given: Mapping[str, Any], problems: list[str]) -> tuple[ParsedItem, ...]:

@@ -124,7 +124,7 @@ class App:
     def cron(
         self,
         pattern: str | Match,
-        task: ConfiguredTask[Any] | str,
+        task: ConfiguredTask[...] | str,
         payload: Mapping[str, object] | None = None,
         *,
         identifier: str | None = None,

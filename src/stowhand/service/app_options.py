@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
+from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError
-from stowhand.lifecycle import Backoff, seconds
+from stowhand.lifecycle import Backoff
 from stowhand.operating import BUILT_IN
 from stowhand.options import Flags, WorkerOptions
 from stowhand.retry import named
@@ -17,7 +18,10 @@ from stowhand.store import StoreOptions
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
 
-Duration = timedelta | float
+_DURATIONS = (
+    *("history", "failed_retention", "poll_interval", "lease", "heartbeat_interval", "grace", "job_timeout"),
+    *("max_active_time", "sweep_interval"),
+)
 
 
 class StoreKeywords(TypedDict, total=False):
@@ -91,4 +95,12 @@ def _plain(whose: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[s
     for name in given:
         if name not in known:
             raise ConfigurationError(f"{whose}: no option {name!r}; {suggest(name, known)}")
-    return {name: seconds(value) if isinstance(value, timedelta) else value for name, value in given.items()}
+    return {name: _read(whose, name, value) if name in _DURATIONS else value for name, value in given.items()}
+
+
+def _read(whose: str, name: str, value: Any) -> Any:
+    """A duration in seconds; what is of another kind is refused by the options."""
+    try:
+        return seconds(value) if isinstance(value, timedelta | str) else value
+    except ValueError as error:
+        raise ConfigurationError(f"{whose}: {name}: {error}") from None

@@ -144,7 +144,7 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
 
 def declare_item(
     pattern: str | Match,
-    task: ConfiguredTask[Any] | str,
+    task: ConfiguredTask[...] | str,
     payload: Mapping[str, object] | None,
     identifier: str | None,
     tz: str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.cron.item import ParsedItem
+from stowhand.durations import say_duration
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.handler import Policy
@@ -15,7 +16,6 @@ from stowhand.observe.traces import Traces
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
 from stowhand.service.built_in import built_in_on
-from stowhand.service.durations import say_duration
 from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -14,28 +17,43 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 S = TypeVar("S")
 
+LAST_PATIENCE = 2.0
+"""Seconds that a program which ends gives its connections to close."""
 CHUNK = 500
 """Items that cross from the calling thread at a time."""
 
 
 class Portal:
-    """Runs coroutines on a loop of its own, from any number of threads. The loop starts with the first of them."""
+    """Runs coroutines on a loop of its own, from any number of threads. The loop starts with the first of them.
 
-    def __init__(self) -> None:
+    ``farewell``: a last coroutine, before the loop ends, at the end of the program too. What a portal of anyio does not
+    do: it outlives a fork, its items are made in the calling thread, and it needs no block around it.
+    """
+
+    def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._farewell = farewell
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
+        _at_exit(weakref.WeakMethod(self._end_with_the_program))
 
-    def run(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make the coroutine on the portal's loop and wait for what it returns or raises."""
+    def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+        """Make the coroutine on the portal's loop and wait for what it returns or raises.
+
+        ``instead``: what to write in an event loop, which would stand still meanwhile. Raises RuntimeError there.
+        """
+        _refuse_loop(instead)
         return _wait(self._start(start))
 
-    def run_with(self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S]) -> T:
+    def run_with(
+        self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S], instead: str
+    ) -> T:
         """The same for a coroutine that consumes items, which are produced here, in the calling thread.
 
         A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
         """
+        _refuse_loop(instead)
         remaining = iter(items)  # first: what cannot be iterated must not leave a coroutine that waits for it
         requests: SimpleQueue[asyncio.Future[list[S]] | None] = SimpleQueue()
         running = self._start(lambda: start(_arriving(requests)))
@@ -49,23 +67,28 @@ class Portal:
         return _wait(running)
 
     def close(self) -> None:
-        """Stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
+        """Say farewell and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
+        self._end(None)
+
+    def _end(self, patience: float | None) -> None:
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
-        if loop is not None and thread is not None and self._pid == os.getpid():
+        if loop is None or thread is None or self._pid != os.getpid():
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(_await(self._farewell), loop).result(patience)
+        finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            thread.join(patience)
 
-    @property
-    def started(self) -> bool:
-        """Is there a loop, in this process?"""
-        return self._loop is not None and self._pid == os.getpid()
+    def _end_with_the_program(self) -> None:
+        """Connections that are left open would each be complained about. A store that is silent keeps nobody."""
+        with suppress(Exception):
+            self._end(LAST_PATIENCE)
 
     def _start(self, start: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         loop = self._running()
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("app.sync was called from its own loop and would wait for itself; await instead")
         return asyncio.run_coroutine_threadsafe(_await(start), loop)
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -77,6 +100,22 @@ class Portal:
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="stowhand sync", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+def _at_exit(end: weakref.WeakMethod[Callable[[], None]]) -> None:
+    def call() -> None:
+        if (still := end()) is not None:
+            still()
+
+    atexit.register(call)
+
+
+def _refuse_loop(instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"app.sync was called inside a running event loop, which would stand still: write {instead}")
 
 
 def _wait(running: Future[T]) -> T:

@@ -16,10 +16,11 @@ import msgspec
 
 from stowhand import correlation
 from stowhand.carried import handed_on
+from stowhand.durations import seconds
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lane import ChildCrashed, ChildUnable
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, seconds
+from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.outcomes import from_error, from_returned
 from stowhand.service.settings import WorkerSettings
 from stowhand.store import Claim, Lease

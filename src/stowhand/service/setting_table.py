@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from stowhand.options import SHORTEST_LEASE
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.service.setting_values import (
     OneOf,
@@ -178,7 +179,7 @@ _TABLE = (
         name="lease",
         metavar="SECONDS",
         default="30s",
-        parse=duration(1),
+        parse=duration(SHORTEST_LEASE),
         doc="After how long without a heartbeat a worker counts as dead and its jobs come back.",
     ),
     Setting(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowhand import limits
+from stowhand.durations import parse_duration
 from stowhand.errors import ConfigurationError
-from stowhand.service.durations import parse_duration
 from stowhand.service.store_url import scheme_of, store_url
 
 LOOPBACK = "127.0.0.1"

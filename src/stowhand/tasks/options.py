@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
 from stowhand import limits
+from stowhand.durations import Duration
 from stowhand.errors import InvalidJob
 from stowhand.job import KeyMode, NewJob
 
@@ -19,8 +20,8 @@ class EnqueueOptions(TypedDict, total=False):
 
     queue: str | None
     """Jobs of one named queue run one after another. 128 characters."""
-    delay: timedelta | float | None
-    """Not before so much later (seconds if a number), by the store's clock."""
+    delay: Duration | None
+    """Not before so much later (seconds if a number, or a phrase: "5m"), by the store's clock."""
     run_at: datetime | None
     """Not before this moment; with a time zone."""
     priority: int

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
 from stowhand import limits, strict_json
+from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask
 from stowhand.job import NewJob
-from stowhand.lifecycle import Backoff, seconds
+from stowhand.lifecycle import Backoff
 from stowhand.retry import named
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options, suggest
@@ -24,8 +26,8 @@ Where = Literal["loop", "thread"]
 class RunOptions(TypedDict, total=False):
     """How a task's attempts are run."""
 
-    timeout: timedelta | float | None
-    """How long one attempt may take (seconds if a number)."""
+    timeout: Duration | None
+    """How long one attempt may take (seconds if a number, or a phrase: "30s")."""
     backoff: Backoff | str | None
     """How long to wait after attempt n has failed: a function, or ``natural``, ``service``."""
     executor: Where | None
@@ -73,9 +75,9 @@ class Registry:
         self._definitions: dict[str, TaskDefinition] = {}
 
     def add(self, definition: TaskDefinition) -> None:
-        """Raises DuplicateTask when the name is taken."""
+        """Raises DuplicateTask when the name is taken: but a cell of a notebook that is run again replaces its own."""
         taken = self._definitions.get(definition.name)
-        if taken is not None:
+        if taken is not None and not _typed_again(taken, definition):
             raise DuplicateTask(
                 f"two tasks are named {definition.name!r}: {taken.origin} and {definition.origin};"
                 " give one of them another name"
@@ -140,6 +142,14 @@ class Registry:
         return len(self._definitions)
 
 
+def _typed_again(one: TaskDefinition, other: TaskDefinition) -> bool:
+    """The same function, at the prompt or in a notebook once more."""
+    if not (hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")):
+        return False
+    places = {(getattr(it.function, "__module__", ""), getattr(it.function, "__qualname__", "")) for it in (one, other)}
+    return len(places) == 1 and places.pop()[0] == "__main__"
+
+
 def define(
     function: Callable[..., Any],
     name: str | None,
@@ -161,6 +171,7 @@ def define(
         if option not in known:
             raise ConfigurationError(f"no task option {option!r}; {suggest(option, known)}")
     chosen = name if name is not None else getattr(function, "__name__", "")
+    _refuse_nameless(function, chosen)
     jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
     is_async = _is_async(function)
     timeout, backoff = options.get("timeout"), options.get("backoff")
@@ -178,8 +189,21 @@ def define(
         executor=_where(chosen, options.get("executor"), is_async=is_async),
         is_async=is_async,
         timeout=None if timeout is None else _read_timeout(chosen, timeout),
-        backoff=None if backoff is None else named(backoff),
+        backoff=None if backoff is None else _read_backoff(chosen, backoff),
     )
+
+
+def _refuse_nameless(function: Callable[..., Any], name: str) -> None:
+    """A lambda has no name that a job could be enqueued by; a method has a ``self`` that no payload brings."""
+    if name == "<lambda>":
+        raise ConfigurationError("a lambda has no name for its jobs: write a def, or give one, @app.task(name='…')")
+    inside = inspect.isfunction(function) and function.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters), None) if inside else None
+    if inside and not inside.endswith("<locals>") and first in ("self", "cls"):
+        raise ConfigurationError(
+            f"task {name!r}: a method of {inside}, whose {first!r} no payload can bring; declare a function, or a"
+            " staticmethod that makes what it needs"
+        )
 
 
 def check_task_name(name: str) -> None:
@@ -205,8 +229,21 @@ def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:
     return asked or ("loop" if is_async else "thread")
 
 
-def _read_timeout(name: str, timeout: timedelta | float) -> float:
-    value = seconds(timeout)
+def _read_backoff(name: str, backoff: Backoff | str) -> Backoff:
+    try:
+        return named(backoff)
+    except ConfigurationError as error:
+        wait = f"; for the same wait every time: stowhand.retry.constant({backoff!r})"
+        raise ConfigurationError(f"task {name!r}: {error}{'' if isinstance(backoff, str) else wait}") from None
+
+
+def _read_timeout(name: str, timeout: Duration) -> float:
+    try:
+        value = seconds(timeout)
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            f"task {name!r}: timeout={timeout!r}; give seconds, a timedelta, or a phrase such as '30s'"
+        ) from None
     if not 0 < value < float("inf"):
         raise ConfigurationError(f"task {name!r}: timeout of {value} s; give more than 0")
     return value

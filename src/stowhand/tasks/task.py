@@ -19,14 +19,20 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Connection(Protocol):
-    """A psycopg or sqlite3 connection that the caller holds."""
+    """A ``psycopg.Connection`` or ``sqlite3.Connection`` that the caller holds: a driver's, not SQLAlchemy's."""
+
+    def cursor(self) -> object:
+        """Of a driver's connection only: a session has none."""
 
     def commit(self) -> None:
         """Never called by us: the caller commits, or rolls back."""
 
 
 class AsyncConnection(Protocol):
-    """A psycopg connection whose methods are awaited."""
+    """A ``psycopg.AsyncConnection``: its methods are awaited, but for ``cursor``."""
+
+    def cursor(self) -> object:
+        """Of a driver's connection only."""
 
     def commit(self) -> Awaitable[None]:
         """Never called by us."""

@@ -11,12 +11,13 @@ from typing import Any
 import psycopg
 
 from stowhand import limits
+from stowhand.checking import wrong_connection
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
 from stowhand.database.link import Line, Row, rows
 from stowhand.database.repeating import repeated
 from stowhand.database.timestamps import read_timestamps_as_utc
-from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
+from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.job import Job, KeyMode, NewJob
 from stowhand.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
 from stowhand.stores.postgres.bulk import Bulk
@@ -110,9 +111,7 @@ class Producer:
                 return read_job(cursor.fetchall()[0])
         if isinstance(connection, psycopg.AsyncConnection):
             return self._enqueue_in(connection, statement, values, job)
-        raise ConfigurationError(
-            f"enqueue_in needs a psycopg connection (Connection or AsyncConnection), not a {type(connection).__name__}"
-        )
+        raise wrong_connection(connection, "a connection of psycopg (psycopg.Connection or psycopg.AsyncConnection)")
 
     async def _enqueue_in(
         self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Sequence[object], job: NewJob

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stowhand.checking import wrong_connection
 from stowhand.clock import stopwatch
 from stowhand.database.sqlite_connection import BUSY_DEADLINE
 from stowhand.database.sqlite_trouble import is_busy
@@ -24,7 +25,7 @@ from stowhand.stores.sqlite.moment import Now
 def enqueue_in(connection: object, path: Path, now: Now, job: NewJob) -> Job:
     """Enqueue one job there. Raises ConfigurationError for a connection to another file."""
     if not isinstance(connection, sqlite3.Connection):
-        raise ConfigurationError(f"this queue takes an sqlite3.Connection, not a {type(connection).__name__}")
+        raise wrong_connection(connection, "an sqlite3.Connection")
     with _plain(connection):
         try:
             _check_file(connection, path)

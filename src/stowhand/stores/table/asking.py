@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from stowhand.conditions import Where
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.job import State
 from stowhand.outcomes import LONGEST_DELAY
@@ -61,9 +62,12 @@ def read_after(given: object) -> datetime | float | None:
         if given.utcoffset() is None:
             raise InvalidJob(f"after: {given} has no time zone; give an aware datetime, or seconds from now")
         return given
-    if isinstance(given, bool) or not isinstance(given, timedelta | int | float):
+    if isinstance(given, bool) or not isinstance(given, timedelta | int | float | str):
         raise InvalidJob(f"after: a {type(given).__qualname__} given; give an aware datetime, a timedelta or seconds")
-    delay = given.total_seconds() if isinstance(given, timedelta) else float(given)
+    try:
+        delay = seconds(given)
+    except ValueError as error:
+        raise InvalidJob(f"after: {error}") from None
     if math.isnan(delay) or not 0 <= delay <= LONGEST_DELAY:
         raise InvalidJob(f"after: {given} given; give 0 seconds to 100 years")
     return delay

@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from stowhand.durations import seconds
 from stowhand.errors import LogRefused
 from stowhand.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
 from stowhand.handler import Attempt
 from stowhand.job import State
-from stowhand.lifecycle import Snooze, seconds
+from stowhand.lifecycle import Snooze
 from stowhand.queue_store import Answer, Done
 from stowhand.store import JobId
 from stowhand.stores.table.asking import read_after, read_conditions, read_states

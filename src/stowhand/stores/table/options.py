@@ -13,8 +13,8 @@ import msgspec
 
 from stowhand import limits
 from stowhand.conditions import Sql
+from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
-from stowhand.lifecycle import seconds
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
 from stowhand.stores.table.records import fields_of
 from stowhand.text import clean
@@ -220,9 +220,12 @@ def _of_times(options: TableOptions[Any]) -> Iterator[str]:
 def _trouble(field: str, value: object) -> str | None:
     if value is None and field.endswith("_interval"):
         return None
-    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
-        return f"{field}: a {type(value).__qualname__} given; give a timedelta or seconds"
-    duration = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float | str):
+        return f"{field}: a {type(value).__qualname__} given; give a timedelta, seconds or a phrase such as '30s'"
+    try:
+        duration = seconds(value)
+    except ValueError as error:
+        return f"{field}: {error}"
     if math.isnan(duration):
         return f"{field}: {value!r} given; give seconds"
     if duration < 0 or (duration == 0 and field != "retry_after"):

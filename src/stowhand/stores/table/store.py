@@ -10,12 +10,13 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
+from stowhand.durations import seconds
 from stowhand.errors import InvalidJob, TableUnsuitable
 from stowhand.events import Events, StoreWarned
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.handler import Attempt
 from stowhand.job import State
-from stowhand.lifecycle import Settlement, seconds
+from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer
 from stowhand.retry import constant
 from stowhand.store import Claim, ClaimRequest, Foreign, Heart, JobId, Lease, Terms, Verdict

@@ -1,14 +1,27 @@
-"""Durations as people type them: ``30s``, ``5m``, ``1.5h``, ``250ms``, ``1h30m``. A plain number has its own unit."""
+"""Durations as people give them: a timedelta, seconds, or a phrase: ``30s``, ``5m``, ``1.5h``, ``250ms``, ``1h30m``."""
 
 from __future__ import annotations
 
 import math
 import re
+from datetime import timedelta
+
+Duration = timedelta | float | str
+"""In Python. A plain number is seconds, and so is a phrase without a unit."""
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 LONGEST = 100 * 365 * UNITS["d"]
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
+
+
+def seconds(duration: Duration) -> float:
+    """A duration in seconds, however it was given. Raises ValueError: ``True`` is no number of seconds."""
+    if isinstance(duration, bool):
+        raise ValueError("a bool given; give seconds, a timedelta or a phrase such as '30s'")
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    return parse_duration(duration) if isinstance(duration, str) else float(duration)
 
 
 def parse_duration(text: str, unit: str = "s") -> float:
