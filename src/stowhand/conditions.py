@@ -49,16 +49,18 @@ class Where(msgspec.Struct, frozen=True):
         elif self.op in _BARE and self.value is not None:
             raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes no value")
         for value in self.value if self.op in _LISTS else () if self.op in _BARE else (self.value,):
-            if not isinstance(value, _VALUES) or _is_nan(value):
+            if not isinstance(value, _VALUES) or _is_no_number(value):
                 raise ConfigurationError(
                     f"condition on {self.column!r}: {value!r} cannot be compared with"
                     + ('; write Where(…, "is null")' if value is None else "")
                 )
 
 
-def _is_nan(value: object) -> bool:
-    """To PostgreSQL it is more than every number, so every one would be less."""
-    return value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
+def _is_no_number(value: object) -> bool:
+    """NaN is more than every number to PostgreSQL; neither it nor an infinity can be said in JSON."""
+    if isinstance(value, Decimal):
+        return not value.is_finite()
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 class Sql(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -54,7 +55,7 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
     try:
         raw = _encoder.encode(value)
         if b"null" in raw:  # None, or a NaN that msgspec has silently replaced
-            _refuse_nan(value)
+            refuse_nan(value, _write_other)
         _validator.decode(raw)  # a msgspec.Raw is copied unseen; everything else passes
         text = raw.decode()
         trouble = find_trouble(text, limit)
@@ -149,9 +150,10 @@ def _telling(text: str, error: Exception) -> str:
     return _plain(str(error) or type(error).__name__)
 
 
-def _refuse_nan(value: object) -> None:
+def refuse_nan(value: object, write_other: Callable[[Any], object] | None = None) -> None:
+    """Raises ValueError for what msgspec writes as ``null`` and is no number of JSON's. ``write_other``: enc_hook."""
     try:
-        json.dumps(msgspec.to_builtins(value, enc_hook=_write_other, str_keys=True), allow_nan=False)
+        json.dumps(msgspec.to_builtins(value, enc_hook=write_other, str_keys=True), allow_nan=False)
     except ValueError:
         raise ValueError(NO_NUMBER) from None
 

@@ -156,11 +156,17 @@ def test_a_record_that_cannot_be_sent_fails_alone(run: Run, uploads: Uploads) ->
 
     def read(row: Any) -> dict[str, Any]:
         path = row[0]
-        return {"path": path, "odd": {"a": "\ud800", "b": Rude(), "c": 1}[path]}
+        odd = {"a": "\ud800", "b": Rude(), "c": None, "d": float("nan"), "e": [{"x": float("-inf")}]}
+        return {"path": path, "odd": odd[path]}
 
+    uploads.sql("INSERT INTO uploads (id, path) VALUES (gen_random_uuid(), 'd'), (gen_random_uuid(), 'e')")
     run(uploads.work(_nothing, column_expressions=("path",), scan=read))
     rows = uploads.sql("SELECT path, state, failure_message FROM uploads ORDER BY path")
-    assert [row[:2] for row in rows] == [("a", "failed"), ("b", "failed"), ("c", "completed")]
+    assert [row[:2] for row in rows] == [
+        ("a", "failed"), ("b", "failed"), ("c", "completed"), ("d", "failed"), ("e", "failed")
+    ]  # fmt: skip
+    assert "NaN and infinity are no JSON numbers" in rows[3][2]
+    assert "NaN and infinity are no JSON numbers" in rows[4][2]
     assert "surrogates" in rows[0][2]
     assert "no word of mine" in rows[1][2]
 

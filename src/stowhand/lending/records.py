@@ -9,6 +9,7 @@ import msgspec
 
 from stowhand.job import Job
 from stowhand.store import Claim, Lease
+from stowhand.strict_json import refuse_nan
 from stowhand.text import clean
 from stowhand.unreadable import Unreadable
 from stowhand.wire import Lent
@@ -37,7 +38,10 @@ def _read(record: object) -> tuple[str, object]:
     if isinstance(record, Unreadable):
         return "unreadable", record.error
     try:
-        return "record", msgspec.Raw(msgspec.json.encode(record, enc_hook=_write_other))
+        text = msgspec.json.encode(record, enc_hook=_write_other)
+        if b"null" in text:  # None, or what is no number in JSON: null would be another value
+            refuse_nan(record, _write_other)
+        return "record", msgspec.Raw(text)
     except Exception as error:  # noqa: BLE001 - boundary: its type is the user's, and one must not sink the others
         return "unreadable", clean(f"it cannot be written as JSON: {error}", 1024)
 
