@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from stowhand.errors import ConfigurationError
 from stowhand.lending.bodies import HEADERS, LIMIT
 from stowhand.lending.server import LendingOptions
+from stowhand.lending.slow_requests import check_uvicorn
 from stowhand.testing import MemoryStore
 from tests.lending.conftest import Lend
 from tests.lending.lending import Client, Lending, claiming
@@ -201,14 +203,55 @@ def test_a_claim_may_wait_longer_than_a_request_may_take_to_come(lend: Lend) -> 
 def test_connections_are_bounded(lend: Lend) -> None:
     lending = lend(connections=2)
     first, second = lending.client(), lending.client()
-    assert (first.get("/healthz").status, second.get("/healthz").status) == (200, 200)
-    with connect(lending) as sock:
-        assert b" 503 " in read_all(sock)
-    second.close()
+    assert first.claim() == []
+    second.ask("GET", "/v1/terms").refused(503, "too many")
+    assert first.claim() == []
+    first.close()
     deadline = time.monotonic() + 30
-    while b" 200 " not in status_line(lending):
-        assert time.monotonic() < deadline, "nobody is let in any more"
-    assert first.get("/healthz").status == 200
+    while (answered := lending.client().ask("GET", "/v1/terms")).status != 200:
+        assert time.monotonic() < deadline, answered
+
+
+def test_connections_that_are_left_alone_shut_nobody_out(lend: Lend) -> None:
+    """More of them than there are places, opened again as soon as they are closed; from one address."""
+    lending = lend(connections=40)
+    held = lending.client()
+    assert held.claim() == []
+    crowd = [connect(lending) for _ in range(60)]
+    try:
+        for _ in range(5):
+            assert b" 200 " in status_line(lending)
+            assert lending.client().claim() == []
+            crowd += [connect(lending) for _ in range(12)]
+        assert held.claim() == [], "who was let in keeps the connection"
+    finally:
+        for sock in crowd:
+            sock.close()
+
+
+def test_a_stranger_waits_a_shorter_time_than_who_was_let_in(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.lending.slow_requests.STRANGERS_WAIT", 0.2)
+    lending = lend()
+    with connect(lending) as silent, connect(lending) as asked, connect(lending) as known:
+        for sock, path in ((asked, "/healthz"), (known, "/v1/terms")):
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert b" 200 " in sock.recv(4096)
+        assert b" 408 " in read_all(silent)
+        read_all(asked)
+        known.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = b""
+        while b" 200 " not in said:
+            said += known.recv(4096)
+
+
+def test_a_server_is_refused_where_a_name_that_its_limits_stand_on_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later:
+        def __init__(self) -> None:
+            self.conn = None
+
+    check_uvicorn()
+    with pytest.raises(ConfigurationError, match=r"connection_made.*transport"):
+        check_uvicorn(Later)
 
 
 def connect(lending: Lending) -> socket.socket:

@@ -27,7 +27,7 @@ from stowhand.lending.health import Health
 from stowhand.lending.lender import Lender
 from stowhand.lending.loan import Loan
 from stowhand.lending.proofs import Proofs
-from stowhand.lending.slow_requests import BoundedProtocol
+from stowhand.lending.slow_requests import bounded
 from stowhand.lending.token_file import TokenFile
 from stowhand.store import Store
 
@@ -74,7 +74,7 @@ class Street:
         config = uvicorn.Config(
             self._route,
             interface="asgi3",
-            http=BoundedProtocol,
+            http=bounded(),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -34,6 +34,7 @@ from stowhand.lending.health import Health
 from stowhand.lending.lender import Lender
 from stowhand.lending.metrics import Metrics
 from stowhand.lending.refusals import Refused
+from stowhand.lending.slow_requests import CONNECTION
 from stowhand.lending_events import LentChanged, RequestAnswered, RequestBroken
 from stowhand.wire import ClaimAsked, DueAsked, Enqueue, Held, Kind, LogChange, Release, Settlements
 
@@ -159,6 +160,11 @@ class LendingApp:
         """Before a byte of the body is read."""
         grant = self._doorkeeper.admit(request.headers, _address(request))
         request.scope["stowhand.who"] = grant.id
+        connection = request.scope.get("state", {}).get(CONNECTION)
+        if connection is not None and not connection.know():
+            raise Refused(
+                Kind.TOO_MANY, "too many connections", "close idle ones", retry_after=5, status=503, closes=True
+            )
         return grant
 
     def _audit(

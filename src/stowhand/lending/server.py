@@ -29,7 +29,7 @@ from stowhand.lending.health import Health
 from stowhand.lending.lender import Declared, Lender, as_it_is
 from stowhand.lending.loan import Loan
 from stowhand.lending.proofs import Proofs
-from stowhand.lending.slow_requests import CONNECTIONS, READ_TIMEOUT, BoundedProtocol
+from stowhand.lending.slow_requests import CONNECTIONS, READ_TIMEOUT, bounded, check_uvicorn
 from stowhand.lending.token_file import DEFAULT, TokenFile
 from stowhand.lending_events import LendingStarted, LendingStopping
 from stowhand.lifecycle import LONGEST_SLACK, slack
@@ -177,13 +177,9 @@ class _Server(uvicorn.Server):
 
 
 def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
-    protocol = type(
-        "Protocol", (BoundedProtocol,),
-        {"read_timeout": options.read_timeout, "most_connections": room(options.connections)},
-    )  # fmt: skip
     return uvicorn.Config(
         app,
-        http=protocol,
+        http=bounded(room(options.connections), options.read_timeout),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -200,7 +196,8 @@ def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
 
 
 def _check(options: LendingOptions, file: TokenFile) -> None:
-    """Refuse what would open the store to everybody."""
+    """Refuse what would open the store to everybody, or to whoever opens connections and leaves them."""
+    check_uvicorn()
     check_tls(options.tls_cert, options.tls_key)
     make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
     if options.tokens_required and not file.exists():
