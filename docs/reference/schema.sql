@@ -276,11 +276,14 @@ CREATE FUNCTION stowhand.beat(_ids bigint[], _tokens uuid[], _lease double preci
 declare
   _at timestamptz := "stowhand".at(_now);
   _mine bigint[];
+  _beaten bigint;
 begin
   _mine := array(
     select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
       select l.id from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   update "stowhand".live j set lease_until = _at + _lease * interval '1 second' where j.id = any(_mine);
+  get diagnostics _beaten = row_count;
+  if _beaten < cardinality(_mine) then perform "stowhand".check_written(_beaten, cardinality(_mine)); end if;
   return query
     select f.id, f.token,
       case when j.token is distinct from f.token then 'lost' when j.id = any(_mine) then 'canceled' else 'busy' end
@@ -361,9 +364,12 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           scout = j.queue is not null and _one.state <> 'failed'
       where j.id = _one.id;
+    if not found then perform "stowhand".check_written(0, 1); end if;
   end loop;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform "stowhand".bury(_verdicts, _keep, _at);
+    perform "stowhand".check_written(0, count(*)) from unnest(_verdicts) as v join "stowhand".live j on j.id = v.id
+      where v.state in ('completed', 'canceled') having count(*) > 0;
   end if;
   perform "stowhand".free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
     from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
@@ -439,6 +445,15 @@ begin
     raise exception 'The payload is nested deeper than 64.' using errcode = '54000';
   end if;
 end $_$;
+
+CREATE FUNCTION stowhand.check_written(_written bigint, _wanted bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if _written < _wanted then
+    raise exception 'A trigger keeps % of % jobs as they are.', _wanted - _written, _wanted using errcode = 'GWTRG';
+  end if;
+end $$;
 
 CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1414,7 +1429,7 @@ begin
     order by j.id for update);
 end $$;
 
-CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text)
+CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid, found text, state text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1428,12 +1443,16 @@ CREATE FUNCTION stowhand.look(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bi
   select f.id, f.token,
     case
       when j.token = f.token then 'busy'
-      when j.settled_token = f.token or exists (
-        select from "stowhand".history h where h.id = f.id and h.settled_token = f.token) then 'settled'
-      when j.id is not null or exists (select from "stowhand".history h where h.id = f.id) then 'lost'
-      else 'gone' end
-  from unnest(_ids, _tokens) as f(id, token) left join lateral (
-    select l.id, l.token, l.settled_token from "stowhand".live l where l.id = f.id offset 0) j on true
+      when j.settled_token = f.token or h.settled_token = f.token then 'settled'
+      when j.id is not null or h.id is not null then 'lost'
+      else 'gone' end,
+    coalesce(j.state, h.state)
+  from unnest(_ids, _tokens) as f(id, token)
+    left join lateral (
+      select l.id, l.token, l.settled_token, l.state from "stowhand".live l where l.id = f.id offset 0) j on true
+    left join lateral (
+      select p.id, p.settled_token, p.state from "stowhand".history p where p.id = f.id
+      order by p.settled_token = f.token desc nulls last limit 1) h on j.id is null
 $$;
 
 CREATE FUNCTION stowhand.maintain(_retention double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _failed double precision DEFAULT NULL::double precision) RETURNS text
@@ -2472,7 +2491,7 @@ begin
   perform "stowhand".wake();
 end $$;
 
-CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid)
+CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2501,7 +2520,7 @@ begin
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
-  return query select v.id, v.token from unnest(_verdicts) as v;
+  return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 
 CREATE FUNCTION stowhand.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
@@ -2521,6 +2540,7 @@ declare
   _names text[];
   _held bigint[];
   _by uuid[];
+  _gone bigint;
 begin
   select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into _mine, _names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
@@ -2544,15 +2564,18 @@ begin
         g.created_at, g.updated_at, g.cancel_requested
       from gone g
     )
-    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
-      from gone g where g.queue is not null;
+    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
+        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
+      from gone g;
   else
     with gone as (
       delete from "stowhand".live j where j.id = any(_mine) returning j.id, j.queue, j.token
     )
-    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
-      from gone g where g.queue is not null;
+    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
+        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
+      from gone g;
   end if;
+  if _gone < cardinality(_mine) then perform "stowhand".check_written(_gone, cardinality(_mine)); end if;
   if _names is not null then perform "stowhand".free_queues(_names, _held, _by, _at); end if;
   return query select unnest(_mine);
 end $$;

@@ -194,6 +194,16 @@ class ResultDropped(Event, frozen=True):
     why: str
 
 
+class ChangeRefused(Event, frozen=True):
+    """The database refuses to write one job (a CHECK, a trigger): it is left to its lease, the others go on. Told once
+    for each job and kind of call; ``doing``: beat, release, reset."""
+
+    worker: str
+    job_id: JobId
+    doing: str
+    why: str
+
+
 class StoreTrouble(Event, frozen=True):
     """A call to the store failed; it is tried again. ``doing``: claim, settle, beat, listen, reset;
     or forbidden flags, where it is the function that failed."""

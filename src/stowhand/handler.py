@@ -15,7 +15,7 @@ from stowhand.errors import ConfigurationError, LeaseLost
 from stowhand.events import Events
 from stowhand.job import NewJob
 from stowhand.lifecycle import Backoff, Outcome, Settlement
-from stowhand.store import Claim, Lease, Verdict
+from stowhand.store import Claim, Lease, Reply
 
 if TYPE_CHECKING:
     # Checkers know this module without its being installed; the default is for who writes plain ``Handler``.
@@ -40,14 +40,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Transaction(Protocol):
     """An open transaction that holds an attempt's record locked: its end is written there, and nowhere else."""
 
-    @property
-    def recorded(self) -> Settlement | None:
-        """After ``settle``: what stands in the record instead of the settlement that was given; ``None``: that one."""
-
-    async def settle(self, settlement: Settlement) -> Verdict:
+    async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit.
 
-        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise.
+        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise. It
+        is asked again, with another settlement, where the reply is ``Unwritten``.
         Raises nothing but StoreError; then it is not known.
         """
 

@@ -12,11 +12,15 @@ from typing import Any
 from stowhand.durations import seconds
 from stowhand.events import Events, ResultDropped
 from stowhand.handler import Attempt, Handler, Policy
-from stowhand.lifecycle import COMPLETED, Complete, Outcome, Retry, Settlement, settle
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED, Complete, Fail, Outcome, Retry, Settlement, settle
 from stowhand.outcomes import LONGEST_DELAY, describe
 from stowhand.retry import natural
 from stowhand.store import Claim
 from stowhand.text import clean
+
+UNWRITTEN = "its settlement could not be written"
+"""How the error of an attempt begins whose end the store refused."""
 
 
 class Judge:
@@ -46,6 +50,18 @@ class Judge:
             said, rest = (f"{outcome.error}\n", outcome.payload) if isinstance(outcome, Retry) else ("", None)
             words = clean(f"{said}(how long to wait could not be decided: {describe(trouble)})")
             return self._settle(attempt, Retry(words, payload=rest), None, natural)
+
+    def instead(self, attempt: Attempt[Any], asked: Settlement, why: str, refusals: int) -> Settlement | None:
+        """What is settled when the store has refused ``asked``: an error of the attempt, retried by the rules; refused
+        again, a failure. ``None``: every end was refused. ``refusals``: how many there were, this one included."""
+        reason = clean(f"{UNWRITTEN}: {why}")
+        match refusals:
+            case 1:
+                first = (asked.error or "").partition("\n")[0]
+                return self.settle(attempt, Retry(clean(f"{first}\n({reason})") if first else reason))
+            case 2 if asked.state is not State.FAILED:
+                return self.settle(attempt, Fail(reason))
+        return None
 
     def _settle(
         self,

@@ -189,7 +189,8 @@ class Keeper:
         pulse = self._heart.beat(leases_of(due), self._options.lease)
         if self._events.wants(Beaten):
             self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
-        unwell = pulse.lost | pulse.busy
+        self._sweep.refusals.hear()
+        unwell = pulse.lost | pulse.busy | pulse.refused
         self._leases.renewed((held for held in due if held.pair not in unwell), sent)
         for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
             self._leases.kept_busy(held, sent + self._options.every_beat)
@@ -217,12 +218,13 @@ class Keeper:
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
             busy = self._heart.release(leases)
+            left = {one.job_id for one in self._sweep.refusals.hear()}  # these come back when their leases end
             self.returned += len(leases) - len(busy)  # before nothing is owed any more
             with self._lock:
                 self._returns.pop(0)
                 if busy:  # somebody's transaction holds them; dropped, they would count as if this worker had died
                     self._returns.append((list(busy), why))
-            if returned := tuple(lease.job_id for lease in leases if lease not in busy):
+            if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in left):
                 self._events.emit(JobsReturned(self._worker, returned, why))
 
 

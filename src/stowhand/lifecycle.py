@@ -10,8 +10,9 @@
       │                                                  │ ├──Fail, Poison──────────▶ failed
       └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
 
-A store records what is decided here. One thing only it can know, so one rule it applies by itself, in the statement
-that writes: a job that was asked to cancel goes to ``canceled`` instead of back to ``queued`` or ``errored``.
+A store records what is decided here. Some things only it can know, so one rule it applies by itself, in the statement
+that writes: a job that was asked to cancel goes to ``canceled`` instead of back to ``queued`` or ``errored``, and one
+whose key is gone does not wait again. What it has written then is its reply (``turned``).
 """
 
 from __future__ import annotations
@@ -116,6 +117,17 @@ COMPLETED = Settlement(State.COMPLETED, Ended.OK)
 """The settlement of a job that completed with nothing to add; by far the commonest, so it is made once."""
 
 
+WAITING = (State.QUEUED, State.ERRORED)
+"""States from which a job is claimed again."""
+_ENDED = {
+    State.COMPLETED: Ended.OK,
+    State.ERRORED: Ended.RETRY,
+    State.FAILED: Ended.FAILED,
+    State.QUEUED: Ended.SNOOZED,
+    State.CANCELED: Ended.CANCELED,
+}
+
+
 def settle(
     outcome: Outcome,
     *,
@@ -143,6 +155,11 @@ def settle(
             return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
         case Cancel(reason):
             return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
+
+
+def turned(asked: Settlement, state: State) -> Settlement:
+    """What a store has recorded that found the row canceled, or without its key: ``state`` instead of ``asked``'s."""
+    return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0)
 
 
 def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:

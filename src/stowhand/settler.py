@@ -14,10 +14,11 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
 from stowhand.handler import Attempt, Transaction
+from stowhand.judge import Judge
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import COMPLETED, Settlement
 from stowhand.options import OUTAGE
-from stowhand.store import Store, Verdict
+from stowhand.store import Reply, Store, Unwritten, Verdict
 from stowhand.vitals import Call
 
 BATCH = 500
@@ -28,7 +29,7 @@ BUSY_PAUSE = 0.25
 class Ended:
     """An ended attempt on its way to the store."""
 
-    __slots__ = ("held", "marked", "repeat", "settlement")
+    __slots__ = ("held", "marked", "refusals", "repeat", "settlement")
 
     def __init__(
         self, held: Held, settlement: Settlement, marked: Callable[[Attempt[Any]], None] | None = None
@@ -37,6 +38,8 @@ class Ended:
         """``marked``: told when the store has answered, whatever it has."""
         self.repeat = False
         """An earlier call that carried it had no reply."""
+        self.refusals = 0
+        """How often the store has refused to write an end of it."""
 
 
 class Settler:
@@ -46,11 +49,13 @@ class Settler:
         self,
         store: Store[Any],
         leases: Leases,
+        judge: Judge,
         events: Events,
         clock: Clock,
         worker: str,
     ) -> None:
-        self._store, self._leases, self._events, self._clock, self._worker = store, leases, events, clock, worker
+        self._store, self._leases, self._judge = store, leases, judge
+        self._events, self._clock, self._worker = events, clock, worker
         self.freed: Callable[[], None] = lambda: None
         """Told when something may have become claimable."""
         self.quiet: Callable[[], None] = lambda: None
@@ -79,15 +84,14 @@ class Settler:
         """Its end is written in its own transaction, and nowhere else; in a task, since others need not wait for it."""
 
         async def settled() -> None:
+            reply: Reply
             try:
-                verdict = await transaction.settle(ended.settlement)
+                reply = await transaction.settle(ended.settlement)
             except StoreError as error:
                 self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
-                verdict = Verdict.UNKNOWN
+                reply = Verdict.UNKNOWN
             self._later_on.discard(ended)
-            if transaction.recorded is not None:
-                ended.settlement = transaction.recorded
-            self._answer([ended], [verdict])
+            self._answer([ended], [reply])
             self.quiet()
 
         self._later_on.add(ended)
@@ -127,7 +131,7 @@ class Settler:
         while True:
             try:
                 with self.call:
-                    verdicts = await self._store.settle(pairs, repeat=any(ended.repeat for ended in batch))
+                    replies = await self._store.settle(pairs, repeat=any(ended.repeat for ended in batch))
             except StoreError as error:
                 for ended in batch:
                     ended.repeat = True
@@ -138,7 +142,7 @@ class Settler:
                 self._failures = 0
             if self._events.wants(Settled):
                 self._events.emit(Settled(self._worker, len(batch), self.call.seconds))
-            self._answer(batch, verdicts)
+            self._answer(batch, replies)
             return
 
     async def _pause(self, error: StoreError) -> None:
@@ -147,30 +151,45 @@ class Settler:
         self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 
-    def _answer(self, batch: list[Ended], verdicts: Sequence[Verdict]) -> None:
+    def _answer(self, batch: list[Ended], replies: Sequence[Reply]) -> None:
         gone: list[Held] = []
         busy: list[Ended] = []
         freed = False
         tell, tell_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
-        for ended, verdict in zip(batch, verdicts, strict=True):
-            if verdict is Verdict.BUSY:
+        for ended, reply in zip(batch, replies, strict=True):
+            if reply is Verdict.BUSY:
                 busy.append(ended)
+                continue
+            if isinstance(reply, Unwritten) and self._instead(ended, reply.why):
                 continue
             gone.append(ended.held)
             if ended.marked is not None and ended.held.attempt is not None:
                 ended.marked(ended.held.attempt)
-            if verdict is Verdict.SETTLED or verdict is Verdict.ALREADY_SETTLED:
-                self.settled += 1
-                freed = freed or _frees(ended)
-                if tell and (tell_success or ended.settlement.ended is not _OK):
-                    self._events.emit(self._ended(ended))
-            else:
-                self._unsettled(ended, verdict)
+            if isinstance(reply, Settlement):
+                ended.settlement = reply  # what is told is what was recorded
+            elif isinstance(reply, Unwritten) or not (reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED):
+                self._unsettled(ended, reply)
+                continue
+            self.settled += 1
+            freed = freed or _frees(ended)
+            if tell and (tell_success or ended.settlement.ended is not _OK):
+                self._events.emit(self._ended(ended))
         self._leases.drop(gone)
         if busy:
             self._later(busy)
         if freed:
             self.freed()
+
+    def _instead(self, ended: Ended, why: str) -> bool:
+        """Put another end on the pile, which the store may take. False: it has refused every one."""
+        ended.refusals += 1
+        attempt = ended.held.attempt
+        other = None if attempt is None else self._judge.instead(attempt, ended.settlement, why, ended.refusals)
+        if other is None:
+            return False
+        ended.settlement, ended.repeat = other, False
+        self.add(ended)
+        return True
 
     def _later(self, busy: list[Ended]) -> None:
         """Somebody's transaction holds these rows: try them again, apart from the others, their leases kept alive."""
@@ -183,9 +202,12 @@ class Settler:
 
         self._clock.call_later(BUSY_PAUSE, again)
 
-    def _unsettled(self, ended: Ended, verdict: Verdict) -> None:
+    def _unsettled(self, ended: Ended, reply: Verdict | Unwritten) -> None:
         claim = ended.held.claim
-        if verdict is Verdict.UNKNOWN:
+        if isinstance(reply, Unwritten):
+            why = f"the store refuses every end that it could have, so it is left to its lease ({reply.why})"
+            self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
+        elif reply is Verdict.UNKNOWN:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task))
         else:
             why = "its lease was given to somebody else before the outcome could be recorded"

@@ -83,6 +83,19 @@ class Verdict(StrEnum):
     """Repeated after a cut connection, and no trace of it either way. Counted; never called a success."""
 
 
+class Unwritten(msgspec.Struct, frozen=True):
+    """The database refuses to write this settlement (a CHECK, a trigger, a value that it cannot hold).
+
+    Nothing was changed, and the lease holds. The worker decides what is settled instead: stores never decide.
+    """
+
+    why: str
+
+
+Reply = Verdict | Settlement | Unwritten
+"""What became of one settlement. A ``Settlement``: it is settled, and recorded like this instead of as asked."""
+
+
 class Pulse(msgspec.Struct, frozen=True):
     """The answer to a heartbeat: pairs (job id, token), never ids alone. What is in none of them was renewed."""
 
@@ -91,6 +104,17 @@ class Pulse(msgspec.Struct, frozen=True):
     """Renewed, and asked to cancel."""
     busy: frozenset[tuple[JobId, str]] = frozenset()
     """Ours, but locked by somebody's open transaction: alive, not renewed."""
+    refused: frozenset[tuple[JobId, str]] = frozenset()
+    """Ours, but the database refuses to renew it: left to its lease (``Heart.refused`` says why)."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The database refuses to change one job; the others of the call are none the worse."""
+
+    job_id: JobId
+    doing: str
+    """beat, release, reset."""
+    why: str
 
 
 class Foreign(msgspec.Struct, frozen=True):
@@ -139,11 +163,13 @@ class Store(Protocol[R]):
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
         """Move up to ``limit`` due jobs to processing, in the order (priority, run_at, id)."""
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
-        """Record how jobs left processing; verdicts in the order of the batch.
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """Record how jobs left processing; replies in the order of the batch.
 
-        One settlement never sinks another: what the store cannot write of one job is settled as failed, with the
-        reason. ``repeat`` says that an earlier call had no reply, so that *no trace* is Unknown and not Lost.
+        One settlement never sinks another: what the store cannot write of one job is ``Unwritten``, with the reason.
+        Only the row knows that its cancellation was asked for or that its key is gone: what was written instead of
+        what was asked is the reply then. ``repeat`` says that an earlier call had no reply, so that *no trace* is
+        Unknown and not Lost.
         Raises StoreUnreachable when the outcome of the call is not known; it may be repeated as it is.
         """
 
@@ -191,6 +217,9 @@ class Heart(Protocol):
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job: the child that ran it died."""
+
+    def refused(self) -> Sequence[Refusal]:
+        """What the database refused to change since this was last asked. Each job is named once per kind of call."""
 
     def check(self) -> None:
         """Raises SchemaTooNew once somebody has upgraded the store's schema beyond what this version can work with."""

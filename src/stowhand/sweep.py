@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from stowhand.clock import Clock
 from stowhand.events import Events, JobsReset
+from stowhand.refusals import Refusals
 from stowhand.store import Foreign, Heart, Lease, ResetJob
 
 IDLE_FACTOR = 6
@@ -54,6 +55,7 @@ class Sweep:
         self._heart, self._events, self._clock = heart, events, clock
         self._interval, self._slack, self._memory, self._lease = interval, slack, memory, lease
         self._is_over = is_over
+        self.refusals = Refusals(heart, events, name)
         self._jitter = min(LONGEST_JITTER, slack / 2) * zlib.crc32(name.encode()) / 2**32
         self._last = self._known = float("-inf")
         self.ends = NEVER
@@ -104,6 +106,7 @@ class Sweep:
         for _ in range(ROUNDS):
             found = self._heart.reset_stalled(self._slack)
             self.tell(found)
+            self.refusals.hear()
             if not found or self._is_over():
                 break
 

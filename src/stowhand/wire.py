@@ -33,6 +33,8 @@ from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
 from stowhand.store import JobId, Lease
 
+TELLS = "Stowhand-Tells"
+"""A header of a client that understands ``Verdicts.told``."""
 LONGEST_WAIT = 30.0
 """Seconds that a claim may wait for work."""
 
@@ -109,8 +111,20 @@ class Settlements(Message, frozen=True):
     repeat: bool = False
 
 
-class Verdicts(Message, frozen=True):
+class Told(Message, frozen=True):
+    """What was recorded instead of what was asked, or why nothing was."""
+
+    place: int
+    """In the batch."""
+    recorded: Settlement | None = None
+    unwritten: str | None = None
+
+
+class Verdicts(Message, frozen=True, omit_defaults=True):
     verdicts: tuple[str, ...]
+    told: tuple[Told, ...] = ()
+    """Only for clients that know it (the header ``TELLS``): to an older one what was recorded otherwise is "settled",
+    and what cannot be written is settled as failed, with the reason."""
 
 
 class Release(Message, frozen=True):

@@ -83,7 +83,7 @@ class Worker:
         self._lanes = Lanes(
             hooks.handle, leases, self._endings, clock, options.concurrency, self._judge.timeout, isolate, self._logger
         )
-        self._settler = Settler(store, leases, events, clock, self.id)
+        self._settler = Settler(store, leases, self._judge, events, clock, self.id)
         self.give_up = self._settler.give_up
         self._keeper = self._make_keeper(on_hang)
         gate = Gate(handler, options, events, clock, self.id)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.queue_store import JobFilter, QueueStore
-from stowhand.store import DAY, Claim, ClaimRequest, Heart, Lease, StoreOptions, Verdict
+from stowhand.store import DAY, Claim, ClaimRequest, Heart, Lease, Reply, StoreOptions, Verdict
 from stowhand.testing import FakeClock
 from tests.contract.places import Image, Place
 
@@ -94,7 +94,7 @@ class Bench:
         assert lease.job_id == job.id, "another job was due: give it a task of its own"
         return lease
 
-    async def settle(self, lease: Lease, settlement: Settlement = COMPLETED, *, repeat: bool = False) -> Verdict:
+    async def settle(self, lease: Lease, settlement: Settlement = COMPLETED, *, repeat: bool = False) -> Reply:
         (verdict,) = await self.store.settle([(lease, settlement)], repeat=repeat)
         return verdict
 

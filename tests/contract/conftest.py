@@ -97,6 +97,7 @@ def lent_postgres_place(street: Street, postgres_place: Place) -> Iterator[Place
 
 @pytest.fixture
 def table_place(table_rows: PostgresRows) -> Place:
+    table_rows.ask("DROP FUNCTION IF EXISTS refuse CASCADE")
     table_rows.ask("DELETE FROM jobs")  # of a few rows, cheaper than to truncate
     table_rows.ask("ALTER SEQUENCE jobs_id_seq RESTART")
     return TablePlace(table_rows)

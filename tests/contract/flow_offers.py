@@ -16,6 +16,7 @@ FILES = frozenset(
         "test_lending",
         "test_pausing",
         "test_purging",
+        "test_refusals",
         "test_retrying",
         "test_schema",
         "test_serial_queues",
@@ -41,6 +42,7 @@ RETRY = "a retry by hand is the flow's, and tested with it"
 MARK = "the mark of a settlement is of the whole call"
 
 TESTS = {
+    "test_a_rest_that_cannot_be_stored_is_unwritten_alone_and_changes_nothing": REST,
     "test_a_claim_moves_the_job_to_processing_under_its_lease": EPOCH,
     "test_the_claimed_record_is_the_row_as_it_was_committed": KEYS,
     "test_jobs_are_claimed_by_priority_then_run_time_then_id": "by priority, then as they stand in the list",
@@ -101,7 +103,7 @@ TESTS = {
     "test_what_follows_is_enqueued_with_the_settlement": FOLLOWS,
     "test_what_follows_obeys_the_rules_of_keys": KEYS,
     "test_a_repeated_settlement_enqueues_what_follows_once": FOLLOWS,
-    "test_a_settlement_that_cannot_be_written_fails_that_job_alone": MOMENTS,
+    "test_a_settlement_that_cannot_be_written_is_unwritten_alone": MOMENTS,
     "test_without_a_history_what_completed_is_gone": HISTORY,
     "test_without_a_history_what_was_canceled_is_gone": HISTORY,
     "test_without_a_history_what_follows_is_enqueued_all_the_same": FOLLOWS,

@@ -19,7 +19,7 @@ from stowhand.flow_shape import FlowShape, Queue
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, ResetJob, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, Reply, ResetJob, StoreOptions
 from stowhand.stores.redis.layout import Keys
 from stowhand.stores.redis.store import FlowStore
 from tests.contract.places import Image, Secrets
@@ -78,6 +78,9 @@ class FlowPlace:
             found[keys.lock(task, job_id)] = self.client.get(keys.lock(task, job_id))
         return {**found, **self.client.hgetall(keys.job(job_id))}
 
+    def refuse(self, job_id: int, *states: State) -> None:
+        raise NotOffered("a server without triggers")
+
     def secrets(self) -> dict[int, Secrets]:
         raise NotOffered("there are no columns")
 
@@ -133,7 +136,7 @@ class Dressed:
             for one in claims
         ]
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         return await self.inner.settle([(lease, as_step(one)) for lease, one in batch], repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:

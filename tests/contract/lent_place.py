@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from stowhand.job import State
 from stowhand.queue_store import QueueStore
 from stowhand.store import Heart, StoreOptions
 from stowhand.stores.http import HttpStore
@@ -41,6 +42,9 @@ class LentPlace:
 
     def secrets(self) -> dict[int, Secrets]:
         return self.inner.secrets()
+
+    def refuse(self, job_id: int, *states: State) -> None:
+        self.inner.refuse(job_id, *states)
 
     def close(self) -> None:
         if self._url is not None:

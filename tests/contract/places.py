@@ -48,6 +48,9 @@ class Place(Protocol):
     def secrets(self) -> dict[int, Secrets]:
         """What no store shows of its rows, by job."""
 
+    def refuse(self, job_id: int, *states: State) -> None:
+        """From now on a trigger of the application's keeps this job from these states; none: from every change."""
+
 
 class MemoryPlace:
     """A memory store is its own place: whoever shares the jobs shares the object."""
@@ -72,6 +75,16 @@ class MemoryPlace:
             row.id: (row.epoch, row.token, row.settled_token, None if row.state in OVER else row.loses_retries)
             for row in self._store.rows()
         }
+
+    def refuse(self, job_id: int, *states: State) -> None:
+        assert self._store is not None
+        self._store.refuse(lambda id_, state: "no" if id_ == job_id and (not states or state in states) else None)
+
+
+def raising(job_id: int, states: tuple[State, ...]) -> str:
+    """The condition under which such a trigger raises."""
+    named = ", ".join(f"'{one}'" for one in states)
+    return f"new.id = {job_id:d}" + (f" AND new.state IN ({named})" if states else "")
 
 
 class SqlitePlace:
@@ -111,6 +124,14 @@ class SqlitePlace:
             rows = connection.execute(f"{SECRETS_LIVE} stowhand_jobs UNION ALL {SECRETS_PAST} stowhand_history")
             return {row[0]: row[1:] for row in rows}
 
+    def refuse(self, job_id: int, *states: State) -> None:
+        with closing(sqlite3.connect(self._path)) as connection:
+            for event, table in (("UPDATE", "stowhand_jobs"), ("INSERT", "stowhand_history")):
+                connection.execute(
+                    f"CREATE TRIGGER refuse_{event} BEFORE {event} ON {table} WHEN {raising(job_id, states)}"
+                    " BEGIN SELECT RAISE(ABORT, 'no'); END"
+                )
+
 
 class PostgresPlace:
     """A database."""
@@ -119,6 +140,7 @@ class PostgresPlace:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._refuses = False
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
 
     def install(self) -> None:
@@ -143,6 +165,18 @@ class PostgresPlace:
         """No jobs, no queues, no crontab; what the migrations wrote stays. Deleting a few rows beats truncating."""
         tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks", "workers")
         self._look(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in tables))
+        if self._refuses:
+            self._look("DROP FUNCTION refuse() CASCADE")
+            self._refuses = False
+
+    def refuse(self, job_id: int, *states: State) -> None:
+        self._refuses = True
+        self._look(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF {raising(job_id, states)} THEN RAISE EXCEPTION 'no'; END IF; RETURN new; END $$;"
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON {SCHEMA}.live FOR EACH ROW EXECUTE FUNCTION refuse();"
+            f"CREATE TRIGGER refuse BEFORE INSERT ON {SCHEMA}.history FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
 
     def close(self) -> None:
         """Let the place's own connection go."""

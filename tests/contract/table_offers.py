@@ -38,6 +38,7 @@ TOKENS = "nowhere to remember a token: what such a claim took comes back when it
 LEASE = "a lease lasts stalled_max_age, whatever a worker asks for"
 
 TESTS = {
+    "test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded": KEYS,
     "test_a_claim_moves_the_job_to_processing_under_its_lease": EPOCH,
     "test_a_claim_with_conditions_is_refused_and_takes_nothing": "it takes conditions",
     "test_the_claimed_record_is_the_row_as_it_was_committed": OWN_LIMITS,
@@ -85,8 +86,8 @@ TESTS = {
     "test_what_follows_is_enqueued_with_the_settlement": FOLLOWS,
     "test_what_follows_obeys_the_rules_of_keys": KEYS,
     "test_a_repeated_settlement_enqueues_what_follows_once": FOLLOWS,
-    "test_a_rest_that_cannot_be_stored_fails_that_job_alone_with_all_of_its_payload": "its payload is its own",
-    "test_a_settlement_that_cannot_be_written_fails_that_job_alone": "no result is kept",
+    "test_a_rest_that_cannot_be_stored_is_unwritten_alone_and_changes_nothing": "its payload is its own",
+    "test_a_settlement_that_cannot_be_written_is_unwritten_alone": "no result is kept",
     "test_without_a_history_what_completed_is_gone": "records stay",
     "test_without_a_history_what_was_canceled_is_gone": "records stay",
     "test_without_a_history_what_follows_is_enqueued_all_the_same": FOLLOWS,

@@ -21,11 +21,11 @@ from stowhand.conditions import Where, sql
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, ResetJob, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, Reply, ResetJob, StoreOptions
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
-from tests.contract.places import Image, Secrets
+from tests.contract.places import Image, Secrets, raising
 
 RETRIES = 24
 RESETS = 5
@@ -50,6 +50,9 @@ class Rows(Protocol):
     def ask(self, text: str, *values: Any) -> list[dict[str, Any]]:
         """One statement; ``%s`` is a place."""
 
+    def refuse(self, condition: str) -> None:
+        """A trigger that raises where a row would be changed so."""
+
 
 class PostgresRows:
     """In PostgreSQL, with a trigger that notifies."""
@@ -66,6 +69,13 @@ class PostgresRows:
     def ask(self, text: str, *values: Any) -> list[dict[str, Any]]:
         cursor = self._connection.execute(text.encode(), values or None)
         return cursor.fetchall() if cursor.description is not None else []
+
+    def refuse(self, condition: str) -> None:
+        self._connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" IF {condition} THEN RAISE EXCEPTION 'no'; END IF; RETURN new; END $$;"
+            "CREATE TRIGGER refuse BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()".encode()
+        )
 
     def close(self) -> None:
         self._connection.close()
@@ -91,6 +101,9 @@ class SqliteRows:
                 f"{one.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}" if isinstance(one, datetime) else one for one in values
             ]
             return [dict(row) for row in file.execute(text.replace("%s", "?"), given).fetchall()]
+
+    def refuse(self, condition: str) -> None:
+        self.ask(f"CREATE TRIGGER refuse BEFORE UPDATE ON jobs WHEN {condition} BEGIN SELECT RAISE(ABORT, 'no'); END")
 
     def close(self) -> None:
         pass
@@ -126,6 +139,9 @@ class TablePlace:
     def secrets(self) -> dict[int, Secrets]:
         raise NotOffered("a table has no columns of that kind")
 
+    def refuse(self, job_id: int, *states: State) -> None:
+        self.rows.refuse(raising(job_id, states))
+
 
 class Dressed:
     """One store on the table."""
@@ -159,7 +175,7 @@ class Dressed:
             for claim, job in zip(claims, jobs, strict=True)
         ]
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         return await self._store.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:

@@ -10,7 +10,7 @@ from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.operating import PURGE
 from stowhand.queue_store import JobFilter
-from stowhand.store import Verdict
+from stowhand.store import Unwritten, Verdict
 from tests.contract.bench import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, Bench
 from tests.contract.places import payload_of
 
@@ -152,17 +152,16 @@ async def test_a_stale_lease_changes_no_payload(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("payload", ['[{"n"', "[1, NaN]", '["\\ud800"]', f'["{"x" * 1024 * 1024}"]'])
-async def test_a_rest_that_cannot_be_stored_fails_that_job_alone_with_all_of_its_payload(
-    bench: Bench, payload: str
-) -> None:
+async def test_a_rest_that_cannot_be_stored_is_unwritten_alone_and_changes_nothing(bench: Bench, payload: str) -> None:
     bad, good = await bench.start(payload="[1, 2]"), await bench.start("other")
     rest = Settlement(State.ERRORED, Ended.RETRY, error="some failed", payload=payload)
-    assert list(await bench.store.settle([(bad, rest), (good, ERRORED)])) == [Verdict.SETTLED] * 2
+    unwritten, settled = await bench.store.settle([(bad, rest), (good, ERRORED)])
+    assert isinstance(unwritten, Unwritten)
+    assert settled is Verdict.SETTLED
     job = await bench.job(bad.job_id)
-    assert (job.state, payload_of(job.payload)) == (State.FAILED, [1, 2])
-    assert job.last_error is not None
-    assert "could not be written" in job.last_error
+    assert (job.state, payload_of(job.payload)) == (State.PROCESSING, [1, 2])
     assert (await bench.job(good.job_id)).state is State.ERRORED
+    assert await bench.settle(bad, ERRORED) is Verdict.SETTLED
 
 
 async def test_an_empty_batch_settles_nothing(bench: Bench) -> None:
@@ -240,23 +239,17 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("why", UNWRITABLE)
-async def test_a_settlement_that_cannot_be_written_fails_that_job_alone(bench: Bench, why: str) -> None:
+async def test_a_settlement_that_cannot_be_written_is_unwritten_alone(bench: Bench, why: str) -> None:
     before, bad, after = [await bench.start(f"t{number}") for number in range(3)]
-    verdicts = await bench.store.settle([(before, COMPLETED), (bad, UNWRITABLE[why]), (after, ERRORED)])
-    assert list(verdicts) == [Verdict.SETTLED] * 3
+    replies = await bench.store.settle([(before, COMPLETED), (bad, UNWRITABLE[why]), (after, ERRORED)])
+    assert [replies[0], replies[2]] == [Verdict.SETTLED] * 2
+    assert isinstance(replies[1], Unwritten)
     job = await bench.job(bad.job_id)
-    assert (job.state, job.result, job.finished_at) == (State.FAILED, None, bench.now)
-    assert job.last_error
+    assert (job.state, job.result) == (State.PROCESSING, None)
     assert (await bench.job(before.job_id)).state is State.COMPLETED
     assert (await bench.job(after.job_id)).state is State.ERRORED
     assert len(await bench.everything()) == 3
-
-
-async def test_a_repeat_of_a_settlement_that_could_not_be_written_is_known(bench: Bench) -> None:
-    lease = await bench.start()
-    what = UNWRITABLE["follows with an endless key"]
-    await bench.settle(lease, what)
-    assert await bench.settle(lease, what, repeat=True) is Verdict.ALREADY_SETTLED
+    assert await bench.settle(bad, ERRORED) is Verdict.SETTLED
 
 
 async def test_without_a_history_what_completed_is_gone(forgetful_bench: Bench) -> None:

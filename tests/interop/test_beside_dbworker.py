@@ -18,7 +18,7 @@ from stowhand.execution_log import ExecutionLogEntry
 from stowhand.handler import Attempt
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED, Retry, Settlement, settle
-from stowhand.store import Claim, ClaimRequest, Heart, Verdict
+from stowhand.store import Claim, ClaimRequest, Heart, Reply, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 from tests.conftest import Run
 from tests.interop.dbworker import NEWER, OLDER, Theirs
@@ -36,7 +36,7 @@ class Ours:
     async def claim(self, limit: int = 1) -> Sequence[Claim[dict[str, Any]]]:
         return await self.store.claim(ClaimRequest(worker="our-host", token=str(uuid4()), limit=limit, lease=30.0))
 
-    async def settle(self, claim: Claim[Any], settlement: Settlement = COMPLETED) -> Verdict:
+    async def settle(self, claim: Claim[Any], settlement: Settlement = COMPLETED) -> Reply:
         return (await self.store.settle([(claim.lease, settlement)]))[0]
 
     def reset(self) -> list[tuple[int, State]]:

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from stowhand.job import KeyMode, NewJob, State
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, allowed_resets, settle
 from stowhand.queue_store import Reschedule
-from stowhand.store import ClaimRequest, Lease, StoreOptions, Verdict
+from stowhand.store import ClaimRequest, Lease, Reply, StoreOptions, Verdict
 from stowhand.testing import MemoryStore
 from stowhand.testing.clock import START
 from stowhand.testing.rows import Row, Rows
@@ -149,7 +149,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(lease=leases, outcome=OUTCOMES, repeat=st.booleans())
     def settle(self, lease: Lease, outcome: Outcome, repeat: bool) -> None:
-        def call() -> Verdict:
+        def call() -> Reply:
             row = self._row(lease.job_id)
             attempts, most = (row.attempts, row.max_attempts) if row is not None else (1, 25)
             what = settle(outcome, attempts=attempts, max_attempts=most, backoff=lambda attempt: 1.0)

@@ -18,7 +18,7 @@ from stowhand.flows.on_redis import RedisEngine
 from stowhand.flows.stepping import ParentHandler, StepHandler
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, settle
-from stowhand.store import Claim, ClaimRequest, Verdict
+from stowhand.store import Claim, ClaimRequest, Reply, Verdict
 
 LOCK_TIME = 30.0
 _tokens = (f"token-{number}" for number in itertools.count())
@@ -63,7 +63,7 @@ class FlowBench:
         finally:
             await store.close()
 
-    async def end(self, queue: str, claim: Claim[Any], function: Callable[[FlowJob], object] | None = None) -> Verdict:
+    async def end(self, queue: str, claim: Claim[Any], function: Callable[[FlowJob], object] | None = None) -> Reply:
         """Execute it, and settle; a parent's queue has no function."""
         line = self.engine.shape.line(queue)
         if function is None:

@@ -18,7 +18,7 @@ from stowhand.job import Job, NewJob, State
 from stowhand.lane import Isolate
 from stowhand.lifecycle import Settlement
 from stowhand.options import WorkerOptions
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Pulse, ResetJob, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Pulse, Reply, ResetJob, Verdict
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.testing.heart import MemoryHeart
 from stowhand.testing.rows import Row
@@ -74,7 +74,7 @@ class FaultyStore(MemoryStore):
         self.after("claim")
         return claims
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         self.before("settle", ([lease.job_id for lease, _ in batch], repeat))
         if "settle" in self.gates:
             await self.gates["settle"].wait()
@@ -131,7 +131,7 @@ class FaultyHeart(MemoryHeart):
         pulse = super().beat([one for one in leases if one.job_id not in locked], lease)
         self._faulty.after("beat")
         busy = frozenset((one.job_id, one.token) for one in leases if one.job_id in locked)
-        return Pulse(lost=pulse.lost, canceled=pulse.canceled, busy=pulse.busy | busy)
+        return msgspec.structs.replace(pulse, busy=pulse.busy | busy)
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         self._faulty.before("release", [one.job_id for one in leases])

@@ -13,7 +13,7 @@ from stowhand.events import Events, JobEnded, JobStarted, JobUnknown
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Ended, Retry, Settlement, settle
-from stowhand.store import Verdict
+from stowhand.store import Reply, Verdict
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyStore, at_work, nothing, taking
 
@@ -41,17 +41,17 @@ class Enclosing(FaultyStore):
 class Enclosed:
     def __init__(self, store: Enclosing, attempt: Attempt[Any]) -> None:
         self.store, self.attempt = store, attempt
-        self.recorded = store.recorded
 
-    async def settle(self, settlement: Settlement) -> Verdict:
+    async def settle(self, settlement: Settlement) -> Reply:
         self.store.before("commit")
         if "commit" in self.store.gates:
             await self.store.gates["commit"].wait()
         if self.store.busy:
             self.store.busy -= 1
             return Verdict.BUSY
-        (verdict,) = await self.store.settle([(self.attempt.lease, self.recorded or settlement)])
-        return verdict
+        recorded = self.store.recorded
+        (reply,) = await self.store.settle([(self.attempt.lease, recorded or settlement)])
+        return recorded or reply
 
     async def rollback(self) -> None:
         self.store.before("rollback")

@@ -53,6 +53,11 @@ def is_refused_data(error: BaseException) -> bool:
     return isinstance(error, ValueError | OverflowError)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """The file's own rules refuse to write just this row: values that do not fit, a CHECK, a trigger of somebody's."""
+    return isinstance(error, sqlite3.IntegrityError) or is_refused_data(error)
+
+
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """Any other error of SQLite."""
     if is_busy(error):

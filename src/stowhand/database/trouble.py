@@ -14,6 +14,26 @@ import psycopg
 _TRANSIENT_CODES = frozenset({"40001", "40P01", "25006", "55P03", "57014"})
 _TRANSIENT_CLASSES = ("53", "57P")
 _VALUE_CLASSES = ("22", "23", "54", "GW")
+_EVERYBODYS_CLASSES = (
+    "08",
+    "0B",
+    "0L",
+    "0P",
+    "25",
+    "26",
+    "28",
+    "2B",
+    "3D",
+    "3F",
+    "40",
+    "42",
+    "53",
+    "57",
+    "58",
+    "F0",
+    "HV",
+    "XX",
+)
 _ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 
@@ -40,6 +60,18 @@ def is_about_values(error: BaseException) -> bool:
     if not code:
         return isinstance(error, psycopg.DataError)
     return code.startswith(_VALUE_CLASSES)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """The database refuses to write just this row, or these values: a CHECK, a trigger of the application's, a NUL.
+
+    Any SQLSTATE may be a trigger's. What concerns every row is none: a connection that is cut or has no rights, a
+    passing trouble, a schema that is not there, the server's own faults.
+    """
+    code = _code(error)
+    if not code or is_about_values(error):
+        return is_about_values(error)
+    return not (is_cut(error) or is_transient(error) or code.startswith(_EVERYBODYS_CLASSES))
 
 
 def is_absent(error: BaseException) -> bool:

@@ -36,7 +36,7 @@ from stowhand.lending.metrics import Metrics
 from stowhand.lending.refusals import Refused
 from stowhand.lending.slow_requests import CONNECTION
 from stowhand.lending_events import LentChanged, RequestAnswered, RequestBroken
-from stowhand.wire import ClaimAsked, DueAsked, Enqueue, Held, Kind, LogChange, Release, Settlements
+from stowhand.wire import TELLS, ClaimAsked, DueAsked, Enqueue, Held, Kind, LogChange, Release, Settlements
 
 RETRY_AFTER = 1
 """Seconds after which a store that did not answer may be asked again."""
@@ -97,7 +97,7 @@ class LendingApp:
 
     async def _settle(self, request: Request, grant: Grant) -> Response:
         sent = await read(request, Settlements)
-        found = await self._lender.settle(grant, sent)
+        found = await self._lender.settle(grant, sent, tells=TELLS in request.headers)
         self._metrics.judged(found.verdicts)
         words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(sent.batch, found.verdicts, strict=True)]
         self._audit(request, grant, [one.proof.lease.job_id for one in sent.batch], words)

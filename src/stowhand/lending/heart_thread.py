@@ -48,4 +48,7 @@ class HeartThread:
     def _do(self, doing: Callable[[Heart], T]) -> T:
         if self._heart is None:
             self._heart = self._store.heart()
-        return doing(self._heart)
+        try:
+            return doing(self._heart)
+        finally:
+            self._heart.refused()  # what lapses is named by the server's resetter

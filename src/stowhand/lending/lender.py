@@ -25,7 +25,7 @@ from stowhand.lending.proofs import Proofs
 from stowhand.lending.refusals import Refused, malformed
 from stowhand.lending.settlements import checked, failed
 from stowhand.lifecycle import Settlement
-from stowhand.store import JobId, Lease, Verdict
+from stowhand.store import JobId, Lease, Reply, Unwritten, Verdict
 from stowhand.wire import (
     LONGEST_WAIT,
     Beaten,
@@ -43,6 +43,7 @@ from stowhand.wire import (
     Released,
     Settlements,
     TermsOffered,
+    Told,
     Verdicts,
 )
 
@@ -104,31 +105,51 @@ class Lender:
             return Beaten(lost=tuple(unproved))
         pulse = await self._heart.call(lambda heart: heart.beat(leases, lease))
         self._on_lease(lease)
-        self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in pulse.lost)
+        # What the database refuses to renew is not the client's for long: it stops what it does there.
+        lost = pulse.lost | pulse.refused
+        self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in lost)
         return Beaten(
-            lost=(*unproved, *(given[pair] for pair in pulse.lost)),
+            lost=(*unproved, *(given[pair] for pair in lost)),
             canceled=tuple(given[pair] for pair in pulse.canceled),
             busy=tuple(given[pair] for pair in pulse.busy),
             lease_until=until,
         )
 
-    async def settle(self, grant: Grant, sent: Settlements) -> Verdicts:
-        """A verdict for each, in order; without a proof it is Lost, and nothing is changed."""
+    async def settle(self, grant: Grant, sent: Settlements, *, tells: bool = False) -> Verdicts:
+        """A verdict for each, in order; without a proof it is Lost, and nothing is changed.
+
+        ``tells``: the client understands what was recorded otherwise, and what could not be written at all.
+        """
         grant.need(Scope.CLAIM)
         _bounded("batch", sent.batch)
-        verdicts = [Verdict.LOST] * len(sent.batch)
-        batch, places = [], []
+        replies: list[Reply] = [Verdict.LOST] * len(sent.batch)
+        batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, one in enumerate(sent.batch):
-            settlement = checked(grant, place, one.settlement)
-            if (lease := self._proofs.lease(grant, one.proof)) is not None:
-                batch.append((lease, await self._with_its_keys(grant, settlement)))
-                places.append(place)
-        found = await self._store.settle(batch, repeat=sent.repeat) if batch else []
-        for place, verdict in zip(places, found, strict=True):
-            verdicts[place] = verdict
-        busy = {place for place, verdict in zip(places, found, strict=True) if verdict is Verdict.BUSY}
-        self._answers.over(lease for (lease, _), place in zip(batch, places, strict=True) if place not in busy)
-        return Verdicts(verdicts=tuple(verdict.value for verdict in verdicts))
+            judged = checked(grant, place, one.settlement)
+            if (lease := self._proofs.lease(grant, one.proof)) is None:
+                continue
+            if not isinstance(judged, Unwritten):
+                judged = await self._with_its_keys(grant, judged)
+            if not isinstance(judged, Unwritten):
+                batch[place] = (lease, judged)
+            elif tells:
+                replies[place] = judged
+            else:
+                batch[place] = (lease, failed(judged.why))
+        await self._settle(batch, replies, repeat=sent.repeat)
+        if not tells:
+            unwritten = [(at, reply.why) for at, reply in enumerate(replies) if isinstance(reply, Unwritten)]
+            await self._settle({at: (batch[at][0], failed(why)) for at, why in unwritten}, replies, repeat=False)
+        kept = {at for at, reply in enumerate(replies) if reply is Verdict.BUSY or isinstance(reply, Unwritten)}
+        self._answers.over(lease for place, (lease, _) in batch.items() if place not in kept)
+        return _verdicts(replies, tells)
+
+    async def _settle(self, batch: dict[int, tuple[Lease, Settlement]], replies: list[Reply], *, repeat: bool) -> None:
+        """Puts the store's replies in their places."""
+        if batch:
+            found = await self._store.settle(list(batch.values()), repeat=repeat)
+            for place, reply in zip(batch, found, strict=True):
+                replies[place] = reply
 
     async def release(self, grant: Grant, release: Release) -> Released:
         """Hand leases back, and let a claim token claim nothing more."""
@@ -184,12 +205,12 @@ class Lender:
         shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
 
-    async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement:
-        """The settlement; or that its job failed, because of a job that was to follow."""
+    async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
+        """The settlement; or that it is not written, because of a job that was to follow."""
         try:
             await self._check_keys(grant, settlement.then)
         except Refused as refusal:
-            return failed(f"{refusal.message}; {refusal.fix}")
+            return Unwritten(f"{refusal.message}; {refusal.fix}")
         return settlement
 
     async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:
@@ -245,6 +266,23 @@ class Lender:
             else:
                 unproved.append((proof.lease.job_id, proof.lease.token))
         return proved, unproved
+
+
+def _verdicts(replies: Sequence[Reply], tells: bool) -> Verdicts:
+    words, told = [], []
+    for place, reply in enumerate(replies):
+        match reply:
+            case Settlement():
+                words.append(Verdict.SETTLED.value)
+                bare = msgspec.structs.replace(reply, result=None, payload=None, then=())
+                told.append(Told(place=place, recorded=bare))
+            case Unwritten(why):
+                # To a client that does not know it: nothing was changed, and the lease is left to itself.
+                words.append("unwritten" if tells else Verdict.LOST.value)
+                told.append(Told(place=place, unwritten=why))
+            case _:
+                words.append(reply.value)
+    return Verdicts(verdicts=tuple(words), told=tuple(told) if tells else ())
 
 
 def _bounded(name: str, items: Sequence[T]) -> None:

@@ -1,7 +1,7 @@
 """Settlements that come from elsewhere: what no worker of ours would send is refused; what its handler made is judged.
 
 An impossible state is the client's mistake, and the whole call is refused. What a handler made (a result, a payload,
-jobs that follow) may be unsound without anybody's ill will: then that job fails, with the reason, and no other one.
+jobs that follow) may be unsound without anybody's ill will: then that one is not written, and its worker hears why.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import msgspec
 from stowhand import limits, strict_json
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
+from stowhand.judge import UNWRITTEN
 from stowhand.lending.grants import Grant
 from stowhand.lending.refusals import Refused, malformed
 from stowhand.lifecycle import Ended, Settlement
 from stowhand.outcomes import LONGEST_DELAY
+from stowhand.store import Unwritten
 from stowhand.text import clean
 
 ENDINGS = {
@@ -31,7 +33,7 @@ WAITING = (State.ERRORED, State.QUEUED)
 MOST_FOLLOWING = 1000
 
 
-def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement:
+def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Unwritten:
     """The settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
     where = f"batch[{place}].settlement"
     if settlement.ended not in ENDINGS.get(settlement.state, ()):
@@ -46,9 +48,9 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement:
     try:
         _check_content(grant, settlement)
     except (InvalidJob, UndecodablePayload) as trouble:
-        return failed(str(trouble))
+        return Unwritten(str(trouble))
     except Refused as refusal:
-        return failed(f"{refusal.message}; {refusal.fix}")
+        return Unwritten(f"{refusal.message}; {refusal.fix}")
     return settlement
 
 
@@ -72,5 +74,5 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
 
 
 def failed(reason: str) -> Settlement:
-    """Instead of one that cannot be written."""
-    return Settlement(State.FAILED, Ended.FAILED, error=clean(f"its settlement could not be written: {reason}"))
+    """Instead of one that cannot be written, for a worker that would not understand it."""
+    return Settlement(State.FAILED, Ended.FAILED, error=clean(f"{UNWRITTEN}: {reason}"))

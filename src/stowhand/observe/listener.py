@@ -14,6 +14,7 @@ from typing import Any
 
 from stowhand.cron_events import CronClockMoved, CronConflict, CronReloaded, CronScheduled, CronStarted, CronTrouble
 from stowhand.events import (
+    ChangeRefused,
     ChildDied,
     ConnectionAwaited,
     Event,
@@ -59,6 +60,7 @@ OF_A_JOB = (
     ConnectionAwaited,
 )
 """Their lines are about the job that they name."""
+DONE = {"beat": "renew the lease of", "release": "hand back", "reset": "take back"}
 LATE = 60.0
 """Seconds after which a scheduled tick is said to be late."""
 
@@ -91,6 +93,7 @@ class LogListener:
             JobSaid: ("error", self._said),
             HookFailed: ("error", self._hook_failed),
             ResultDropped: ("warning", self._result_dropped),
+            ChangeRefused: ("warning", self._change_refused),
             StoreTrouble: ("error", self._trouble),
             StoreRecovered: ("info", self._recovered),
             StoreWarned: ("warning", self._warned),
@@ -170,6 +173,11 @@ class LogListener:
 
     def _result_dropped(self, event: ResultDropped) -> None:
         self._core.warning(f"Completed task {job(event)}, but its result could not be kept: {event.why}")
+
+    def _change_refused(self, event: ChangeRefused) -> None:
+        what = f"{DONE.get(event.doing, event.doing)} task {escape(str(event.job_id))}"
+        why = short(telling_line(event.why))
+        self._core.warning(f"The database refuses to {what}, which is left to its lease; the others go on: {why}")
 
     def _trouble(self, event: StoreTrouble) -> None:
         error = shorten(telling_line(event.error), ERROR_WIDTH)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from stowhand.operating import WorkerCard
-from stowhand.store import Foreign, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, Refusal, ResetJob
 from stowhand.testing import leasing, operating, timetable
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class MemoryHeart:
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
             return leasing.reset(rows, [lease], now)
+
+    def refused(self) -> Sequence[Refusal]:
+        with self._store.transaction() as (rows, _):
+            refused, rows.refused = rows.refused, []
+        return refused
 
     def check(self) -> None:
         pass

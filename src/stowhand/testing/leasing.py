@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from stowhand import lifecycle, limits, strict_json
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
-from stowhand.lifecycle import QUARANTINE_AFTER, Ended, Settlement
-from stowhand.store import ClaimRequest, Foreign, Lease, Pulse, ResetJob, Verdict
+from stowhand.lifecycle import QUARANTINE_AFTER, WAITING, Settlement, turned
+from stowhand.store import ClaimRequest, Foreign, Lease, Pulse, Reply, ResetJob, Unwritten, Verdict
 from stowhand.testing import enqueueing
-from stowhand.testing.rows import WAITING, Row, Rows
+from stowhand.testing.rows import Row, Rows
 from stowhand.text import clean
 
 RESET_PAGE = 1000
@@ -60,29 +60,34 @@ def start(row: Row, request: ClaimRequest, now: datetime) -> None:
     row.worker, row.started_at = request.worker, now
 
 
-def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, repeat: bool) -> Verdict:
+def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, repeat: bool) -> Reply:
     """Record how an attempt ended, if its lease still holds."""
     row = rows.held(lease)
     if row is None:
-        return refuse(rows, lease, repeat=repeat)
+        return trace(rows, lease, settlement, repeat=repeat)
+    state = way_back(row, settlement.state)
     try:
         check(settlement)
+        rows.check(lease.job_id, state)
         with rows.all_or_nothing() if settlement.then else nullcontext():
             record(rows, row, settlement, now)
             for job in settlement.then:
                 enqueueing.add(rows, limits.check(job), now)
     except InvalidJob as error:
-        reason = clean(f"its settlement could not be written: {error}")
-        record(rows, rows.live[lease.job_id], Settlement(State.FAILED, Ended.FAILED, error=reason), now)
-    return Verdict.SETTLED
+        return Unwritten(clean(str(error)))
+    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
 
 
-def refuse(rows: Rows, lease: Lease, *, repeat: bool) -> Verdict:
+def trace(rows: Rows, lease: Lease, asked: Settlement, *, repeat: bool) -> Reply:
     """Say why a lease holds nothing."""
     row = rows.find(lease.job_id)
     if row is None:
         return Verdict.UNKNOWN if repeat else Verdict.LOST
-    return Verdict.ALREADY_SETTLED if row.settled_token == lease.token else Verdict.LOST
+    if row.settled_token != lease.token:
+        return Verdict.LOST
+    if asked.state in WAITING and row.state in (State.CANCELED, State.FAILED):
+        return turned(asked, row.state)
+    return Verdict.ALREADY_SETTLED
 
 
 def check(settlement: Settlement) -> None:
@@ -129,23 +134,26 @@ def way_back(row: Row, state: State) -> State:
 
 def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> Pulse:
     """Renew what is still held, even past its deadline: nobody has taken it yet."""
-    lost, canceled = set(), set()
+    lost, canceled, refused = set(), set(), set()
     for lease in leases:
         row = rows.held(lease)
         if row is None:
             lost.add((lease.job_id, lease.token))
             continue
+        if not rows.may(row.id, State.PROCESSING, "beat"):
+            refused.add((lease.job_id, lease.token))
+            continue
         row.lease_until = now + timedelta(seconds=seconds)
         if row.cancel_requested:
             canceled.add((lease.job_id, lease.token))
-    return Pulse(lost=frozenset(lost), canceled=frozenset(canceled))
+    return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), refused=frozenset(refused))
 
 
 def release(rows: Rows, leases: Iterable[Lease], now: datetime) -> None:
     """Hand back unspent: due when it was, as if it had not been claimed."""
     for lease in leases:
         row = rows.held(lease)
-        if row is not None:
+        if row is not None and rows.may(row.id, way_back(row, State.QUEUED), "release"):
             give_back(rows, row, now)
 
 
@@ -202,6 +210,8 @@ def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:
             continue
         worker = row.worker
         decided = lifecycle.reset(resets=row.resets, max_resets=row.max_resets, max_attempts=row.max_attempts)
+        if not rows.may(row.id, way_back(row, decided.state), "reset"):
+            continue
         row.resets += 1
         row.epoch += 1
         if decided.state is State.QUEUED:

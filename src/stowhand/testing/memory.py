@@ -23,12 +23,12 @@ from stowhand.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.outlook import Outlook
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, StoreOptions
 from stowhand.testing import acting, administering, enqueueing, leasing, timetable
 from stowhand.testing.flow_tables import MemoryFlowTables
 from stowhand.testing.heart import MemoryHeart
 from stowhand.testing.operating import MemoryOperations
-from stowhand.testing.rows import Row, Rows
+from stowhand.testing.rows import Refuses, Row, Rows
 
 SCHEMA = 1
 LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
@@ -70,7 +70,7 @@ class MemoryStore(MemoryOperations):
         with self.transaction() as (rows, now):
             return [claimed(row) for row in leasing.claim(rows, request, now)]
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         with self.transaction() as (rows, now):
             return [leasing.settle(rows, lease, what, now, repeat=repeat) for lease, what in batch]
 
@@ -105,6 +105,11 @@ class MemoryStore(MemoryOperations):
     @property
     def failed_retention(self) -> float | None:
         return self._options.failed_retention
+
+    def refuse(self, refuses: Refuses) -> None:
+        """Behave as a database with a trigger of its owner's that refuses to write some jobs."""
+        with self.transaction() as (rows, _):
+            rows.refuses = refuses
 
     def heart(self) -> MemoryHeart:
         return MemoryHeart(self)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from stowhand.errors import InvalidJob
 from stowhand.job import Job, State
+from stowhand.lifecycle import WAITING
 from stowhand.operating import WorkerCard
 from stowhand.queue_store import Entered, KnownItem
-from stowhand.store import DAY, Lease
+from stowhand.store import DAY, Lease, Refusal
 
 LosesRetries = Literal["replaced", "removed"]
 """Why a running job lost its key: a newer job took it, or somebody removed it."""
 
-WAITING = (State.QUEUED, State.ERRORED)
+Refuses = Callable[[int, State], str | None]
+"""Stands for a CHECK or a trigger of an application's: why the job may not go to that state; ``None``: it may.
+``processing``: its lease is to be renewed."""
 
 
 @dataclass
@@ -81,8 +85,24 @@ class Rows:
         """Queues that are paused, and since when."""
         self.roll: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
         """Workers by name: what they say of themselves, when they started, when they were last seen."""
+        self.refuses: Refuses = lambda job_id, state: None
+        self.refused: list[Refusal] = []
+        """By a heart, and not told yet."""
         self.news = False
         """Something became claimable: whoever sleeps should hear of it."""
+
+    def check(self, job_id: int, state: State) -> None:
+        """Raises InvalidJob where the job may not go there."""
+        why = self.refuses(job_id, state)
+        if why is not None:
+            raise InvalidJob(why)
+
+    def may(self, job_id: int, state: State, doing: str) -> bool:
+        """The same for a heart, which notes why not."""
+        why = self.refuses(job_id, state)
+        if why is not None:
+            self.refused.append(Refusal(job_id, doing, why))
+        return why is None
 
     def held(self, lease: Lease) -> Row | None:
         """The fence. The row, if this very lease still holds it; every write after a claim passes through here."""

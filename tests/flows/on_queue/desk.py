@@ -18,7 +18,7 @@ from stowhand.handler import Attempt, Policy
 from stowhand.judge import Judge
 from stowhand.lifecycle import Outcome, Settlement
 from stowhand.queue_store import QueueStore
-from stowhand.store import Claim, ClaimRequest, Lease, Verdict
+from stowhand.store import Claim, ClaimRequest, Lease, Reply, Verdict
 from stowhand.testing.clock import START
 
 LOCK_TIME = 180.0
@@ -62,7 +62,7 @@ class Run:
     def lease(self) -> Lease:
         return self.claim.lease
 
-    async def settle(self, *, repeat: bool = False) -> Verdict:
+    async def settle(self, *, repeat: bool = False) -> Reply:
         (verdict,) = await self.desk.store.settle([(self.lease, self.settlement)], repeat=repeat)
         return verdict
 

@@ -14,7 +14,7 @@ from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import ClaimRequest, Lease, Verdict
+from stowhand.store import ClaimRequest, Lease, Unwritten, Verdict
 from stowhand.stores.http import HttpOptions, HttpStore
 from stowhand.stores.http.line import CONNECTIONS
 from stowhand.stores.http.troubles import NoReply
@@ -181,34 +181,54 @@ def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> No
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
-        assert await store.settle(batch) == [Verdict.SETTLED] * 2
+        first, second = await store.settle(batch)
+        assert first is Verdict.SETTLED
+        assert isinstance(second, Unwritten)
+        assert "delay: -1" in second.why
         await store.close()
 
-    with Canned(refused, settled, refused, settled) as server:
+    with Canned(refused, settled, refused) as server:
         run(go(server))
-    sent = [
-        [(one["proof"]["lease"]["job_id"], one["settlement"]["state"]) for one in body["batch"]]
-        for body in server.bodies
-    ]
-    assert sent == [[(1, "completed"), (2, "completed")], [(1, "completed")], [(2, "completed")], [(2, "failed")]]
-    assert "delay: -1" in server.bodies[-1]["batch"][0]["settlement"]["error"]
+    sent = [[one["proof"]["lease"]["job_id"] for one in body["batch"]] for body in server.bodies]
+    assert sent == [[1, 2], [1], [2]]
 
 
 @pytest.mark.parametrize("result", ['"' + "x" * 1024 * 1024 + '"', '"\ud800"'])
-def test_a_settlement_that_no_request_can_carry_fails_its_job_alone(run: Run, result: str) -> None:
+def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: str) -> None:
     big = Settlement(State.COMPLETED, Ended.OK, result=result)
     batch = [(Lease(1, "t", 1), big), (Lease(2, "t", 1), COMPLETED)]
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
+        first, second = await store.settle(batch)
+        assert isinstance(first, Unwritten)
+        assert second is Verdict.SETTLED
+        await store.close()
+
+    with Canned(reply({"verdicts": ["settled"]})) as server:
+        run(go(server))
+    (body,) = server.bodies
+    assert [one["proof"]["lease"]["job_id"] for one in body["batch"]] == [2]
+
+
+def test_what_the_server_recorded_otherwise_is_told_and_an_older_server_is_taken_at_its_word(run: Run) -> None:
+    recorded = {"state": "canceled", "ended": "canceled", "error": "it failed"}
+    told = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
+    asked = Settlement(State.ERRORED, Ended.RETRY, error="it failed")
+    batch = [(Lease(n, "t", 1), asked) for n in (1, 2)]
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        assert await store.settle(batch) == [
+            Settlement(State.CANCELED, Ended.CANCELED, error="it failed"),
+            Unwritten("a trigger says no"),
+        ]
         assert await store.settle(batch) == [Verdict.SETTLED] * 2
         await store.close()
 
-    with Canned(reply({"verdicts": ["settled", "settled"]})) as server:
+    old = reply({"verdicts": ["settled", "settled"]})
+    with Canned(reply({"verdicts": ["settled", "unwritten"], "told": told}), old) as server:
         run(go(server))
-    (body,) = server.bodies
-    assert [one["settlement"]["state"] for one in body["batch"]] == ["failed", "completed"]
-    assert "could not be written" in body["batch"][0]["settlement"]["error"]
 
 
 def test_what_is_much_goes_in_several_requests_below_the_limit(run: Run) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from stowhand.flow_shape import FlowShape, Layout, Limiter, Queue
 from stowhand.job import State
 from stowhand.lifecycle import Cancel, Ended, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.store import Claim, ClaimRequest, Lease, ResetJob, Verdict
+from stowhand.store import Claim, ClaimRequest, Lease, Reply, ResetJob, Verdict
 from stowhand.stores.redis.claiming import FlowRecord
 from stowhand.stores.redis.ending import NewChild, StepEnd, encode_end
 from stowhand.stores.redis.heart import RedisHeart
@@ -181,7 +181,7 @@ class Desk:
         assert lease.job_id == job_id
         return lease
 
-    def settle(self, lease: Lease, settlement: Settlement, queue: str = "first", *, repeat: bool = False) -> Verdict:
+    def settle(self, lease: Lease, settlement: Settlement, queue: str = "first", *, repeat: bool = False) -> Reply:
         (verdict,) = self.run(self.store(queue).settle([(lease, settlement)], repeat=repeat))
         return verdict
 

@@ -16,7 +16,7 @@ from stowhand.errors import StoreError
 from stowhand.job import Job
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import QueueStore
-from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, Reply, Terms
 
 ROUND = 10.0
 """Seconds for which the one that listens waits at a time."""
@@ -104,7 +104,7 @@ class LineStore:
         """Of this queue."""
         return await self._store.claim(msgspec.structs.replace(request, tasks=self._tasks, ours=None))
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """As the store does."""
         return await self._store.settle(batch, repeat=repeat)
 

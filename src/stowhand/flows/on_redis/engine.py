@@ -19,7 +19,7 @@ from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
 from stowhand.options import LEASE
 from stowhand.queue_store import Answer
-from stowhand.store import Lease, Verdict
+from stowhand.store import Lease, Reply
 from stowhand.stores.redis.address import Address, check_hash_tag, read_address
 from stowhand.stores.redis.claiming import FlowRecord
 from stowhand.stores.redis.dialing import Dialer
@@ -249,7 +249,7 @@ class _LineStore(FlowStore):
         super().__init__(address, shape, [line], lock_time=lock_time, wait_timeout=wait_timeout, lease=lease)
         self._told = reasons
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """As ever."""
         if self._told:
             for lease, _ in batch:

@@ -9,16 +9,16 @@ import msgspec
 
 from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.job import Job, State
-from stowhand.lifecycle import Ended, Settlement
-from stowhand.store import Claim, ClaimRequest, Lease, Verdict
+from stowhand.job import Job
+from stowhand.lifecycle import Settlement
+from stowhand.store import Claim, ClaimRequest, Lease, Reply, Unwritten, Verdict
 from stowhand.stores.http.bodies import ROOM, parts
 from stowhand.stores.http.line import Line
 from stowhand.stores.http.proofs import Proofs
 from stowhand.stores.http.troubles import Refused
 from stowhand.text import clean
 from stowhand.unreadable import Unreadable
-from stowhand.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Verdicts
+from stowhand.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Told, Verdicts
 
 REASON_LIMIT = 2048
 _ONES_FAULT = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
@@ -60,52 +60,49 @@ class Claiming:
         self._proofs.keep(lent)
         return [self._read(one) for one in lent]
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool) -> Sequence[Reply]:
         """In requests of bounded size. Those that were answered before one that was not are known at a repeat."""
-        sent = [self._sealed(lease, settlement) for lease, settlement in batch]
-        verdicts: list[Verdict] = []
-        for part in parts([size for _, size in sent]):
-            verdicts += await self._settle([sent[place][0] for place in part], repeat=repeat)
+        sealed = [self._sealed(lease, settlement) for lease, settlement in batch]
+        replies: list[Reply] = [one if isinstance(one, Unwritten) else Verdict.LOST for one in sealed]
+        sent = [(place, *one) for place, one in enumerate(sealed) if not isinstance(one, Unwritten)]
+        for part in parts([size for _, _, size in sent]):
+            said = await self._settle([sent[at][1] for at in part], repeat=repeat)
+            for at, reply in zip(part, said, strict=True):
+                replies[sent[at][0]] = reply
         self._proofs.end(
             (lease.job_id, lease.token)
-            for (lease, _), verdict in zip(batch, verdicts, strict=True)
-            if verdict is not Verdict.BUSY
+            for (lease, _), reply in zip(batch, replies, strict=True)
+            if reply is not Verdict.BUSY and not isinstance(reply, Unwritten)
         )
-        return verdicts
+        return replies
 
-    async def _settle(self, batch: Sequence[SettlementSent], *, repeat: bool) -> list[Verdict]:
+    async def _settle(self, batch: Sequence[SettlementSent], *, repeat: bool) -> list[Reply]:
         try:
             said = await self._line.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
         except Refused as refused:
             if refused.kind not in _ONES_FAULT:
                 raise
             if len(batch) == 1:
-                if batch[0].settlement == (failed := _failed(refused.said)):
-                    raise
-                batch = [msgspec.structs.replace(batch[0], settlement=failed)]
-                return await self._settle(batch, repeat=repeat)
+                return [Unwritten(_line_of(refused.said))]
             return [(await self._settle([one], repeat=repeat))[0] for one in batch]
+        if len(said.verdicts) != len(batch):
+            raise StoreError(f"{self._line.base} answers {len(batch)} settlements with {len(said.verdicts)} verdicts")
+        told = {one.place: one for one in said.told}
         try:
-            verdicts = [Verdict(verdict) for verdict in said.verdicts]
+            return [_reply(verdict, told.get(place)) for place, verdict in enumerate(said.verdicts)]
         except ValueError as error:
             raise StoreError(f"{self._line.base} answers a settlement with {error}") from None
-        if len(verdicts) != len(batch):
-            raise StoreError(f"{self._line.base} answers {len(batch)} settlements with {len(verdicts)} verdicts")
-        return verdicts
 
-    def _sealed(self, lease: Lease, settlement: Settlement) -> tuple[SettlementSent, bytes]:
-        """With its proof, and as it will be sent. What cannot be sent is settled as failed, with the reason."""
+    def _sealed(self, lease: Lease, settlement: Settlement) -> tuple[SettlementSent, bytes] | Unwritten:
+        """With its proof, and as it will be sent; or why it cannot be."""
         sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
         try:
             text = msgspec.json.encode(sent)
         except (UnicodeError, TypeError, ValueError) as error:
-            why = str(error)
-        else:
-            if len(text) <= ROOM:
-                return sent, text
-            why = f"it is {len(text)} bytes as a request, the server takes at most {ROOM}"
-        sent = msgspec.structs.replace(sent, settlement=_failed(why))
-        return sent, msgspec.json.encode(sent)
+            return Unwritten(_line_of(str(error)))
+        if len(text) > ROOM:
+            return Unwritten(f"it is {len(text)} bytes as a request, the server takes at most {ROOM}")
+        return sent, text
 
     def _read(self, lent: Lent) -> Claim[Any]:
         return Claim(
@@ -144,9 +141,12 @@ def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
     return lambda given: msgspec.convert(given, record, strict=False)
 
 
-def _failed(why: str) -> Settlement:
-    reason = _line_of(f"its settlement could not be written: {why}")
-    return Settlement(State.FAILED, Ended.FAILED, error=reason)
+def _reply(verdict: str, told: Told | None) -> Reply:
+    if told is not None and told.recorded is not None:
+        return told.recorded
+    if told is not None and told.unwritten is not None:
+        return Unwritten(_line_of(told.unwritten))
+    return Verdict(verdict)
 
 
 def _line_of(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from stowhand.clock import SystemClock
-from stowhand.store import Foreign, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.http.bodies import ITEMS
 from stowhand.stores.http.line import Line
 from stowhand.stores.http.options import HttpOptions
@@ -81,6 +81,10 @@ class HttpHeart:
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Nothing: it ends, and the server resets it."""
+        return ()
+
+    def refused(self) -> Sequence[Refusal]:
+        """Nothing: the server names them."""
         return ()
 
     def check(self) -> None:

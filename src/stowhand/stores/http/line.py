@@ -19,7 +19,7 @@ from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.stores.http.options import HttpOptions
 from stowhand.stores.http.troubles import NoReply, Refused, trouble_of
-from stowhand.wire import Message
+from stowhand.wire import TELLS, Message
 
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ class Line:
         timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
         self._limits = {"timeout": timeouts}
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
+        self._headers[TELLS] = "1"
         if options.token is not None:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0

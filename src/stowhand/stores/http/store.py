@@ -19,7 +19,7 @@ from stowhand.events import Events
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, Terms
 from stowhand.stores.http.address import base_of
 from stowhand.stores.http.attempt import RemoteAttempt
 from stowhand.stores.http.claiming import Claiming
@@ -80,7 +80,7 @@ class HttpStore(Elsewhere):
         """A reply that was lost is StoreUnreachable: ``heart.abandon`` gives back what it may have brought."""
         return await self._claiming.claim(request)
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """A reply that was lost is StoreUnreachable: repeated with ``repeat=True``, it is harmless."""
         return await self._claiming.settle(batch, repeat=repeat)
 

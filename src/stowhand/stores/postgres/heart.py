@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
+
 from stowhand import lifecycle
+from stowhand.database import trouble
 from stowhand.database.blocking import BlockingLink, Row
+from stowhand.database.halving import halved_blocking
 from stowhand.database.repeating import repeated_blocking
 from stowhand.errors import StoreError
 from stowhand.job import State
 from stowhand.operating import WorkerCard
-from stowhand.store import Foreign, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.rows import in_id_order, pairs, plain_array, text_array
 from stowhand.stores.postgres.schema import too_new
 from stowhand.stores.postgres.texts import newest_known
+from stowhand.text import clean
 
 PAGE = 1000
 
@@ -25,31 +30,56 @@ class PostgresHeart:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._link = BlockingLink(home.address, lambda: home.role("heart"), home.dialer.prepared)
+        self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now."""
         if not leases:
             return Pulse()
-        answers: dict[str, set[tuple[int, str]]] = {"lost": set(), "canceled": set(), "busy": set()}
-        for job_id, token, found in self._rows("beat", *pairs(in_id_order(leases)), lease, self._home.now()):
-            answers[found].add((job_id, token))
+        answers: dict[str, set[tuple[int, str]]] = {"lost": set(), "canceled": set(), "busy": set(), "refused": set()}
+
+        def beat(part: Sequence[Lease]) -> list[Row]:
+            return self._ask("beat", *pairs(part), lease, self._home.now())
+
+        def refused(one: Lease, error: Exception) -> None:
+            answers["refused"].add((one.job_id, one.token))
+            self._refuse(one.job_id, "beat", error)
+
+        with self._home.translated():
+            for job_id, token, found in halved_blocking(in_id_order(leases), beat, refused):
+                answers[found].add((job_id, token))
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Gives those whose rows somebody's transaction has locked."""
         if not leases:
             return []
-        done = self._rows("release", *pairs(in_id_order(leases)), self._home.keep, self._home.now())
-        ids = {row[0] for row in done}
-        missed = [lease for lease in leases if lease.job_id not in ids]
-        if not missed:
-            return []
-        found = {(job_id, token): what for job_id, token, what in self._rows("look", *pairs(missed))}
-        return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
+        ids: set[int] = set()
+
+        def release(part: Sequence[Lease]) -> list[Row]:
+            return self._ask("release", *pairs(part), self._home.keep, self._home.now())
+
+        def refused(one: Lease, error: Exception) -> None:
+            ids.add(one.job_id)
+            self._refuse(one.job_id, "release", error)
+
+        with self._home.translated():
+            ids |= {row[0] for row in halved_blocking(in_id_order(leases), release, refused)}
+            missed = [lease for lease in leases if lease.job_id not in ids]
+            if not missed:
+                return []
+            found = {(job_id, token): what for job_id, token, what, _ in self._ask("look", *pairs(missed))}
+            return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
 
     def abandon(self, token: str) -> bool:
         """Give back what it holds, and let it claim nothing more. False: some of it is locked, and still held."""
-        ((done,),) = self._rows("abandon", token, self._home.keep, self._home.now())
+        with self._home.translated():
+            try:
+                ((done,),) = self._ask("abandon", token, self._home.keep, self._home.now())
+            except psycopg.Error as error:
+                if not trouble.is_refusal(error):
+                    raise
+                return True  # what it holds comes back when its leases end; it is not asked for ever
         return bool(done)
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
@@ -72,6 +102,11 @@ class PostgresHeart:
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
         return self._reset(lease=lease)
+
+    def refused(self) -> Sequence[Refusal]:
+        """What the database refused to change since this was last asked."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
@@ -108,33 +143,39 @@ class PostgresHeart:
     ) -> Sequence[ResetJob]:
         """Find, decide by the law, write: only where the lease is still the one that was found."""
         job_id, token = (lease.job_id, lease.token) if lease is not None else (None, None)
-        found = self._rows("find_stalled", slack, worker, job_id, token, PAGE, self._home.now())
-        if not found:
-            return []
-        decided = [
-            lifecycle.reset(resets=resets, max_resets=max_resets, max_attempts=max_attempts)
-            for _, _, _, _, resets, max_resets, max_attempts in found
-        ]
-        became: dict[int, str] = dict(
-            self._rows(
+        became: dict[int, str] = {}
+
+        def reset(part: Sequence[Row]) -> list[Row]:
+            decided = [lifecycle.reset(resets=row[4], max_resets=row[5], max_attempts=row[6]) for row in part]
+            return self._ask(
                 "reset",
-                plain_array(row[0] for row in found),
-                plain_array(row[1] for row in found),
+                plain_array(row[0] for row in part),
+                plain_array(row[1] for row in part),
                 text_array(each.state for each in decided),
                 text_array(each.error for each in decided),
                 slack,
                 self._home.keep,
                 self._home.now(),
             )
-        )
+
+        with self._home.translated():
+            found = self._ask("find_stalled", slack, worker, job_id, token, PAGE, self._home.now())
+            if found:
+                became = dict(halved_blocking(found, reset, lambda row, error: self._refuse(row[0], "reset", error)))
         return [
             ResetJob(job_id, task, State(became[job_id]), worker)
             for job_id, _, task, worker, *_ in found
             if job_id in became
         ]
 
+    def _refuse(self, job_id: int, doing: str, error: Exception) -> None:
+        self._refused.append(Refusal(job_id, doing, clean(trouble.first_line(error))))
+
     def _rows(self, name: str, *values: object) -> list[Row]:
-        """Again, a few times, after what was definitely not done."""
-        statement = self._home.statements[name]
         with self._home.translated():
-            return repeated_blocking(lambda: self._link.rows(statement, values, self._home.patience))
+            return self._ask(name, *values)
+
+    def _ask(self, name: str, *values: object) -> list[Row]:
+        """Again, a few times, after what was definitely not done. Raises what psycopg raises."""
+        statement = self._home.statements[name]
+        return repeated_blocking(lambda: self._link.rows(statement, values, self._home.patience))

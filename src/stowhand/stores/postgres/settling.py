@@ -10,12 +10,13 @@ import psycopg
 from stowhand import limits, strict_json
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
+from stowhand.database.halving import halved
 from stowhand.database.link import Connection, Link, Row, rows
 from stowhand.database.repeating import repeated
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import JobId, Lease, Verdict
+from stowhand.lifecycle import COMPLETED, WAITING, Settlement, turned
+from stowhand.store import JobId, Lease, Reply, Unwritten, Verdict
 from stowhand.stores.postgres.bulk import Bulk
 from stowhand.stores.postgres.home import Home
 from stowhand.stores.postgres.producing import values_of
@@ -30,7 +31,7 @@ T = TypeVar("T")
 # an application's transaction, and the caller's affair.
 _BUSY_PAUSES = (0.002, 0.010)
 
-_FOUND = {"accepted": Verdict.SETTLED, "settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+_FOUND: dict[str, Verdict] = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
 
 
 class Settlements:
@@ -41,70 +42,76 @@ class Settlements:
         self._link = Link(home.dialer, lambda: home.role("settle"))
         self._clock = SystemClock()
 
-    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Verdict]:
-        """Verdicts in the order of the batch."""
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        """Replies in the order of the batch."""
         with self._home.translated():
+            known: dict[Pair, Reply] | None = None
             if leases := _all_completed(batch):
                 done = await self._complete(leases)
-                if len(done) == len(leases):
+                if done is not None and len(done) == len(leases):
                     return [Verdict.SETTLED] * len(batch)
-                ordered, settled = sorted(batch, key=_job_id), _pairs_of(leases, done)
+                ordered = sorted(batch, key=_job_id)
+                if done is not None:
+                    known = dict.fromkeys(_pairs_of(leases, done), Verdict.SETTLED)
             else:
                 ordered = sorted(_once_each(batch), key=_job_id)
-                settled = await self._settle(ordered)
-                if len(settled) == len(ordered):
-                    return [Verdict.SETTLED] * len(batch)
-            found = await self._look(_missed(ordered, settled))
+            if known is None:
+                known = await self._settle(ordered)
+            missed = [entry for entry in ordered if _pair(entry) not in known]
+            found = await self._look(missed)
             for pause in _BUSY_PAUSES:
-                if "busy" not in found.values():
+                busy = [entry for entry in missed if found.get(_pair(entry)) is Verdict.BUSY]
+                if not busy:
                     break
                 await self._clock.sleep(pause)
-                busy = [entry for entry in ordered if found.get(_pair(entry)) == "busy"]
                 again = await self._settle(busy)
-                found |= dict.fromkeys(again, "accepted") | await self._look(_missed(busy, again))
+                found |= again | await self._look([entry for entry in busy if _pair(entry) not in again])
+        known |= found
         unknown = Verdict.UNKNOWN if repeat else Verdict.LOST
-        return [_FOUND.get(found.get(_pair(entry), "accepted"), unknown) for entry in batch]
+        return [known.get(_pair(entry), unknown) for entry in batch]
 
     async def close(self) -> None:
         """Let the connection go."""
         await self._link.close()
 
-    async def _settle(self, entries: Sequence[Entry]) -> set[Pair]:
-        """What is settled now."""
+    async def _settle(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """What is settled now, or refused."""
         plain = [entry for entry in entries if _is_plain(entry[1])]
-        other = [entry for entry in entries if not _is_plain(entry[1])]
-        settled = await self._settle_completed(plain) if plain else set()
-        return settled | await self._settle_each(other) if other else settled
+        leases = [lease for lease, _ in plain]
+        # One id under two tokens: ids alone would not tell them apart.
+        if plain and len({lease.job_id for lease in leases}) == len(leases):
+            done = await self._complete(leases)  # nothing but ids and tokens travels
+            if done is not None:
+                settled: dict[Pair, Reply] = dict.fromkeys(_pairs_of(leases, done), Verdict.SETTLED)
+                other = [entry for entry in entries if not _is_plain(entry[1])]
+                return settled | await self._settle_each(other) if other else settled
+        return await self._settle_each(entries)
 
-    async def _settle_completed(self, entries: Sequence[Entry]) -> set[Pair]:
-        """The commonest way: nothing but ids and tokens travels."""
-        leases = [lease for lease, _ in entries]
-        if len({lease.job_id for lease in leases}) < len(leases):
-            return await self._settle_each(entries)  # one id under two tokens: ids alone would not tell them apart
-        done = await self._complete(leases)
-        return _pairs_of(leases, done)
-
-    async def _complete(self, leases: Sequence[Lease]) -> list[Row]:
+    async def _complete(self, leases: Sequence[Lease]) -> list[Row] | None:
+        """All together; ``None``: the database refuses one of them."""
         values = (*pairs(leases), self._home.keep, self._home.now())
-        return await self._persist(lambda connection: self._rows(connection, "settle_completed", values))
-
-    async def _settle_each(self, entries: Sequence[Entry]) -> set[Pair]:
-        """All together; if the database refuses one's values, by halves until it stands alone."""
         try:
-            return await self._persist(lambda connection: self._record(connection, entries))
-        except (psycopg.Error, UnicodeError, InvalidJob) as error:
-            if not (isinstance(error, InvalidJob) or trouble.is_about_values(error)):
+            return await self._persist(lambda connection: self._rows(connection, "settle_completed", values))
+        except psycopg.Error as error:
+            if not trouble.is_refusal(error):
                 raise
-            if len(entries) > 1:
-                middle = len(entries) // 2
-                return await self._settle_each(entries[:middle]) | await self._settle_each(entries[middle:])
-            ((lease, settlement),) = entries
-            if _is_refusal(settlement):
-                raise
-            reason = clean(f"its settlement could not be written: {trouble.first_line(error)}")
-            return await self._settle_each([(lease, Settlement(State.FAILED, Ended.FAILED, error=reason))])
+            return None
 
-    async def _record(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
+    async def _settle_each(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """All together; if the database refuses one, by halves until it stands alone."""
+        known: dict[Pair, Reply] = {}
+
+        def refused(entry: Entry, error: Exception) -> None:
+            known[_pair(entry)] = Unwritten(clean(trouble.first_line(error)))
+
+        async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
+            written = await self._persist(lambda connection: self._record(connection, part))
+            return [(_pair(entry), _reply(entry, written[_pair(entry)])) for entry in part if _pair(entry) in written]
+
+        settled = await halved(entries, write, refused, (InvalidJob,))
+        return known | dict(settled)
+
+    async def _record(self, connection: Connection, entries: Sequence[Entry]) -> dict[Pair, str]:
         """One transaction: the settlements, and what the accepted ones enqueue."""
         _check_payloads(entries)
         follow_ups = [(entry, limits.check(job)) for entry in entries for job in entry[1].then]
@@ -121,7 +128,8 @@ class Settlements:
         elif jobs:
             await self._rows(connection, "enqueue_each", Bulk(jobs).values_of_each(self._home.now()))
 
-    async def _write(self, connection: Connection, entries: Sequence[Entry]) -> set[Pair]:
+    async def _write(self, connection: Connection, entries: Sequence[Entry]) -> dict[Pair, str]:
+        """The state that each was given."""
         settlements = [settlement for _, settlement in entries]
         done = await self._rows(
             connection,
@@ -138,13 +146,22 @@ class Settlements:
                 self._home.now(),
             ),
         )
-        return {(row[0], row[1]) for row in done}
+        return {(row[0], row[1]): row[2] for row in done}
 
-    async def _look(self, leases: Sequence[Lease]) -> dict[Pair, str]:
-        if not leases:
+    async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """What became of those that were not settled, if there is a trace."""
+        if not entries:
             return {}
-        found = await self._persist(lambda connection: self._rows(connection, "look", pairs(leases)))
-        return {(row[0], row[1]): row[2] for row in found}
+        leases = pairs([lease for lease, _ in entries])
+        rows_ = await self._persist(lambda connection: self._rows(connection, "look", leases))
+        asked, found = {_pair(entry): entry[1] for entry in entries}, dict[Pair, Reply]()
+        for job_id, token, what, state in rows_:
+            pair = (job_id, token)
+            if what == "settled" and asked[pair].state in WAITING and state in (State.CANCELED, State.FAILED):
+                found[pair] = turned(asked[pair], State(state))
+            elif what in _FOUND:
+                found[pair] = _FOUND[what]
+        return found
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
         return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
@@ -192,24 +209,14 @@ def _is_plain(settlement: Settlement) -> bool:
     )
 
 
-def _is_refusal(settlement: Settlement) -> bool:
-    """Is it already what a settlement that cannot be written becomes?"""
-    return (
-        settlement.state is State.FAILED
-        and settlement.result is None
-        and not settlement.then
-        and (settlement.error or "").startswith("its settlement could not be written")
-    )
-
-
 def _once_each(batch: Sequence[Entry]) -> Sequence[Entry]:
     """A lease that is named twice is settled as it was named first."""
     first = dict(zip(map(_pair, reversed(batch)), reversed(batch), strict=True))
     return batch if len(first) == len(batch) else list(first.values())
 
 
-def _missed(entries: Sequence[Entry], settled: set[Pair]) -> list[Lease]:
-    return [entry[0] for entry in entries if _pair(entry) not in settled]
+def _reply(entry: Entry, state: str) -> Reply:
+    return Verdict.SETTLED if state == entry[1].state else turned(entry[1], State(state))
 
 
 def _pair(entry: Entry) -> Pair:

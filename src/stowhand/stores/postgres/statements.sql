@@ -18,11 +18,11 @@ from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s
 select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
 
 -- name: settle
-select id, token::text from {schema}.settle(%s::bigint[], %s::uuid[], %s::text[], %s::float8[], %s::bool[], %s::text[],
+select id, token::text, state from {schema}.settle(%s::bigint[], %s::uuid[], %s::text[], %s::float8[], %s::bool[], %s::text[],
   %s::text[], %s::text[], %s, %s::timestamptz)
 
 -- name: look
-select id, token::text, found from {schema}.look(%s::bigint[], %s::uuid[])
+select id, token::text, found, state from {schema}.look(%s::bigint[], %s::uuid[])
 
 -- name: beat
 select id, token::text, found from {schema}.beat(%s::bigint[], %s::uuid[], %s::float8, %s::timestamptz)

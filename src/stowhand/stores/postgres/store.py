@@ -11,7 +11,7 @@ from stowhand.conditions import refuse_conditions
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
-from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, Reply, StoreOptions
 from stowhand.stores.postgres.administering import Administrator
 from stowhand.stores.postgres.claiming import Claims
 from stowhand.stores.postgres.ears import Ears
@@ -64,7 +64,7 @@ class PostgresStore(Operations):
         refuse_conditions(request.conditions)
         return await self._claims.claim(request)
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stowhand.clock import SystemClock
 from stowhand.job import State
-from stowhand.store import Foreign, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Dialer, PlainClient
 from stowhand.stores.redis.lines import LineAt
@@ -100,6 +100,10 @@ class RedisHeart:
         for line in self._by_line([lease]):
             return resets_of(line, self._run("reset", line, "lease", lease.job_id, lease.token), None)
         return []
+
+    def refused(self) -> Sequence[Refusal]:
+        """Nothing: there are no rules of an application there."""
+        return ()
 
     def check(self) -> None:
         """There is no schema that could change."""

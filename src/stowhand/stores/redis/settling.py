@@ -12,8 +12,8 @@ from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload
 from stowhand.flow_shape import Line
 from stowhand.job import State
-from stowhand.lifecycle import Settlement
-from stowhand.store import Lease, Verdict
+from stowhand.lifecycle import Settlement, turned
+from stowhand.store import Lease, Reply, Verdict
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Client, Dialer
 from stowhand.stores.redis.ending import NewChild, StepEnd, decode_end
@@ -79,12 +79,12 @@ class Settlements:
         """Digest of a call without a reply -> when it was first sent."""
         self.reasons: dict[Pair, str] = {}
 
-    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Verdict]:
-        """Verdicts in the order of the batch. A lease that is named twice is settled as it was named first."""
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        """Replies in the order of the batch. A lease that is named twice is settled as it was named first."""
         first: dict[Pair, Settlement] = {}
         for lease, settlement in batch:
             first.setdefault((lease.job_id, lease.token), settlement)
-        known: dict[Pair, Verdict] = {}
+        known: dict[Pair, Reply] = {}
         for line, entries in (await self._by_line(list(first.items()))).items():
             for part in self._parts(entries):
                 known |= await self._send(line, part, repeat=repeat)
@@ -119,11 +119,10 @@ class Settlements:
             size += own
         return parts
 
-    async def _send(self, line: LineAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Verdict]:
+    async def _send(self, line: LineAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
         targets = Targets(self._keys)
-        entries = [
-            (_packed(pair[0]), pair[1], *self._told(line, pair, settlement, targets)) for pair, settlement in part
-        ]
+        going = [(pair, settlement, *self._told(line, pair, settlement, targets)) for pair, settlement in part]
+        entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
         pairs = [pair for pair, _ in part]
         digest = digest_of(pairs)
         # One packed value: hundreds of arguments cost the driver more time than all the rest.
@@ -132,8 +131,8 @@ class Settlements:
         for pair in pairs:
             self.reasons.pop(pair, None)
         return {
-            pair: _verdict(mark, settled_before=bool(before), missing=missing)
-            for pair, mark in zip(pairs, told, strict=True)
+            pair: _reply(mark, asked, written, settled_before=bool(before), missing=missing)
+            for (pair, asked, written, _), mark in zip(going, told, strict=True)
         }
 
     async def _ask(self, line: LineAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
@@ -154,14 +153,19 @@ class Settlements:
         """Would the mark of an earlier call be there still?"""
         return self._clock.monotonic() - self._unanswered.pop(digest, self._clock.monotonic()) < MARKED
 
-    def _told(self, line: LineAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
-        """One settlement in the words of the script; what it cannot say fails the job, with the reason."""
+    def _told(
+        self, line: LineAt, pair: Pair, settlement: Settlement, targets: Targets
+    ) -> tuple[Settlement, Sequence[Any]]:
+        """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
         try:
-            return self._words(line, pair, settlement, targets)
+            return settlement, self._words(line, pair, settlement, targets)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
-            return "fail", _quoted(clean(f"its end could not be written: {error}"))
+            why = clean(f"its end could not be written: {error}")
+            failed = turned(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
+            return failed, ("fail", _quoted(why))
 
     def _words(self, line: LineAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
+        """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
         if settlement.then or settlement.payload is not None:
             raise InvalidJob("a job of a flow is followed by its next queue, and by nothing else")
         delay = max(round(settlement.delay * 1000), 0)
@@ -198,10 +202,15 @@ class Settlements:
         return self._dialer.calls()
 
 
-def _verdict(mark: str, *, settled_before: bool, missing: bool | None) -> Verdict:
+def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None) -> Reply:
     """``missing``: it is a repeat, and the mark of an earlier call would still be there."""
-    if mark == "S":
-        return Verdict.ALREADY_SETTLED if settled_before else Verdict.SETTLED
+    match mark:
+        case "S" if written is not asked:
+            return written
+        case "S":
+            return Verdict.ALREADY_SETTLED if settled_before else Verdict.SETTLED
+        case "F":
+            return turned(asked, State.FAILED)
     if missing is None or (missing and mark == "L"):
         return Verdict.LOST
     return Verdict.UNKNOWN

@@ -10,7 +10,7 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.lifecycle import Settlement
 from stowhand.retry import constant
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, ResetJob, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, ResetJob, Terms
 from stowhand.stores.redis.address import Address, check_hash_tag, read_address
 from stowhand.stores.redis.claiming import FlowRecord, claims_of
 from stowhand.stores.redis.dialing import Client, Dialer
@@ -159,7 +159,7 @@ class FlowStore:
             if not more and len(rows) < room:
                 return
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing, and move them on: at most 200 in one step."""
         return await self._settlements.settle(batch, repeat=repeat)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stowhand.clock import stopwatch
 from stowhand.database.sqlite_connection import Connection
+from stowhand.database.sqlite_savepoint import attempt
 from stowhand.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.queue_store import LEDGER_DAYS
-from stowhand.store import DAY, Foreign, Lease, Pulse, ResetJob
+from stowhand.store import DAY, Foreign, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.sqlite import flow_tables, leave, operating, schema
 from stowhand.stores.sqlite.moment import Moment, micros
 from stowhand.stores.sqlite.rows import as_json
 from stowhand.stores.sqlite.statements import load
+from stowhand.text import clean
 
 SQL = load("heart")
 
@@ -43,6 +45,7 @@ class SqliteHeart:
     ) -> None:
         self._connection = connection
         self._history, self._failed_retention = history, failed_retention
+        self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost."""
@@ -51,11 +54,19 @@ class SqliteHeart:
             return Pulse()
 
         def renew(connection: sqlite3.Connection, now: Moment) -> Pulse:
-            until = now.ticks + micros(lease)
-            given = {"leases": as_json(sorted(pairs)), "boot": now.boot, "lease_until": until}
-            rows = connection.execute(SQL["beat"], given).fetchall()
+            given = {"boot": now.boot, "lease_until": now.ticks + micros(lease)}
+            rows: list[tuple[int, str, int]] = []
+
+            def beat(leases: Sequence[tuple[int, str]]) -> None:
+                rows.extend(connection.execute(SQL["beat"], given | {"leases": as_json(leases)}).fetchall())
+
+            refused: set[tuple[int, str]] = set()
+            if attempt(connection, lambda: beat(sorted(pairs))) is not None:
+                rows.clear()
+                refused = self._each(connection, sorted(pairs), "beat", lambda pair: beat([pair]))
             canceled = frozenset((job_id, token) for job_id, token, asked in rows if asked)
-            return Pulse(lost=pairs - {(row[0], row[1]) for row in rows}, canceled=canceled)
+            lost = pairs - {(row[0], row[1]) for row in rows} - refused
+            return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
 
         return self._connection.write(renew)
 
@@ -101,6 +112,11 @@ class SqliteHeart:
         """Take back this one job."""
         return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
 
+    def refused(self) -> Sequence[Refusal]:
+        """What the file refused to change since this was last asked."""
+        refused, self._refused = self._refused, []
+        return refused
+
     def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
         self._connection.read(lambda connection, _now: schema.check_newer(connection))
@@ -129,10 +145,28 @@ class SqliteHeart:
         self._connection.close()
 
     def _give_back(self, connection: sqlite3.Connection, now: Moment, pairs: Sequence[tuple[int, str]]) -> None:
-        for job_id, token in pairs:
-            held = leave.find_held(connection, job_id, token)
+        def give_back(pair: tuple[int, str]) -> None:
+            held = leave.find_held(connection, *pair)
             if held is not None:
                 leave.give_back(connection, now, held, history=self._history is not None)
+
+        self._each(connection, pairs, "release", give_back)
+
+    def _each(
+        self,
+        connection: sqlite3.Connection,
+        pairs: Iterable[tuple[int, str]],
+        doing: str,
+        write: Callable[[tuple[int, str]], object],
+    ) -> set[tuple[int, str]]:
+        """Each under a savepoint; gives those that the file refuses."""
+        refused: set[tuple[int, str]] = set()
+        for pair in pairs:
+            error = attempt(connection, lambda pair=pair: write(pair))  # type: ignore[misc]
+            if error is not None:
+                refused.add(pair)
+                self._refused.append(Refusal(pair[0], doing, clean(str(error))))
+        return refused
 
     def _reset(self, find: Find) -> Sequence[ResetJob]:
         # A look without the write lock first: there is hardly ever anything to do.
@@ -140,12 +174,15 @@ class SqliteHeart:
             return []
 
         def take_back(connection: sqlite3.Connection, now: Moment) -> list[ResetJob]:
-            found = (leave.find_held(connection, *pair) for pair in find(connection, now))
-            return [
-                leave.reset(connection, now, held, history=self._history is not None)
-                for held in found
-                if held is not None
-            ]
+            taken: list[ResetJob] = []
+
+            def reset(pair: tuple[int, str]) -> None:
+                held = leave.find_held(connection, *pair)
+                if held is not None:
+                    taken.append(leave.reset(connection, now, held, history=self._history is not None))
+
+            self._each(connection, find(connection, now), "reset", reset)
+            return taken
 
         return self._connection.write(take_back)
 

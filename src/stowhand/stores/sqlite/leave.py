@@ -7,14 +7,14 @@ import sqlite3
 import msgspec
 
 from stowhand import lifecycle
+from stowhand.database.sqlite_savepoint import check_written
 from stowhand.job import State
-from stowhand.lifecycle import Settlement
+from stowhand.lifecycle import WAITING, Settlement
 from stowhand.store import ResetJob
 from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("leave")
-WAITING = (State.QUEUED, State.ERRORED)
 PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
 """What a settlement with a payload of its own must say, whatever way back the row then takes."""
 
@@ -116,7 +116,7 @@ def _write(connection: sqlite3.Connection, now: Moment, held: Held, departure: D
     if departure.state in (State.COMPLETED, State.CANCELED):
         if history:
             connection.execute(SQL["archive"], given)
-        connection.execute(SQL["delete_one"], given)
+        check_written(connection.execute(SQL["delete_one"], given))
         return
     given["finished_at"] = now.wall if departure.state is State.FAILED else None
-    connection.execute(SQL["back_or_failed"], given)
+    check_written(connection.execute(SQL["back_or_failed"], given))

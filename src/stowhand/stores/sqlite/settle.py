@@ -1,20 +1,20 @@
 """Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
 
-Nothing sinks a batch. A settlement is written under a savepoint; what cannot be written of it is rolled back, and the
-job is settled as failed with the reason.
+Nothing sinks a batch. A settlement is written under a savepoint; what cannot be written is rolled back, and the
+reply says why.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from stowhand import strict_json
-from stowhand.database.sqlite_trouble import is_refused_data
+from stowhand.database.sqlite_savepoint import attempt, check_written
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.job import State
-from stowhand.lifecycle import Ended, Settlement
-from stowhand.store import Lease, Verdict
+from stowhand.lifecycle import WAITING, Settlement, turned
+from stowhand.store import Lease, Reply, Unwritten, Verdict
 from stowhand.stores.sqlite import enqueue, leave, trouble
 from stowhand.stores.sqlite.leave import SQL
 from stowhand.stores.sqlite.moment import Moment
@@ -29,8 +29,8 @@ AT_ONCE = 1000
 RESULT_LIMIT = 1024 * 1024
 
 
-def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat: bool, history: bool) -> list[Verdict]:
-    """Verdicts in the order of the batch."""
+def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat: bool, history: bool) -> list[Reply]:
+    """Replies in the order of the batch."""
     settled = _complete_plain_ones(connection, now, batch, history=history)
     return [
         Verdict.SETTLED
@@ -42,11 +42,11 @@ def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat:
 
 def settle_one(
     connection: sqlite3.Connection, now: Moment, lease: Lease, settlement: Settlement, *, repeat: bool, history: bool
-) -> Verdict:
+) -> Reply:
     """One job, whatever became of it."""
     held = leave.find_held(connection, lease.job_id, lease.token)
     if held is None:
-        return _refuse(connection, lease, repeat=repeat)
+        return _trace(connection, lease, settlement, repeat=repeat)
 
     def write() -> None:
         _check(settlement)
@@ -56,26 +56,9 @@ def settle_one(
 
     refused = attempt(connection, write)
     if refused is not None:
-        reason = clean(f"its settlement could not be written: {refused}")
-        failed = Settlement(State.FAILED, Ended.FAILED, error=reason)
-        leave.settle(connection, now, held, failed, history=history)
-    return Verdict.SETTLED
-
-
-def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
-    """Write under a savepoint; gives why the data was refused, and then nothing was written."""
-    connection.execute("SAVEPOINT stowhand_one")
-    try:
-        write()
-    except (sqlite3.Error, ValueError, OverflowError) as error:
-        # After a full disk, or an I/O error, the whole transaction is gone already; the caller hears of that.
-        if not is_refused_data(error) or not connection.in_transaction:
-            raise
-        connection.execute("ROLLBACK TO stowhand_one")
-        connection.execute("RELEASE stowhand_one")
-        return trouble.refusal(error)
-    connection.execute("RELEASE stowhand_one")
-    return None
+        return Unwritten(clean(str(trouble.refusal(refused))))
+    state = held.way_back(settlement.state)
+    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
 
 
 def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Batch, *, history: bool) -> set[int]:
@@ -95,7 +78,7 @@ def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Bat
             "now": now.wall,
         }
         done.extend(row[0] for row in connection.execute(SQL["complete" if history else "held_of"], given).fetchall())
-        connection.execute(SQL["delete"], {"ids": as_json(done)})
+        check_written(connection.execute(SQL["delete"], {"ids": as_json(done)}), len(done))
 
     if attempt(connection, write) is not None:
         return set()
@@ -127,9 +110,14 @@ def _check(settlement: Settlement) -> None:
         raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
 
 
-def _refuse(connection: sqlite3.Connection, lease: Lease, *, repeat: bool) -> Verdict:
+def _trace(connection: sqlite3.Connection, lease: Lease, asked: Settlement, *, repeat: bool) -> Reply:
     """Say why a lease holds nothing."""
     row = connection.execute(SQL["trace"], {"id": lease.job_id}).fetchone()
     if row is None:
         return Verdict.UNKNOWN if repeat else Verdict.LOST
-    return Verdict.ALREADY_SETTLED if row[0] == lease.token else Verdict.LOST
+    if row[0] != lease.token:
+        return Verdict.LOST
+    state = State(row[1])
+    if asked.state in WAITING and state in (State.CANCELED, State.FAILED):
+        return turned(asked, state)
+    return Verdict.ALREADY_SETTLED

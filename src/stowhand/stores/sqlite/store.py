@@ -18,7 +18,7 @@ from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.outlook import Outlook
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, StoreOptions, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, StoreOptions
 from stowhand.stores.sqlite import (
     administer,
     claim,
@@ -83,17 +83,17 @@ class SqliteStore(Operations):
             if claimed is not None:
                 return claimed
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing."""
-        verdicts: list[Verdict] = []
+        replies: list[Reply] = []
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
-            verdicts += await self._write(
+            replies += await self._write(
                 lambda connection, now, part=part: settle.settle(  # type: ignore[misc]
                     connection, now, part, repeat=repeat, history=self._history is not None
                 )
             )
-        return verdicts
+        return replies
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""

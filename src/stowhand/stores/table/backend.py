@@ -20,7 +20,7 @@ from stowhand.handler import Attempt, Transaction
 from stowhand.job import State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer
-from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
+from stowhand.store import ClaimRequest, Heart, JobId, Lease, Reply
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.shown import ShownRecord
@@ -130,7 +130,7 @@ class Backend(AttemptTools, Protocol):
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """Due records in the order of ``order_by_expression``, locked ones skipped, now processing under the token."""
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """As ``Store.settle``. A record whose ``cancel`` is set goes to canceled instead of anywhere but completed."""
 
     async def next_due(self) -> float | None:

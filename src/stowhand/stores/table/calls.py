@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events, StoreCalled
-from stowhand.store import Foreign, Heart, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, Heart, Lease, Pulse, Refusal, ResetJob
 
 T = TypeVar("T")
 
@@ -70,6 +70,10 @@ class TimedHeart:
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
         return self._timed("reset_lease", lambda: self._heart.reset_lease(lease))
+
+    def refused(self) -> Sequence[Refusal]:
+        """What the database refused to change."""
+        return self._heart.refused()
 
     def check(self) -> None:
         """Nothing can become too new: the table is the user's."""

@@ -19,7 +19,7 @@ from stowhand.job import State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer
 from stowhand.retry import constant
-from stowhand.store import Claim, ClaimRequest, Foreign, Heart, JobId, Lease, Terms, Verdict
+from stowhand.store import Claim, ClaimRequest, Foreign, Heart, JobId, Lease, Reply, Terms
 from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
@@ -149,7 +149,7 @@ class TableStore(Generic[R]):
             taken = await self._backend.claim(request)
         return [self._claimed(one) for one in taken]
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how records left processing."""
         if not batch:
             return []

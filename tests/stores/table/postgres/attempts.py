@@ -12,9 +12,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from stowhand.handler import Attempt
-from stowhand.lifecycle import Outcome, Settlement, settle
+from stowhand.lifecycle import Fail, Outcome, Retry, Settlement, settle
 from stowhand.outcomes import from_error, from_returned
-from stowhand.store import Claim, ClaimRequest, Verdict
+from stowhand.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 
 TABLES = """
@@ -88,20 +88,28 @@ class Desk:
             if attempt.transaction is not None:
                 await attempt.transaction.rollback()
 
-    async def run(self, work: Work, claim: Claim[Any] | None = None) -> tuple[Verdict, dict[str, Any]]:
+    async def run(self, work: Work, claim: Claim[Any] | None = None) -> tuple[Reply, dict[str, Any]]:
         """As a worker does it; the verdict, and the row afterwards."""
         async with self.attempt(claim) as attempt:
             try:
                 outcome = from_returned(await work(attempt))
             except Exception as error:  # noqa: BLE001 - a worker's boundary
                 outcome = from_error(error)
-            verdict = await self.settle(attempt, attempt.decided or outcome)
-        return verdict, await self.row(attempt.lease.job_id)
+            reply = await self.settle(attempt, attempt.decided or outcome)
+        return reply, await self.row(attempt.lease.job_id)
 
-    async def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Verdict:
-        """Judge, and record."""
+    async def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Reply:
+        """Judge, and record; what the store refuses, otherwise."""
         assert attempt.transaction is not None
-        return await attempt.transaction.settle(judged(attempt, outcome))
+        reply = await attempt.transaction.settle(judged(attempt, outcome))
+        for instead in (Retry, Fail):
+            if isinstance(reply, Unwritten):
+                why = f"its settlement could not be written: {reply.why}"
+                reply = await attempt.transaction.settle(judged(attempt, instead(why)))
+        if isinstance(reply, Settlement):  # what is told is what stands there
+            assert reply.state == (await self.row(attempt.lease.job_id))["state"]
+            return Verdict.SETTLED
+        return reply
 
 
 def judged(attempt: Attempt[Any], outcome: Outcome) -> Settlement:

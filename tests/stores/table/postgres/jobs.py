@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from stowhand.job import State
 from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.store import ClaimRequest, Heart, Lease, Verdict
+from stowhand.store import ClaimRequest, Heart, Lease, Reply
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
@@ -122,7 +122,7 @@ class Served:
         (taken,) = await self.claim(1, **asked)
         return taken.lease
 
-    async def settle(self, lease: Lease, settlement: Settlement = COMPLETED, *, repeat: bool = False) -> Verdict:
+    async def settle(self, lease: Lease, settlement: Settlement = COMPLETED, *, repeat: bool = False) -> Reply:
         (verdict,) = await self.table.settle([(lease, settlement)], repeat=repeat)
         return verdict
 

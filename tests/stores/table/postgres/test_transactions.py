@@ -365,6 +365,6 @@ def test_jobs_to_enqueue_are_refused_and_the_work_is_undone(run: Run, shared_url
             await write("half")(attempt)
             attempt.then.append(NewJob(task="other"))
             assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
-        assert ((await desk.row(1))["state"], await desk.effects()) == ("failed", [])
+        assert ((await desk.row(1))["state"], await desk.effects()) == ("errored", [])
 
     play(run, shared_url, scene)

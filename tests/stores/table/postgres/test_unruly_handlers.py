@@ -313,7 +313,7 @@ def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_re
     async def scene(desk: Desk) -> None:
         await desk.execute("alter table jobs add check (length(failure_message) < 1000)")
         verdict, row = await desk.run(fails)
-        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "failed", [])
+        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "errored", [])
         assert "could not be written" in row["failure_message"]
 
     play(run, shared_url, scene)

@@ -12,7 +12,7 @@ from typing import Any
 
 from stowhand.job import State
 from stowhand.lifecycle import Ended, Settlement
-from stowhand.store import ClaimRequest, Lease, Verdict
+from stowhand.store import ClaimRequest, Lease, Reply
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
@@ -121,9 +121,7 @@ def counted_steps(table: SqliteTable) -> list[None]:
     return steps
 
 
-async def settled(
-    table: SqliteTable, lease: Lease, *settlements: Settlement, repeat: bool = False
-) -> Sequence[Verdict]:
+async def settled(table: SqliteTable, lease: Lease, *settlements: Settlement, repeat: bool = False) -> Sequence[Reply]:
     """Settle; the verdicts."""
     return await table.settle([(lease, one) for one in settlements], repeat=repeat)
 

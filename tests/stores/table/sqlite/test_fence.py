@@ -9,9 +9,9 @@ import pytest
 from stowhand.errors import LogRefused
 from stowhand.execution_log import ENTRIES_LIMIT
 from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.lifecycle import COMPLETED, Ended, Settlement, turned
 from stowhand.queue_store import Done
-from stowhand.store import Verdict
+from stowhand.store import Unwritten, Verdict
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import (
     SNOOZED,
@@ -131,12 +131,14 @@ def test_cancel_wins_over_everything_but_completed(app: Application, run: Run) -
             key = app.add()
             taken = await claimed(table)
             app.sql("UPDATE uploads SET cancel = TRUE")
-            assert await settled(table, taken.lease, end) == [Verdict.SETTLED]
+            told = [turned(end, State.CANCELED) if end not in (COMPLETED, CANCELED) else Verdict.SETTLED]
+            assert await settled(table, taken.lease, end) == told
             now = app.row(key)
             assert now["state"] == ("completed" if end is COMPLETED else "canceled")
             assert now["num_failures"] == 0
             if end is not SNOOZED:
-                assert await settled(table, taken.lease, end, repeat=True) == [Verdict.ALREADY_SETTLED]
+                again = told if told != [Verdict.SETTLED] else [Verdict.ALREADY_SETTLED]
+                assert await settled(table, taken.lease, end, repeat=True) == again
             app.sql("DELETE FROM uploads")
 
     run(scenario())
@@ -156,7 +158,7 @@ def test_a_snooze_is_queued_unspent_and_its_token_is_void(app: Application, run:
     run(scenario())
 
 
-def test_what_the_table_refuses_fails_alone_with_the_reason(made: Made, run: Run) -> None:
+def test_what_the_table_refuses_is_unwritten_alone_with_the_reason(made: Made, run: Run) -> None:
     app = made(
         TABLE.format(moment="TEXT").replace(
             "failure_message   TEXT", "failure_message TEXT CHECK (failure_message <> 'x')"
@@ -170,10 +172,13 @@ def test_what_the_table_refuses_fails_alone_with_the_reason(made: Made, run: Run
         first, second, third = await table.claim(asking(3))
         then = Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="t"),))
         batch = [(first.lease, errored("x")), (second.lease, COMPLETED), (third.lease, then)]
-        assert await table.settle(batch) == [Verdict.SETTLED] * 3
-        assert app.states() == ["failed", "completed", "failed"]
-        assert "could not be written: CHECK constraint failed" in app.row(first.lease.job_id)["failure_message"]
-        assert "ctx.then" in app.row(third.lease.job_id)["failure_message"]
+        refused, done, unable = await table.settle(batch)
+        assert app.states() == ["processing", "completed", "processing"]
+        assert isinstance(refused, Unwritten)
+        assert "CHECK constraint failed" in refused.why
+        assert done is Verdict.SETTLED
+        assert isinstance(unable, Unwritten)
+        assert "ctx.then" in unable.why
 
     run(scenario())
 
@@ -190,7 +195,7 @@ def test_an_end_that_the_table_does_not_know_keeps_no_other_from_being_written(m
         table = await app.served()
         first, second = await table.claim(asking(2))
         assert await table.settle([(first.lease, failed()), (second.lease, COMPLETED)]) == [
-            Verdict.UNKNOWN,
+            Unwritten("nothing fails here"),
             Verdict.SETTLED,
         ]
         assert app.states() == ["processing", "completed"]

@@ -9,11 +9,14 @@ language plpgsql {definer} {index_plans} as $$
 declare
   _at timestamptz := {schema}.at(_now);
   _mine bigint[];
+  _beaten bigint;
 begin
   _mine := array(
     select j.id from unnest(_ids, _tokens) as f(id, token) cross join lateral (
       select l.id from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   update {schema}.live j set lease_until = _at + _lease * interval '1 second' where j.id = any(_mine);
+  get diagnostics _beaten = row_count;
+  if _beaten < cardinality(_mine) then perform {schema}.check_written(_beaten, cardinality(_mine)); end if;
   return query
     select f.id, f.token,
       case when j.token is distinct from f.token then 'lost' when j.id = any(_mine) then 'canceled' else 'busy' end

@@ -76,6 +76,16 @@ begin
   return array(select v from unnest(_verdicts) as v where (v.queue = any(_closed)) is not true);
 end $$;
 
+-- A trigger of the application's can keep a row as it is without a word (BEFORE … RETURN NULL). What was not written must
+-- not be told, so it is an error, by which the caller finds the row and settles it otherwise.
+create or replace function {schema}.check_written(_written bigint, _wanted bigint) returns void
+language plpgsql as $$
+begin
+  if _written < _wanted then
+    raise exception 'A trigger keeps % of % jobs as they are.', _wanted - _written, _wanted using errcode = 'GWTRG';
+  end if;
+end $$;
+
 -- The commonest settlement: completed, nothing to add. Gives the ids that were settled.
 create or replace function {schema}.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null)
 returns setof bigint
@@ -86,6 +96,7 @@ declare
   _names text[];
   _held bigint[];
   _by uuid[];
+  _gone bigint;
 begin
   select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into _mine, _names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
@@ -109,15 +120,18 @@ begin
         g.created_at, g.updated_at, g.cancel_requested
       from gone g
     )
-    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
-      from gone g where g.queue is not null;
+    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
+        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
+      from gone g;
   else
     with gone as (
       delete from {schema}.live j where j.id = any(_mine) returning j.id, j.queue, j.token
     )
-    select array_agg(g.queue), array_agg(g.id), array_agg(g.token) into _names, _held, _by
-      from gone g where g.queue is not null;
+    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
+        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
+      from gone g;
   end if;
+  if _gone < cardinality(_mine) then perform {schema}.check_written(_gone, cardinality(_mine)); end if;
   if _names is not null then perform {schema}.free_queues(_names, _held, _by, _at); end if;
   return query select unnest(_mine);
 end $$;
@@ -159,9 +173,12 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           scout = j.queue is not null and _one.state <> 'failed'
       where j.id = _one.id;
+    if not found then perform {schema}.check_written(0, 1); end if;
   end loop;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform {schema}.bury(_verdicts, _keep, _at);
+    perform {schema}.check_written(0, count(*)) from unnest(_verdicts) as v join {schema}.live j on j.id = v.id
+      where v.state in ('completed', 'canceled') having count(*) > 0;
   end if;
   perform {schema}.free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
     from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
@@ -178,11 +195,11 @@ language sql immutable as $$
     else _state end
 $$;
 
--- Any settlement.
+-- Any settlement. Gives what was written, which may be another state than the one that was asked for: `way_back`.
 create or replace function {schema}.settle(
   _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
   _results text[], _payloads text[], _keep boolean, _now timestamptz default null
-) returns table (id bigint, token uuid)
+) returns table (id bigint, token uuid, state text)
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
 declare
@@ -202,20 +219,25 @@ begin
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
-  return query select v.id, v.token from unnest(_verdicts) as v;
+  return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 
--- A second look at what was not settled: 'busy' (ours, locked by somebody), 'settled' (by this very lease, before),
--- 'lost', or 'gone' (no trace).
-create or replace function {schema}.look(_ids bigint[], _tokens uuid[]) returns table (id bigint, token uuid, found text)
+-- A second look at what was not settled: 'busy' (ours, locked by somebody), 'settled' (by this very lease, before; the
+-- state that the job has now), 'lost', or 'gone' (no trace).
+create or replace function {schema}.look(_ids bigint[], _tokens uuid[])
+returns table (id bigint, token uuid, found text, state text)
 language sql stable {definer} {index_plans} as $$
   select f.id, f.token,
     case
       when j.token = f.token then 'busy'
-      when j.settled_token = f.token or exists (
-        select from {schema}.history h where h.id = f.id and h.settled_token = f.token) then 'settled'
-      when j.id is not null or exists (select from {schema}.history h where h.id = f.id) then 'lost'
-      else 'gone' end
-  from unnest(_ids, _tokens) as f(id, token) left join lateral (
-    select l.id, l.token, l.settled_token from {schema}.live l where l.id = f.id offset 0) j on true
+      when j.settled_token = f.token or h.settled_token = f.token then 'settled'
+      when j.id is not null or h.id is not null then 'lost'
+      else 'gone' end,
+    coalesce(j.state, h.state)
+  from unnest(_ids, _tokens) as f(id, token)
+    left join lateral (
+      select l.id, l.token, l.settled_token, l.state from {schema}.live l where l.id = f.id offset 0) j on true
+    left join lateral (
+      select p.id, p.settled_token, p.state from {schema}.history p where p.id = f.id
+      order by p.settled_token = f.token desc nulls last limit 1) h on j.id is null
 $$;

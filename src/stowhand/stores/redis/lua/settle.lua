@@ -137,6 +137,7 @@ local function give_up(index, trouble)
   local id, from = ids[index], left[index]
   local message = cjson.encode('its end could not be written: ' .. words_of(trouble))
   if pcall(fail, id, message, from.parent, from.lists, from.queues) then
+    known[index] = 'F'
     return
   end
   redis.call('RPUSH', from.base .. ':processing', id)
@@ -181,7 +182,7 @@ for _, list in ipairs(lists) do
   end
 end
 for index, mark in ipairs(known) do
-  if mark == 'S' then
+  if mark == 'S' or mark == 'F' then
     freed[#freed + 1] = line.locks .. ids[index]
   end
 end
@@ -189,7 +190,7 @@ for from = 1, #freed, CHUNK do
   redis.call('DEL', unpack(freed, from, math.min(from + CHUNK - 1, #freed)))
 end
 local verdicts = table.concat(known)
-if string.find(verdicts, 'S', 1, true) then
+if string.find(verdicts, '[SF]') then
   redis.call('SET', KEYS[2], verdicts, 'EX', 120)
 end
 return { 0, verdicts }

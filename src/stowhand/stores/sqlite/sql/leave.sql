@@ -56,6 +56,6 @@ DELETE FROM stowhand_jobs WHERE id = :id
 
 -- name: trace
 -- Who settled this job last? No row: there is no trace of it.
-SELECT settled_token FROM stowhand_jobs WHERE id = :id
+SELECT settled_token, state FROM stowhand_jobs WHERE id = :id
 UNION ALL
-SELECT settled_token FROM stowhand_history WHERE id = :id
+SELECT settled_token, state FROM stowhand_history WHERE id = :id

@@ -67,7 +67,9 @@ class Claims:
     async def _sweep(self) -> None:
         """Where one record was to be canceled there may be more; some of them not due for long."""
         began = stopwatch()
-        await self._link.rows(self._home.statement("cancel_waiting"), self._home.values(page=CANCELED_AT_ONCE))
+        await self._link.rows(
+            self._home.statement("cancel_waiting"), self._home.values(page=CANCELED_AT_ONCE, ids=None)
+        )
         self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
     async def _claim(self, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
+
 from stowhand import lifecycle
 from stowhand.clock import stopwatch
+from stowhand.database import trouble
 from stowhand.database.blocking import BlockingLink, Row
+from stowhand.database.halving import halved_blocking
 from stowhand.database.repeating import repeated_blocking
 from stowhand.job import State
-from stowhand.store import Foreign, JobId, Lease, Pulse, ResetJob
+from stowhand.store import Foreign, JobId, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.table.postgres.home import Home, mark_of, marks
+from stowhand.text import clean
 
 PAGE = 1000
 SHARE = 99.0
@@ -24,22 +29,38 @@ class TableHeart:
         self._home = home
         self._link = BlockingLink(home.address, lambda: home.role("heart"), home.dialer.prepared)
         self._look_at = float("-inf")
+        self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew. How long that lasts is the table's: ``stalled_max_age``, whatever ``lease`` says."""
         if not leases:
             return Pulse()
-        answers: dict[str, set[tuple[JobId, str]]] = {"lost": set(), "canceled": set(), "busy": set()}
-        for id_, token, found in self._rows("beat", **marks(leases)):
-            if found != "renewed":
-                answers[found].add((self._home.job_id(id_), token))
+        kinds = ("lost", "canceled", "busy", "refused")
+        answers: dict[str, set[tuple[JobId, str]]] = {kind: set() for kind in kinds}
+
+        def refused(one: Lease, error: Exception) -> None:
+            answers["refused"].add((one.job_id, one.token))
+            self._refuse(one.job_id, "beat", error)
+
+        with self._home.translated():
+            for id_, token, found in halved_blocking(leases, lambda part: self._ask("beat", **marks(part)), refused):
+                if found != "renewed":
+                    answers[found].add((self._home.job_id(id_), token))
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Gives those whose rows somebody's transaction has locked."""
         if not leases:
             return []
-        done = {(self._home.job_id(id_), token) for id_, token in self._rows("release", **marks(leases))}
+        done: set[tuple[JobId, str]] = set()
+
+        def refused(one: Lease, error: Exception) -> None:
+            done.add((one.job_id, one.token))
+            self._refuse(one.job_id, "release", error)
+
+        with self._home.translated():
+            released = halved_blocking(leases, lambda part: self._ask("release", **marks(part)), refused)
+        done |= {(self._home.job_id(id_), token) for id_, token in released}
         missed = [lease for lease in leases if (lease.job_id, lease.token) not in done]
         if not missed:
             return []
@@ -88,13 +109,19 @@ class TableHeart:
         """Take back this one."""
         return self._reset(self._rows("find_held_by_lease", **mark_of(lease)))
 
+    def refused(self) -> Sequence[Refusal]:
+        """What the database refused to change since this was last asked."""
+        refused, self._refused = self._refused, []
+        return refused
+
     def check(self) -> None:
         """The table is its owner's; what does not fit any more, the next statement says."""
 
     def maintain(self) -> None:
         """Cancel waiting records that were asked to cancel: their turn may be far away."""
         began = stopwatch()
-        more = len(self._rows("cancel_waiting", page=PAGE)) == PAGE
+        with self._home.translated():
+            more = len(self._cancel_waiting()) == PAGE
         now = stopwatch()
         self._look_at = now if more else now + SHARE * (now - began)
 
@@ -111,30 +138,51 @@ class TableHeart:
         if not found:
             return []
         options = self._home.options
-        decided = [
-            lifecycle.reset(resets=resets, max_resets=options.max_num_resets, max_attempts=options.max_num_retries + 1)
-            for _, _, _, resets, _ in found
-        ]
-        became = {
-            self._home.job_id(id_): State(state)
-            for id_, state in self._rows(
+
+        def reset(part: Sequence[Row]) -> list[Row]:
+            limits = {"max_resets": options.max_num_resets, "max_attempts": options.max_num_retries + 1}
+            return self._ask(
                 "reset",
-                ids=[row[0] for row in found],
-                marks=[row[1] for row in found],
-                epochs=[row[2] for row in found],
-                states=[each.state.value for each in decided],
-                errors=[options.reset_failure_message] * len(found),
+                ids=[row[0] for row in part],
+                marks=[row[1] for row in part],
+                epochs=[row[2] for row in part],
+                states=[lifecycle.reset(resets=row[3], **limits).state.value for row in part],
+                errors=[options.reset_failure_message] * len(part),
                 age=age,
             )
-        }
+
+        def refused(row: Row, error: Exception) -> None:
+            self._refuse(self._home.job_id(row[0]), "reset", error)
+
+        with self._home.translated():
+            became = {self._home.job_id(id_): State(state) for id_, state in halved_blocking(found, reset, refused)}
         return [
             ResetJob(key, options.name, became[key], worker or None)
             for key, worker in ((self._home.job_id(row[0]), row[4]) for row in found)
             if key in became
         ]
 
+    def _cancel_waiting(self) -> list[Row]:
+        """A page of them; those that the database refuses to change keep no other."""
+        try:
+            return self._ask("cancel_waiting", page=PAGE, ids=None)
+        except psycopg.Error as error:
+            if not trouble.is_refusal(error):
+                raise
+        return halved_blocking(
+            self._ask("find_cancel_waiting", page=PAGE),
+            lambda part: self._ask("cancel_waiting", page=PAGE, ids=[row[0] for row in part]),
+            lambda row, error: self._refuse(self._home.job_id(row[0]), "cancel", error),
+        )
+
+    def _refuse(self, job_id: JobId, doing: str, error: Exception) -> None:
+        self._refused.append(Refusal(job_id, doing, clean(trouble.first_line(error))))
+
     def _rows(self, name: str, **values: object) -> list[Row]:
-        """Again, a few times, after what was definitely not done."""
-        statement, given = self._home.statement(name), self._home.values(**values)
         with self._home.translated():
-            return repeated_blocking(lambda: self._link.rows(statement, given, self._home.patience))
+            return self._ask(name, **values)
+
+    def _ask(self, name: str, **values: object) -> list[Row]:
+        """Again, a few times, after what was definitely not done. Raises what psycopg raises."""
+        statement, given = self._home.statement(name), self._home.values(**values)
+        return repeated_blocking(lambda: self._link.rows(statement, given, self._home.patience))

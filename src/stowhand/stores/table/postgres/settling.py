@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import psycopg
-
 from stowhand.clock import SystemClock
 from stowhand.database import trouble
+from stowhand.database.halving import halved
 from stowhand.database.link import Line, Link, rows
 from stowhand.database.repeating import repeated
 from stowhand.job import State
-from stowhand.lifecycle import Ended, Settlement
-from stowhand.store import JobId, Lease, Verdict
+from stowhand.lifecycle import Settlement, turned
+from stowhand.store import JobId, Lease, Reply, Unwritten, Verdict
 from stowhand.stores.table.postgres.home import Home, marks
 from stowhand.text import clean
 
@@ -22,8 +21,8 @@ Pair = tuple[JobId, str]
 # A row is mostly locked by a statement of ours (a beat): gone in a moment. What takes longer is an application's
 # transaction, and the caller's affair.
 _BUSY_PAUSES = (0.002, 0.010)
-_REFUSED = "its settlement could not be written"
 _FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them"
 
 
 class Settlements:
@@ -34,27 +33,27 @@ class Settlements:
         self._link = Link(home.dialer, lambda: home.role("settle"))
         self._clock = SystemClock()
 
-    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Verdict]:
-        """Verdicts in the order of the batch."""
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        """Replies in the order of the batch."""
         # A lease that is named twice is settled as it was named first.
-        entries = {_pair(entry): acceptable(entry) for entry in reversed(batch)}
+        entries = {_pair(entry): entry for entry in reversed(batch)}
         with self._home.translated():
-            settled = await self._settle(list(entries.values()))
-            missed = [entry for pair, entry in entries.items() if pair not in settled]
+            known = await self._settle([entry for entry in entries.values() if not entry[1].then])
+            missed = [entry for pair, entry in entries.items() if pair not in known]
             found = await self._look(missed)
+            for entry in missed:
+                if entry[1].then and found.get(_pair(entry)) is Verdict.BUSY:
+                    found[_pair(entry)] = Unwritten(NO_JOBS)
             for pause in _BUSY_PAUSES:
-                busy = [entry for entry in missed if found.get(_pair(entry)) == "busy"]
+                busy = [entry for entry in missed if found.get(_pair(entry)) is Verdict.BUSY]
                 if not busy:
                     break
                 await self._clock.sleep(pause)
                 again = await self._settle(busy)
-                settled |= again
-                found |= await self._look([entry for entry in busy if _pair(entry) not in again])
+                found |= again | await self._look([entry for entry in busy if _pair(entry) not in again])
+        known |= found
         gone = Verdict.UNKNOWN if repeat else Verdict.LOST
-        return [
-            Verdict.SETTLED if (pair := _pair(entry)) in settled else _FOUND.get(found.get(pair, ""), gone)
-            for entry in batch
-        ]
+        return [known.get(_pair(entry), gone) for entry in batch]
 
     async def connect(self) -> None:
         """Have a connection, once. Raises StoreUnreachable."""
@@ -66,27 +65,30 @@ class Settlements:
         """Let the connection go."""
         await self._link.close()
 
-    async def _settle(self, entries: Sequence[Entry]) -> set[Pair]:
-        """All together; if the database refuses one's values, by halves until it stands alone."""
+    async def _settle(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """All together; if the database refuses one, by halves until it stands alone."""
+        known: dict[Pair, Reply] = {}
 
-        async def act() -> set[Pair]:
-            async with self._link.connection() as connection:
-                return await write(self._home, connection, entries)
+        def refused(entry: Entry, error: Exception) -> None:
+            known[_pair(entry)] = Unwritten(clean(trouble.first_line(error)))
 
-        try:
-            return await repeated(act, self._clock)
-        except (psycopg.Error, UnicodeError) as error:
-            if not trouble.is_about_values(error) and not isinstance(error, psycopg.errors.RaiseException):
-                raise
-            if len(entries) > 1:
-                middle = len(entries) // 2
-                return await self._settle(entries[:middle]) | await self._settle(entries[middle:])
-            ((lease, settlement),) = entries
-            if (settlement.error or "").startswith(_REFUSED):
-                raise
-            return await self._settle([(lease, _failed(trouble.first_line(error)))])
+        async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
+            async def act() -> dict[Pair, State]:
+                async with self._link.connection() as connection:
+                    return await self._write(connection, part)
 
-    async def _look(self, entries: Sequence[Entry]) -> dict[Pair, str]:
+            written = await repeated(act, self._clock)
+            return [(_pair(one), reply(one[1], written[_pair(one)])) for one in part if _pair(one) in written]
+
+        return known | dict(await halved(entries, write, refused)) if entries else known
+
+    async def _write(self, line: Line, entries: Sequence[Entry]) -> dict[Pair, State]:
+        """The state that each was given. A row that another transaction holds is passed over."""
+        done = await rows(line, self._home.statement("settle"), settle_values(self._home, entries))
+        return {(self._home.job_id(id_), token): State(state) for id_, token, state in done}
+
+    async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """What became of those that were not settled, if there is a trace."""
         if not entries:
             return {}
         leases, settlements = zip(*entries, strict=True)
@@ -96,18 +98,20 @@ class Settlements:
             errors=[settlement.error for settlement in settlements],
         )
         found = await repeated(lambda: self._link.rows(self._home.statement("look"), values), self._clock)
-        return {(self._home.job_id(id_), token): what for id_, token, what in found}
+        asked = {_pair(entry): entry[1] for entry in entries}
+        known: dict[Pair, Reply] = {}
+        for id_, token, what in found:
+            pair = (self._home.job_id(id_), token)
+            if what == "canceled":
+                known[pair] = turned(asked[pair], State.CANCELED)
+            elif what in _FOUND:
+                known[pair] = _FOUND[what]
+        return known
 
 
-async def write(home: Home, line: Line, entries: Sequence[Entry]) -> set[Pair]:
-    """On a given connection, in whatever transaction it is; what is settled now. Raises what psycopg raises.
-
-    A row that another transaction holds is passed over. Give what is ``acceptable``.
-    """
-    if not entries:
-        return set()
-    done = await rows(line, home.statement("settle"), settle_values(home, entries))
-    return {(home.job_id(id_), token) for id_, token in done}
+def reply(asked: Settlement, state: State) -> Reply:
+    """Of one that was written: as asked, or as something else."""
+    return Verdict.SETTLED if state is asked.state else turned(asked, state)
 
 
 def settle_values(home: Home, entries: Sequence[Entry]) -> Mapping[str, object]:
@@ -119,18 +123,6 @@ def settle_values(home: Home, entries: Sequence[Entry]) -> Mapping[str, object]:
         delays=[settlement.delay for settlement in settlements],
         errors=[settlement.error for settlement in settlements],
     )
-
-
-def acceptable(entry: Entry) -> Entry:
-    """As it is, or failed, with the reason. (A result has no column, and is dropped.)"""
-    lease, settlement = entry
-    if settlement.then:
-        return lease, _failed("jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them")
-    return entry
-
-
-def _failed(reason: str) -> Settlement:
-    return Settlement(State.FAILED, Ended.FAILED, error=clean(f"{_REFUSED}: {reason}"))
 
 
 def _pair(entry: Entry) -> Pair:

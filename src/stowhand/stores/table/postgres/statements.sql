@@ -109,7 +109,7 @@ set {state} = l.state::{state_type},
   {worker_hostname} = case when l.state = 'queued' then {bare} else j.{worker_hostname} end{queue_up}{leave_token}
 from locked l
 where j.{id} = l.id
-returning {key}, l.token
+returning {key}, l.token, l.state
 
 -- What became of settlements that found nothing to write. What went back to the queue bears no token, or somebody else
 -- put it there.
@@ -118,7 +118,7 @@ select g.id::text, g.token, case
   when j.{id} is null then 'gone'
   when {held} then 'busy'
   when not {bears} then 'lost'
-  when j.{state}::text = 'canceled' and g.state <> 'completed' then 'settled'
+  when j.{state}::text = 'canceled' and g.state not in ('completed', 'canceled') then 'canceled'
   when j.{state}::text = g.state and g.state <> 'queued'
     and (g.state not in ('errored', 'failed') or j.{failure_message} is not distinct from g.error::{message_type}) then 'settled'
   else 'lost' end
@@ -232,10 +232,14 @@ where j.{id} = l.id
 returning {key}, l.state
 
 -- Waiting records that were asked to cancel before they ran.
+-- name: find_cancel_waiting
+select {key} from {table} as j where j.{state} in ('queued', 'errored') and {cancel} limit %(page)s
+
 -- name: cancel_waiting
 with locked as (
   select j.{id} as id from {table} as j
   where j.{state} in ('queued', 'errored') and {cancel}
+    and (%(ids)s::text[] is null or j.{id} = any(%(ids)s::text[]::{id_type}[]))
   limit %(page)s
   for no key update of j skip locked
 )

@@ -10,7 +10,7 @@ from stowhand.handler import Attempt
 from stowhand.job import State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer
-from stowhand.store import ClaimRequest, Heart, JobId, Lease, Verdict
+from stowhand.store import ClaimRequest, Heart, JobId, Lease, Reply
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
@@ -97,7 +97,7 @@ class PostgresTable:
         """Due records, now processing."""
         return await self._claims.claim(request)
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how they left processing."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 

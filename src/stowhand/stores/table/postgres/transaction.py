@@ -34,12 +34,12 @@ from stowhand.handler import Attempt
 from stowhand.job import State
 from stowhand.lifecycle import Retry, Settlement, settle
 from stowhand.queue_store import Answer
-from stowhand.store import JobId, Lease, Verdict
+from stowhand.store import JobId, Lease, Reply, Unwritten, Verdict
 from stowhand.stores.table.postgres import asking
 from stowhand.stores.table.postgres.hold import ENDED_BY_HANDLER, Gone, Hold, InDoubt
 from stowhand.stores.table.postgres.home import Home
 from stowhand.stores.table.postgres.logs import Logs
-from stowhand.stores.table.postgres.settling import Settlements, acceptable, settle_values
+from stowhand.stores.table.postgres.settling import NO_JOBS, Settlements, settle_values
 from stowhand.text import clean
 
 KEPT = (State.COMPLETED, State.QUEUED)
@@ -85,30 +85,40 @@ class RecordTransaction:
         self._logs: list[str] = []
         self._doubtful: tuple[Settlement, str] | None = None
         """COMMIT was sent with this one, and no answer came that says enough; why."""
-        self.recorded: Settlement | None = None
-        """What stands in the record instead of the settlement that was given; ``None``: that one."""
+        self._instead_of: Settlement | None = None
+        """What is written instead of the settlement that was given; ``None``: that one."""
 
     # -- the end ---------------------------------------------------------------------------------
 
-    async def settle(self, settlement: Settlement) -> Verdict:
+    async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
+        if settlement.then:
+            return Unwritten(NO_JOBS)
+        self._begin_end()
+        reply = await self._settle(settlement)
+        written = reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED
+        if not written or self._instead_of is None or self._instead_of == settlement:
+            return reply
+        return self._instead_of
+
+    def _begin_end(self) -> None:
+        self._instead_of = None
+
+    async def _settle(self, settlement: Settlement) -> Reply:
         hold = self._take()
-        _, given = acceptable((self._attempt.lease, settlement))
-        if given is not settlement:
-            self.recorded = settlement = given
         try:
             if hold is not None:
                 return await self._settle_within(hold, settlement)
         except Gone as gone:
-            self.recorded = self._instead(self.recorded or settlement, str(gone))
+            self._instead_of = self._instead(self._instead_of or settlement, str(gone))
         except InDoubt as doubt:
-            self._doubtful = self.recorded or settlement, str(doubt)
+            self._doubtful = self._instead_of or settlement, str(doubt)
         finally:
             if hold is not None:
                 await hold.let_go(reset=self._desk.resets)
         if self._doubtful is not None:
             return await self._resolve(*self._doubtful)
-        return await self._settle_outside(self.recorded or settlement)
+        return await self._settle_outside(self._instead_of or settlement)
 
     async def rollback(self) -> None:
         """Undo everything; the record is as it was when it was claimed."""
@@ -127,14 +137,14 @@ class RecordTransaction:
         hold, self._hold = self._hold, None
         return hold
 
-    async def _settle_within(self, hold: Hold, settlement: Settlement) -> Verdict:
+    async def _settle_within(self, hold: Hold, settlement: Settlement) -> Reply:
         await hold.take_back()
         if settlement.state in KEPT:
             try:
                 return await self._commit(hold, settlement, undo=False)
             except (psycopg.Error, OSError, UnicodeError) as error:
                 why = f"its transaction could not be committed: {trouble.first_line(error)}"
-                self.recorded = settlement = self._instead(settlement, why)
+                self._instead_of = settlement = self._instead(settlement, why)
         return await self._commit(hold, settlement, undo=True)
 
     async def _commit(self, hold: Hold, settlement: Settlement, *, undo: bool) -> Verdict:
@@ -156,28 +166,28 @@ class RecordTransaction:
             backoff=lambda attempts: self._desk.home.options.retry_delay,
         )
 
-    async def _resolve(self, doubtful: Settlement, why: str) -> Verdict:
+    async def _resolve(self, doubtful: Settlement, why: str) -> Reply:
         """Committed, or not? A record that is still ours was rolled back, and then so was the handler's work."""
         instead = self._instead(doubtful, f"its transaction could not be committed: {why}")
-        verdict = await self._settle_outside(instead, repeat=True)
-        if verdict is Verdict.LOST or verdict is Verdict.UNKNOWN:
+        reply = await self._settle_outside(instead, repeat=True)
+        if reply is Verdict.LOST or reply is Verdict.UNKNOWN:
             # It is not ours any more, so this writes nothing, and tells whether what stands there is our own.
-            (verdict,) = await self._desk.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
-            return verdict if verdict is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
-        if verdict is not Verdict.BUSY:
-            self.recorded = instead
-        return verdict
+            (reply,) = await self._desk.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
+            return reply if reply is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
+        if reply is not Verdict.BUSY:
+            self._instead_of, self._doubtful = instead, None
+        return reply
 
-    async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Verdict:
+    async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Reply:
         """The ordinary way. The record stays locked until the server has noticed that the transaction is over."""
         lease, end = self._attempt.lease, self._clock.monotonic() + self._desk.home.options.stalled
         while True:
             try:
                 if self._logs:
                     await self._desk.write_logs(lease, self._logs)
-                (verdict,) = await self._desk.settlements.settle([(lease, settlement)], repeat=repeat)
-                if verdict is not Verdict.BUSY or self._clock.monotonic() > end:
-                    return verdict
+                (reply,) = await self._desk.settlements.settle([(lease, settlement)], repeat=repeat)
+                if reply is not Verdict.BUSY or self._clock.monotonic() > end:
+                    return reply
             except StoreUnreachable:
                 if self._clock.monotonic() > end:
                     raise

@@ -23,7 +23,7 @@ from stowhand.handler import Attempt
 from stowhand.job import State
 from stowhand.lifecycle import Settlement
 from stowhand.queue_store import Answer
-from stowhand.store import ClaimRequest, JobId, Lease, Verdict
+from stowhand.store import ClaimRequest, JobId, Lease, Reply
 from stowhand.stores.table.backend import Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
@@ -126,15 +126,15 @@ class SqliteTable:
             self._passed.refused(str(key), why)
         return claimed.taken
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Verdict]:
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how records left processing."""
-        table, verdicts = self._table, list[Verdict]()
+        table, replies = self._table, list[Reply]()
         for start in range(0, len(batch), AT_ONCE):
             part = batch[start : start + AT_ONCE]
-            verdicts += await self._write(
+            replies += await self._write(
                 lambda connection, now, part=part: leaving.settle(connection, table, now, part, repeat=repeat)  # type: ignore[misc]
             )
-        return verdicts
+        return replies
 
     async def next_due(self) -> float | None:
         """Seconds until the earliest waiting record is due."""

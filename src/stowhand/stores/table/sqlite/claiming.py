@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stowhand.database.sqlite_savepoint import attempt
 from stowhand.errors import TableUnsuitable
 from stowhand.store import ClaimRequest, JobId, Lease
 from stowhand.stores.table.backend import Taken
@@ -184,7 +185,7 @@ def _change(
             else:
                 done = _take(connection, table, now, request, key, counts)
 
-        trouble = leaving.attempt(connection, change)
+        trouble = attempt(connection, change)
         if trouble is not None or not done:
             refused[key] = clean(str(trouble), REASON_LIMIT) if trouble is not None else NOT_CHANGED
         elif cancel:

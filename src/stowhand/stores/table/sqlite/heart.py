@@ -18,10 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.clock import sleep_blocking, stopwatch
-from stowhand.store import Foreign, JobId, Lease, Pulse, ResetJob
+from stowhand.database.sqlite_savepoint import attempt
+from stowhand.store import Foreign, JobId, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.table.sqlite import leaving
 from stowhand.stores.table.sqlite.moments import SECOND, after
 from stowhand.stores.table.sqlite.table import Abandoned, Line, Table
+from stowhand.text import clean
 
 T = TypeVar("T")
 PAGE = 1000
@@ -43,6 +45,7 @@ class TableHeart:
     def __init__(self, connection: Line, table: Callable[[], Table], abandoned: Abandoned) -> None:
         self._connection, self._table, self._abandoned = connection, table, abandoned
         self._rest_until = self._turns_at = float("-inf")
+        self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
@@ -52,23 +55,30 @@ class TableHeart:
         table = self._table()
 
         def renew(connection: sqlite3.Connection, now: int) -> Pulse:
-            answers = {
-                pair: table.run(connection, "beat", now, leaving.mark(one)).fetchone() for pair, one in held.items()
-            }
+            answers: dict[tuple[JobId, str], tuple[int] | None] = {}
+
+            def beat(pair: tuple[JobId, str], one: Lease) -> None:
+                rows = table.run(connection, "beat", now, leaving.mark(one)).fetchall()
+                answers[pair] = rows[0] if rows else None
+
+            for pair, one in held.items():
+                error = attempt(connection, lambda pair=pair, one=one: beat(pair, one))  # type: ignore[misc]
+                if error is not None:
+                    self._refuse([(pair[0], error)], "beat")
             return Pulse(
                 lost=frozenset(pair for pair, row in answers.items() if row is None),
                 canceled=frozenset(pair for pair, row in answers.items() if row is not None and row[0]),
+                refused=frozenset(held.keys() - answers.keys()),
             )
 
         return self._connection.write(renew)
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
-        table = self._table()
 
         def give_back(connection: sqlite3.Connection, now: int) -> None:
             for one in leases:
-                leaving.give_back(connection, table, now, one)
+                self._give_back(connection, now, one)
 
         if leases:
             self._connection.write(give_back)
@@ -83,7 +93,7 @@ class TableHeart:
             if not self._abandoned.begun.may_hold(token):
                 return
             for key, epoch in connection.execute(table.statements.many["held_by_token"], {"token": token}).fetchall():
-                leaving.give_back(connection, table, now, Lease(key, token, epoch))
+                self._give_back(connection, now, Lease(key, token, epoch))
 
         self._connection.write(give_up)
         return True
@@ -127,6 +137,11 @@ class TableHeart:
         """Take back this one record."""
         return self._reset(lambda _connection, _now: [lease.job_id], lease)
 
+    def refused(self) -> Sequence[Refusal]:
+        """What the table refused to change since this was last asked."""
+        refused, self._refused = self._refused, []
+        return refused
+
     def check(self) -> None:
         """Does nothing: the table is its owner's, and whatever it lacks is said by whoever needs it."""
 
@@ -145,7 +160,8 @@ class TableHeart:
             def cancel(key: JobId) -> int:
                 return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
 
-            _done_or_raised(leaving.each(connection, find(connection, now), cancel))
+            _, refused = leaving.each(connection, find(connection, now), cancel)
+            self._refuse(refused, "cancel")
 
         if self._connection.read(find):
             self._connection.write(put_away)
@@ -167,6 +183,14 @@ class TableHeart:
         self._turns_at = stopwatch()
         return True
 
+    def _give_back(self, connection: sqlite3.Connection, now: int, lease: Lease) -> None:
+        error = attempt(connection, lambda: leaving.give_back(connection, self._table(), now, lease))
+        if error is not None:
+            self._refuse([(lease.job_id, error)], "release")
+
+    def _refuse(self, refused: Iterable[tuple[JobId, Exception]], doing: str) -> None:
+        self._refused += [Refusal(key, doing, clean(str(error))) for key, error in refused]
+
     def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
         table = self._table()
 
@@ -174,14 +198,8 @@ class TableHeart:
             def reset(key: JobId) -> ResetJob | None:
                 return leaving.reset(connection, table, now, key, lease)
 
-            return _done_or_raised(leaving.each(connection, list(find(connection, now)), reset))
+            done, refused = leaving.each(connection, list(find(connection, now)), reset)
+            self._refuse(refused, "reset")
+            return done
 
         return self._connection.write(take_back)
-
-
-def _done_or_raised(given: tuple[list[T], Exception | None]) -> list[T]:
-    """What was done. What was refused is said when nothing else is left to be done."""
-    done, refused = given
-    if refused is not None and not done:
-        raise refused
-    return done

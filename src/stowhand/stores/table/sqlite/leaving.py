@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand import lifecycle
+from stowhand.database.sqlite_savepoint import attempt, check_written
 from stowhand.database.sqlite_trouble import code as error_code
-from stowhand.database.sqlite_trouble import is_refused_data
+from stowhand.database.sqlite_trouble import is_refusal
 from stowhand.job import State
-from stowhand.lifecycle import Ended, Settlement
-from stowhand.store import JobId, Lease, ResetJob, Verdict
+from stowhand.lifecycle import Settlement, turned
+from stowhand.store import JobId, Lease, Reply, ResetJob, Unwritten, Verdict
 from stowhand.stores.table.sqlite.moments import after
 from stowhand.stores.table.sqlite.table import Table
 from stowhand.text import clean
@@ -59,96 +60,71 @@ def nobodys(key: JobId) -> Lease:
     return Lease(key, "", 0)
 
 
-def settle(connection: sqlite3.Connection, table: Table, now: int, batch: Batch, *, repeat: bool) -> list[Verdict]:
-    """Verdicts in the order of the batch. Nothing sinks it: each is written under a savepoint of its own."""
+def settle(connection: sqlite3.Connection, table: Table, now: int, batch: Batch, *, repeat: bool) -> list[Reply]:
+    """Replies in the order of the batch. Nothing sinks it: each is written under a savepoint of its own."""
     return [_settle_one(connection, table, now, lease, what, repeat=repeat) for lease, what in batch]
 
 
 def _settle_one(
     connection: sqlite3.Connection, table: Table, now: int, lease: Lease, settlement: Settlement, *, repeat: bool
-) -> Verdict:
-    if settlement.then:
-        settlement = _failed(NO_JOBS)
+) -> Reply:
     held = find(connection, table, lease)
     if held is None or not held.valid:
-        return _refuse(held, settlement, repeat=repeat)
+        return _trace(held, settlement, repeat=repeat)
+    if settlement.then:
+        return Unwritten(NO_JOBS)
     goal = _goal(settlement.state, held)
+    given = {**mark(lease), "error": settlement.error}
 
-    def write(state: State, message: str | None) -> Callable[[], object]:
-        given = {**mark(lease), "error": message}
-        return lambda: table.run(connection, state.value, now, given, after(now, settlement.delay))
+    def write() -> None:
+        check_written(table.run(connection, goal.value, now, given, after(now, settlement.delay)))
 
-    refused = attempt(connection, write(goal, settlement.error))
+    refused = attempt(connection, write)
     if refused is not None:
-        instead = _failed(f"its settlement could not be written: {refused}")
-        # Not even that: a CHECK, say, that knows no such state. The others of the batch are none the worse.
-        if attempt(connection, write(_goal(State.FAILED, held), instead.error)) is not None:
-            return Verdict.UNKNOWN
-    return Verdict.SETTLED
-
-
-def _failed(reason: str) -> Settlement:
-    return Settlement(State.FAILED, Ended.FAILED, error=clean(reason))
+        return Unwritten(clean(str(refused)))
+    return Verdict.SETTLED if goal is settlement.state else turned(settlement, goal)
 
 
 def _goal(state: State, held: Held) -> State:
     return State.CANCELED if held.cancel and state is not State.COMPLETED else state
 
 
-def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
-    """Write under a savepoint; gives why it was refused, and then nothing was written."""
-    connection.execute("SAVEPOINT stowhand_one")
-    try:
-        write()
-    except (sqlite3.Error, ValueError, OverflowError) as error:
-        # After a full disk, or an I/O error, the whole transaction is gone already; the caller hears of that.
-        if not _is_refused(error) or not connection.in_transaction:
-            raise
-        connection.execute("ROLLBACK TO stowhand_one")
-        connection.execute("RELEASE stowhand_one")
-        return error
-    connection.execute("RELEASE stowhand_one")
-    return None
-
-
 def each(
     connection: sqlite3.Connection, keys: Iterable[JobId], write: Callable[[JobId], T | None]
-) -> tuple[list[T], Exception | None]:
+) -> tuple[list[T], list[tuple[JobId, Exception]]]:
     """Each under a savepoint: a record that its table refuses to change (a CHECK, a trigger) keeps no other.
 
-    Gives what was done, and why the last one was refused.
+    Gives what was done, and which ones were refused, and why.
     """
     done: list[T] = []
-    refused: Exception | None = None
+    refused: list[tuple[JobId, Exception]] = []
     for key in keys:
 
         def one(key: JobId = key) -> None:
             if (result := write(key)) is not None:
                 done.append(result)
 
-        refused = attempt(connection, one) or refused
+        why = attempt(connection, one)
+        if why is not None:
+            refused.append((key, why))
     return done, refused
 
 
 def is_of_a_record(error: sqlite3.Error) -> bool:
     """May one record be at fault, and not the statement? What a function, or JSON, makes of it is a plain error."""
-    return _is_refused(error) or error_code(error) == sqlite3.SQLITE_ERROR
+    return is_refusal(error) or error_code(error) == sqlite3.SQLITE_ERROR
 
 
-def _is_refused(error: Exception) -> bool:
-    # In a table of somebody else's, a UNIQUE or a trigger that refuses is the data's affair too.
-    return isinstance(error, sqlite3.IntegrityError) or is_refused_data(error)
-
-
-def _refuse(held: Held | None, settlement: Settlement, *, repeat: bool) -> Verdict:
+def _trace(held: Held | None, asked: Settlement, *, repeat: bool) -> Reply:
     """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
     if held is None:
         return Verdict.UNKNOWN if repeat else Verdict.LOST
-    if not held.bears or settlement.state is State.QUEUED:
+    if not held.bears or asked.state is State.QUEUED:
         return Verdict.LOST
-    as_said = held.state == settlement.state and (settlement.state not in TOLD or held.message == settlement.error)
-    canceled = held.state == State.CANCELED and settlement.state is not State.COMPLETED
-    return Verdict.ALREADY_SETTLED if as_said or canceled else Verdict.LOST
+    if held.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
+        return turned(asked, State.CANCELED)
+    as_said = held.state == asked.state and (asked.state not in TOLD or held.message == asked.error)
+    return Verdict.ALREADY_SETTLED if as_said else Verdict.LOST
 
 
 def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lease) -> None:
@@ -156,7 +132,7 @@ def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lea
     held = find(connection, table, lease)
     if held is not None and held.valid:
         name = "given_back_canceled" if held.cancel else "given_back"
-        table.run(connection, name, now, mark(lease))
+        check_written(table.run(connection, name, now, mark(lease)))
 
 
 def reset(
@@ -176,5 +152,5 @@ def reset(
     state = State.CANCELED if held.cancel else state
     name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
     given: dict[str, Any] = {"id": key, "error": options.reset_failure_message}
-    table.run(connection, name, now, given)
+    check_written(table.run(connection, name, now, given))
     return ResetJob(key, options.name, state, held.worker or None)

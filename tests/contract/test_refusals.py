@@ -1,0 +1,97 @@
+"""What an application's own CHECK or trigger refuses concerns one job: the others of a call are none the worse."""
+
+from __future__ import annotations
+
+from stowhand.job import State
+from stowhand.lifecycle import COMPLETED, Settlement
+from stowhand.store import Lease, Refusal, Unwritten, Verdict
+from tests.contract.bench import ERRORED, FAILED, SNOOZED, Bench, in_thread
+
+
+async def start_many(bench: Bench, count: int = 4) -> list[Lease]:
+    return [await bench.start(f"t{number}") for number in range(count)]
+
+
+async def test_an_end_that_the_database_refuses_is_unwritten_and_the_others_are_recorded(bench: Bench) -> None:
+    leases = await start_many(bench)
+    bench.place.refuse(leases[2].job_id, State.COMPLETED)
+    replies = await bench.store.settle([(lease, COMPLETED) for lease in leases])
+    assert replies[2] == Unwritten(why=replies[2].why if isinstance(replies[2], Unwritten) else "")
+    assert [reply for place, reply in enumerate(replies) if place != 2] == [Verdict.SETTLED] * 3
+    assert (await bench.job(leases[2].job_id)).state is State.PROCESSING
+    assert await bench.settle(leases[2], ERRORED) is Verdict.SETTLED
+    assert (await bench.job(leases[2].job_id)).state is State.ERRORED
+
+
+async def test_one_whose_every_end_is_refused_keeps_no_other_from_being_settled(bench: Bench) -> None:
+    leases = await start_many(bench)
+    bench.place.refuse(leases[0].job_id)
+    for settlement in (COMPLETED, ERRORED, FAILED, SNOOZED):
+        assert isinstance(await bench.settle(leases[0], settlement), Unwritten)
+    replies = await bench.store.settle(list(zip(leases, (ERRORED, FAILED, COMPLETED, SNOOZED), strict=True)))
+    assert [isinstance(reply, Unwritten) for reply in replies] == [True, False, False, False]
+    assert (await bench.job(leases[0].job_id)).state is State.PROCESSING
+    assert (await bench.job(leases[3].job_id)).state is State.QUEUED
+
+
+async def test_a_beat_renews_the_others_and_names_the_one_that_is_refused(bench: Bench) -> None:
+    leases = await start_many(bench)
+    bad = leases[1]
+    bench.place.refuse(bad.job_id)
+    await bench.pass_time(20)
+    pulse = await in_thread(bench.heart.beat, leases, 30.0)
+    assert bad.job_id not in {job_id for job_id, _ in pulse.canceled | pulse.busy}
+    if bench.place.name == "http":  # what nobody renews is not the remote worker's for long
+        assert pulse.lost == {(bad.job_id, bad.token)}
+    else:
+        assert pulse.refused == {(bad.job_id, bad.token)}
+        assert [(one.job_id, one.doing) for one in bench.heart.refused()] == [(bad.job_id, "beat")]
+        assert list(bench.heart.refused()) == []
+    await bench.pass_time(15)
+    assert [one.job_id for one in bench.heart.reset_stalled(0.0)] == []
+    assert (await bench.job(bad.job_id)).state is State.PROCESSING
+
+
+async def test_a_release_hands_back_the_others(bench: Bench) -> None:
+    leases = await start_many(bench)
+    bench.place.refuse(leases[1].job_id)
+    assert list(await in_thread(bench.heart.release, leases)) == []
+    states = [(await bench.job(lease.job_id)).state for lease in leases]
+    assert states == [State.QUEUED, State.PROCESSING, State.QUEUED, State.QUEUED]
+
+
+async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(bench: Bench) -> None:
+    leases = await start_many(bench)
+    bench.place.refuse(leases[1].job_id)
+    taken = await in_thread(bench.heart.reset_worker, "w1")
+    assert [one.job_id for one in taken] == [lease.job_id for lease in leases if lease is not leases[1]]
+    refused: list[Refusal] = list(bench.heart.refused())
+    assert {(one.job_id, one.doing) for one in refused} in ({(leases[1].job_id, "reset")}, set())
+
+
+async def test_what_a_cancellation_has_made_of_an_error_is_told(bench: Bench) -> None:
+    error, snooze, done = await start_many(bench, 3)
+    for lease in (error, snooze, done):
+        await bench.store.cancel(lease.job_id)
+    replies = await bench.store.settle([(error, ERRORED), (snooze, SNOOZED), (done, COMPLETED)])
+    assert [reply.state if isinstance(reply, Settlement) else reply for reply in replies] == [
+        State.CANCELED,
+        State.CANCELED,
+        Verdict.SETTLED,
+    ]
+    again = await bench.settle(error, ERRORED, repeat=True)
+    assert isinstance(again, Settlement)
+    assert (again.state, again.ended, again.error) == (State.CANCELED, "canceled", "it failed")
+
+
+async def test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded(bench: Bench) -> None:
+    taken, removed = await bench.start("a", key="taken"), await bench.start("b", key="removed")
+    await bench.add("c", key="taken")
+    await bench.store.remove_key("removed")
+    replies = await bench.store.settle([(taken, ERRORED), (removed, ERRORED)])
+    told = [(reply.state, reply.ended, reply.delay) for reply in replies if isinstance(reply, Settlement)]
+    assert told == [(State.FAILED, "failed", 0.0), (State.CANCELED, "canceled", 0.0)]
+    assert [(await bench.job(lease.job_id)).state for lease in (taken, removed)] == [State.FAILED, State.CANCELED]
+    again = await bench.settle(taken, ERRORED, repeat=True)
+    assert isinstance(again, Settlement)
+    assert again.state is State.FAILED
