@@ -223,10 +223,10 @@ class StoreRecovered(Event, frozen=True):
 
 
 class StoreWarned(Event, frozen=True):
-    """What a person should know of a table that is served: records wait, or run again, for this reason."""
+    """What a person should know of a store that is worked on: jobs wait, run again or are not seen for this reason."""
 
     store: str
-    """Its name."""
+    """A table's name; else where the store is."""
     warning: str
     mend: str
     """What mends it (DDL, mostly); empty where only a person can decide."""

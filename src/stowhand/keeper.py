@@ -74,6 +74,8 @@ class Keeper:
         self._dead_tokens: list[str] = []
         self._crashed: list[Lease] = []
         self._failures = 0
+        self.refused: float | None = None
+        """Since when the store refuses what is written here; ``None``: it does not."""
         self._beat_now = False
         self.returned = 0
         """How many leases went back so far."""
@@ -150,6 +152,7 @@ class Keeper:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
             self._failures += 1
+            self.refused = now if self.refused is None else self.refused
             pause = min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0)
             if self._failures == 1 or self._failures % 10 == 0:
                 self._events.emit(StoreTrouble(self._worker, "beat", str(error), pause))
@@ -159,6 +162,8 @@ class Keeper:
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
+        if self.enrollment.recorded:  # else all that went well is that nothing had to be written
+            self.refused = None
         return self._pause()
 
     def _worked(self, now: float) -> float:

@@ -247,6 +247,8 @@ class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Sche
 
     on_listening: Callable[[str, BaseException | None], None] | None
     """Told "connecting", "success", or "error" and why, by a store that listens on a connection."""
+    on_warning: Callable[[str, str], None] | None
+    """Told what a person should know of the store, and what mends it (or nothing). From any thread."""
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """A connection for a task's own statements, apart from any job's transaction.

@@ -23,6 +23,8 @@ class Enrollment:
         """The tasks that it claims just now, and whether it is stopping."""
         self.leaving = False
         """It is to be taken out, and has not been yet."""
+        self.recorded = True
+        """The store has taken the last entry."""
         self._written = float("-inf")
         self._said: WorkerCard | None = None
 
@@ -39,8 +41,9 @@ class Enrollment:
             finally:
                 self._roll, self.leaving = None, False
         elif now - self._written >= SEEN_EVERY or self._card() != self._said:
-            self._written, self._said = now, self._card()
+            self._written, self._said, self.recorded = now, self._card(), False
             self._roll.worker_seen(self._said)
+            self.recorded = True
 
     def _card(self) -> WorkerCard:
         tasks, stopping = self.says()

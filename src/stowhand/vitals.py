@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from stowhand.clock import Clock
+from stowhand.errors import StoreError
 
 
 class Call:
     """A call that one loop makes again and again: ``with call: answer = await store.claim(…)``."""
 
-    __slots__ = ("_clock", "good", "seconds", "since")
+    __slots__ = ("_clock", "good", "refused", "seconds", "since")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -21,6 +22,8 @@ class Call:
         """How long the last one took."""
         self.good: float | None = None
         """When the last one was answered; ``None``: never yet."""
+        self.refused: float | None = None
+        """Since when the store has answered none of them but with an error; ``None``: the last one went well."""
 
     def __enter__(self) -> None:
         self.since = self._clock.monotonic()
@@ -32,7 +35,9 @@ class Call:
         self.seconds = now - (self.since or now)
         self.since = None
         if kind is None:
-            self.good = now
+            self.good, self.refused = now, None
+        elif issubclass(kind, StoreError) and self.refused is None:
+            self.refused = now
 
     def age(self, now: float) -> float:
         """Seconds since the one under way began; 0 when none is."""
@@ -49,8 +54,10 @@ class Vitals:
         moments: Mapping[str, Callable[[], float]],
         calls: Mapping[str, Call],
         lag: Callable[[], float] = lambda: 0.0,
+        refused: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._clock, self._moments, self._calls = clock, moments, calls
+        """``refused``: since when what the heart writes is refused."""
+        self._clock, self._moments, self._calls, self._beats_refused = clock, moments, calls, refused
         self.lag = lag
         """Seconds by which the loop was late, the most since this was last asked; not above 0: it was not."""
 
@@ -59,6 +66,13 @@ class Vitals:
         now = self._clock.monotonic()
         moved = {name: max(now - moment(), 0.0) for name, moment in self._moments.items()}
         return moved | {name: call.age(now) for name, call in self._calls.items()}
+
+    def refused(self) -> dict[str, float]:
+        """By loop: seconds for which the store has answered it with errors alone. Not of waking: it polls instead."""
+        since = {name: self._calls[name].refused for name in ("claiming", "settling")}
+        now = self._clock.monotonic()
+        since["heartbeat"] = self._beats_refused()
+        return {name: max(now - moment, 0.0) for name, moment in since.items() if moment is not None}
 
     @property
     def heard(self) -> float | None:

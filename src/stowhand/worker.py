@@ -115,7 +115,8 @@ class Worker:
     def _examine(self) -> Vitals:
         keeper, watch = self._keeper, self._keeper.watch
         calls = {"claiming": self._taker.call, "settling": self._settler.call, "waking": self._wakeups.call}
-        return Vitals(self._clock, {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}, calls, watch.late)
+        moments = {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}
+        return Vitals(self._clock, moments, calls, watch.late, lambda: keeper.refused)
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         events = self.events if self.events.wants(JobSaid) else None

@@ -6,6 +6,7 @@ import asyncio
 import http.server
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,16 @@ import pytest
 from stowhand.cli.health import asked
 from stowhand.clock import stopwatch
 from stowhand.events import Events
-from stowhand.service.health import STARTING, Process, Report, bounds, stuck, stuck_processes
+from stowhand.service.health import (
+    SILENT,
+    STARTING,
+    Process,
+    Report,
+    bounds,
+    stuck,
+    stuck_processes,
+    unready_processes,
+)
 from stowhand.service.settings import read_settings
 from stowhand.service.supervisor import Supervisor
 from stowhand.service.watchman import Watchman
@@ -87,6 +97,8 @@ def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_boun
     assert any(count in range(2, 6) for count in in_a_second), "every half of what was asked"
     add(sqlite_workers.url, "jam", f'{{"gate": "{gate}"}}')
     pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
+    (reason,) = pages.json("/readyz")[1]["reasons"]
+    assert re.fullmatch(r"loop: nothing for \d+ s; what runs on it blocks it", reason), "and not: the store is silent"
     pages.wait(_is_dead)
     manager.wait_for("STATUS=loop: nothing for ")
     assert "WATCHDOG=1" not in manager.hear(0.8), "so it will be killed"
@@ -134,6 +146,34 @@ def _is_missed(pages: Pages, supervisor: psutil.Process) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")
+def test_a_worker_whose_store_refuses_writes_is_alive_and_not_ready(sqlite_workers: Workers) -> None:
+    process = sqlite_workers.start("--http", "0")
+    pages = Pages(sqlite_workers)
+    pages.wait_until_ready()
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # no file takes anything any more
+    add(sqlite_workers.url, "innocent", '{"number": 1}')
+    pages.wait(lambda pages: pages.ask("/readyz")[0] == 503)
+    (reason, *_) = pages.json("/readyz")[1]["reasons"]
+    assert re.search(r"(claiming|heartbeat): the store has answered with errors for \d+ s", reason)
+    assert pages.ask("/healthz")[0] == 200, "starting anew would not help"
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    pages.wait_until_ready()
+
+
+def test_what_the_store_refuses_a_process_and_one_that_has_fallen_silent_are_named() -> None:
+    well = Report(at=100.0, ages={}, heard=99.0, claimed=True)
+    refused = Report(at=100.0, ages={}, heard=40.0, claimed=True, refused={"settling": 12.4})
+    processes = [
+        Process("process 1", 200.0, well),
+        Process("process 2", 200.0, refused),
+        Process("process 3", 3.0, None),
+    ]
+    said = "process 2, settling: the store has answered with errors for 12 s; the log says which"
+    assert unready_processes(processes, now=101.0) == [said]
+    assert unready_processes(processes[:1], now=100.0 + SILENT + 1) == ["process 1: nothing for 11 s"]
 
 
 def test_before_the_first_claim_nothing_is_ready(sqlite_workers: Workers, tmp_path: Path) -> None:

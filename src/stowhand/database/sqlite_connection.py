@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from stowhand.clock import stopwatch
 from stowhand.database import sqlite_trouble as trouble
+from stowhand.database.sqlite_replacement import Identity, check_replacement, identity, note_opened
 from stowhand.errors import StoreError
 
 T = TypeVar("T")
@@ -32,8 +33,8 @@ class Connection(Generic[M]):
     """A lazily opened connection that threads use one at a time.
 
     ``dial`` makes one, ``prepare`` sees it before anybody else; ``now`` is read in every transaction, once the lock is
-    there; ``explain`` says what an error means. ``follow``: go on with another file that was put in the
-    place of the one opened first.
+    there; ``explain`` says what an error means. It goes on with another file that was put in the place of the one
+    opened first. ``opened``: told which file it has opened.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class Connection(Generic[M]):
         prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
         explain: Explain = trouble.explain,
         patience: float | None = None,
-        follow: bool = False,
+        opened: Callable[[Identity], None] = lambda _: None,
     ) -> None:
         self._path, self._dial, self._now, self._prepare = path, dial, now, prepare
-        self._explain, self._patience, self._follow = explain, patience, follow
+        self._explain, self._patience, self._told = explain, patience, opened
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
         self._cut_off = False
-        self._file: tuple[int, int] | None = None
+        self._file: Identity = None
         self.opened = 0
         """How many connections there have been: something counted by one says nothing about the next."""
         _all.add(self)
@@ -99,10 +100,11 @@ class Connection(Generic[M]):
                 f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
                 " this file here any more: open the store after the fork, or start processes by spawn"
             )
-        if self._follow and self._raw is not None and self._file != _identity(self._path):
+        if self._raw is not None and self._file != identity(self._path):
             self.close()
         if self._raw is None:
-            self._file = _identity(self._path)
+            check_replacement(self._path)
+            self._file = identity(self._path)
             raw = self._dial()
             try:
                 self._patiently(lambda: self._prepare(raw))
@@ -111,6 +113,8 @@ class Connection(Generic[M]):
                 raise
             self._raw = raw
             self.opened += 1
+            note_opened(self._path, self._file)
+            self._told(self._file)
         return self._raw
 
     def _whatever_is_stored(self, step: Callable[[], T]) -> T:
@@ -157,15 +161,6 @@ class Connection(Generic[M]):
         if self._raw is not None:
             _never_closed.append(self._raw)
         self._raw, self._lock, self._cut_off = None, threading.RLock(), True
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that bears this name just now; ``None``: none does."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 FORK_PATIENCE = 2.0

@@ -46,6 +46,15 @@ class TracedStore:
     def on_listening(self, told: Callable[[str, BaseException | None], None] | None) -> None:
         self._store.on_listening = told
 
+    @property
+    def on_warning(self) -> Callable[[str, str], None] | None:
+        """As the store's, which is the one that warns."""
+        return self._store.on_warning  # type: ignore[no-any-return]
+
+    @on_warning.setter
+    def on_warning(self, told: Callable[[str, str], None] | None) -> None:
+        self._store.on_warning = told
+
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
         span = self._begin(job)

@@ -28,7 +28,7 @@ from stowhand.runner.watching import Watch, WatchedHandler
 from stowhand.service.built_in import built_in_on
 from stowhand.service.crontabs import RecurringWorker
 from stowhand.service.embedding import report
-from stowhand.service.opening import open_installed
+from stowhand.service.opening import open_installed, tell_warnings
 from stowhand.service.process import Stopper, hand_over_at_the_end, leave
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.dispatch import TaskHandler
@@ -98,6 +98,7 @@ class Runner:
         self._handler = self._make_handler(options.name)
         self._worker = self._make_worker(options, core)
         self._watch.listen(plan.store)
+        tell_warnings(plan.store, core)
         self._signals = self._handle_signals() if plan.signals else None
         self._watch.begin()
         self._running = self._loop.create_task(self._run(), name="stowhand runner")

@@ -19,6 +19,8 @@ SHORTEST = 3.0
 LONGEST_POLL = 10.0
 CRON_PATIENCE = 600.0
 """Seconds: what was missed in a year may have to be made up for."""
+SILENT = 10.0
+"""Seconds since a process last said how it does, after which it is not ready; it is to do so every second."""
 STARTING = 60.0
 """Seconds that a process may take to say something."""
 
@@ -33,6 +35,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """When the store last answered; ``None``: never yet."""
     claimed: bool
     """A claim has been answered: it works."""
+    refused: dict[str, float] = {}
+    """Seconds for which the store has answered with errors alone, by loop."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -74,6 +78,25 @@ def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], no
             found.append(f"{one.name}: nothing for {age:.0f} s, at most {STARTING:g} s")
         elif one.report is not None:
             found += stuck(one.report.ages, bound, f"{one.name}, ")
+    return found
+
+
+def refusals(refused: Mapping[str, float], whose: str = "") -> list[str]:
+    """Half a sentence for each loop whose calls the store refuses: it may answer whoever looks, and take nothing."""
+    return [
+        f"{whose}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
+        for name, seconds in refused.items()
+    ]
+
+
+def unready_processes(processes: Sequence[Process], now: float) -> list[str]:
+    """Why those that have begun do no work now. One that cannot even say how it does (a full disk) is not ready."""
+    found = []
+    for one in processes:
+        if one.report is not None:
+            age = age_of(one, now)
+            found += [f"{one.name}: nothing for {age:.0f} s"] if age > SILENT else []
+            found += refusals(one.report.refused, f"{one.name}, ")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowhand.errors import SchemaMissing
-from stowhand.events import Events, Listening
+from stowhand.events import Events, Listening, StoreWarned
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import QueueStore
 from stowhand.service.settings import StoreSettings
@@ -46,10 +46,16 @@ async def open_installed(store: QueueStore) -> None:
 
 
 def tell_listening(store: QueueStore, events: Events, worker: str) -> None:
-    """Let it be an event how it stands with the connection on which the store hears wake-ups."""
+    """Let it be an event how it stands with the connection on which the store hears wake-ups, and what it warns of."""
 
     def told(state: str, error: BaseException | None) -> None:
         if events.wants(Listening):
             events.emit(Listening(worker, state, None if error is None else str(error)))
 
     store.on_listening = told
+    tell_warnings(store, events)
+
+
+def tell_warnings(store: QueueStore, events: Events) -> None:
+    """Let it be an event what a person should know of the store."""
+    store.on_warning = lambda warning, mend: events.emit(StoreWarned(store.description, warning, mend))

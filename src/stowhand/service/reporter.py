@@ -54,7 +54,8 @@ class Reporter(Onlooker):
     def _report(self, vitals: Vitals) -> float:
         self._late(vitals.lag())
         now = self._clock.monotonic()
-        write(self.folder, Report(at=now, ages=vitals.ages(), heard=vitals.heard, claimed=vitals.claimed))
+        ages, refused = vitals.ages(), vitals.refused()
+        write(self.folder, Report(at=now, ages=ages, heard=vitals.heard, claimed=vitals.claimed, refused=refused))
         return EVERY
 
 

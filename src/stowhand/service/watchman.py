@@ -23,10 +23,20 @@ from stowhand.clock import Clock, SystemClock, stopwatch
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError
 from stowhand.events import ChildDied, Events
+from stowhand.keeper import BLOCKED_AFTER
 from stowhand.observe.job_logger import core_logger
 from stowhand.queue_store import QueueStore
 from stowhand.service import reporter
-from stowhand.service.health import Process, age_of, bounds, rounded, stuck, stuck_processes
+from stowhand.service.health import (
+    Process,
+    age_of,
+    bounds,
+    refusals,
+    rounded,
+    stuck,
+    stuck_processes,
+    unready_processes,
+)
 from stowhand.service.notify_socket import Notifier, notifier
 from stowhand.service.onlooker import NEEDED, Onlooker, count
 from stowhand.service.process import LAST_WORDS
@@ -198,8 +208,22 @@ class Watchman(Onlooker):
         found = ["it is stopping"] if self._draining or self._gives_up() else []
         if not self._claims():
             found += self._starting()
-        trouble = self._probe.trouble()
-        return found if trouble is None else [*found, trouble]
+        found += self._refusals()
+        # The store is asked on the loop: while that is blocked, silence says nothing about the store.
+        trouble = None if self._blocked() else self._probe.trouble()
+        blocked = self._blocked()
+        return [*found, *((reason,) if (reason := blocked or trouble) is not None else ())]
+
+    def _blocked(self) -> str | None:
+        """Half a sentence about a loop that does not move."""
+        age = self.ages().get("loop", 0.0)
+        return f"loop: nothing for {age:.0f} s; what runs on it blocks it" if age > BLOCKED_AFTER else None
+
+    def _refusals(self) -> list[str]:
+        """What the store refuses the worker, or those of the other processes."""
+        found = [] if self._vitals is None else refusals(self._vitals.refused())
+        processes = self._processes() if self._processes is not None else []
+        return found + unready_processes(processes, self._clock.monotonic())
 
     def _starting(self) -> list[str]:
         if self._processes is None:

@@ -45,6 +45,7 @@ class MemoryStore(MemoryOperations):
     hears = True
     on_listening: Callable[[str, BaseException | None], None] | None = None
     """Never called: nothing can keep a wake-up from arriving."""
+    on_warning: Callable[[str, str], None] | None = None
 
     def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
         self._clock = clock or SystemClock()

@@ -42,6 +42,8 @@ class HttpStore(Elsewhere):
 
     on_listening: Callable[[str, BaseException | None], None] | None = None
     """Never called: what is heard comes as answers to polls, and ``hears`` says how it stands."""
+    on_warning: Callable[[str, str], None] | None = None
+    """Never called: whoever lends it is told."""
     rations = True
     """A claim may bring fewer than were asked for though more are due: answers are bounded."""
 

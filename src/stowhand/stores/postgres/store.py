@@ -34,6 +34,7 @@ class PostgresStore(Operations):
     def __init__(self, url: str, options: StoreOptions = _DEFAULTS) -> None:
         home = Home(url, options)
         self._home = home
+        self.on_warning: Callable[[str, str], None] | None = None
         self._settlements = Settlements(home)
         self._ears = Ears(home)
         self._claims = Claims(home, self._ears)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from stowhand.database import sqlite_file
 from stowhand.database.sqlite_connection import Connection
+from stowhand.database.sqlite_replacement import Replacement
 from stowhand.database.sqlite_threads import OwnThreads
 from stowhand.database.sqlite_wake import Wake
 from stowhand.errors import SchemaMissing
@@ -35,10 +36,20 @@ class Threads:
 
     def __init__(self, path: Path, synchronous: str, now: Now) -> None:
         self._path, self._synchronous, self._now = path, synchronous, now
+        self._replacement = Replacement()
         self._writer, self._reader, self._counter = self._connect(), self._connect(), self._connect()
         # It is used on the loop's own thread, which must not be kept waiting.
         self._wake = Wake(self._connect(patience=0.0))
         self._threads = OwnThreads()
+
+    @property
+    def on_warning(self) -> Callable[[str, str], None] | None:
+        """Told that another file has taken the place of this one."""
+        return self._replacement.on_warning
+
+    @on_warning.setter
+    def on_warning(self, told: Callable[[str, str], None] | None) -> None:
+        self._replacement.on_warning = told
 
     @property
     def description(self) -> str:
@@ -52,7 +63,13 @@ class Threads:
         self, prepare: Callable[[sqlite3.Connection], None], patience: float | None = None
     ) -> Connection[Moment]:
         return Connection(
-            self._path, self._dial, self._now, prepare=prepare, explain=trouble.explain, patience=patience
+            self._path,
+            self._dial,
+            self._now,
+            prepare=prepare,
+            explain=trouble.explain,
+            patience=patience,
+            opened=self._replacement.opened,
         )
 
     def _dial(self) -> sqlite3.Connection:

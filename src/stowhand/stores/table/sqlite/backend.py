@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from stowhand.clock import SystemClock
 from stowhand.database import sqlite_file
 from stowhand.database.sqlite_connection import Connection
+from stowhand.database.sqlite_replacement import Replacement
 from stowhand.database.sqlite_threads import OwnThreads
 from stowhand.database.sqlite_wake import Wake
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
@@ -57,12 +58,15 @@ class SqliteTable:
         self._path = Path(place).resolve()
         self._options, self._shape = options, shape
         self._now = moments.clock(pinned)
+        notices = notices or Notices(options.name)
+        self._replacement = Replacement()
+        self._replacement.on_warning = notices.say
         self._writer, self._reader = self._connect(), self._connect()
         # On the loop's own thread, which must not be kept waiting.
         self._wake = Wake(self._connect(patience=0.0, settings=("busy_timeout = 0",)))
         self._threads = OwnThreads()
         self._abandoned = Abandoned(options.stalled)
-        self._passed = PassedOver(notices or Notices(options.name))
+        self._passed = PassedOver(notices)
         self._clock = SystemClock()
         self._found: Table | None = None
         self.warnings: Sequence[Finding] = ()
@@ -251,7 +255,13 @@ class SqliteTable:
 
         # The file is the application's: it may put another one in its place, from a backup, say.
         return Connection(
-            self._path, dial, self._now, prepare=prepare, explain=trouble.explain, patience=patience, follow=True
+            self._path,
+            dial,
+            self._now,
+            prepare=prepare,
+            explain=trouble.explain,
+            patience=patience,
+            opened=self._replacement.opened,
         )
 
     async def _write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
