@@ -96,3 +96,10 @@ def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
 @cache
 def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_says_at_once_what_it_is_about_and_is_shown_alike_everywhere(page: Path) -> None:
+    text = page.read_text()
+    assert "After this page" not in text
+    assert not re.search(r"^: ", text, re.MULTILINE), "a definition list is shown as it stands on many sites"
