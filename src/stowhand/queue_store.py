@@ -136,6 +136,15 @@ class Administrator(Protocol):
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """Set the given details."""
 
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """As ``retry``, of each; a transaction for some hundreds. Answers in id order, each id once."""
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """As ``cancel``, of each; a transaction for some hundreds. Answers in id order, each id once."""
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """As ``remove``, of each; a transaction for some hundreds. Answers in id order, each id once."""
+
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Take back what these workers hold, as a reset does; they are fenced out should they still live."""
 

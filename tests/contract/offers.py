@@ -12,6 +12,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("enqueue", "enqueue_many", "add_jobs", "enqueue_in", "connection", "seat", "flow_tables"),
             *("get", "list", "oldest_due", "retry", "cancel", "remove", "remove_key"),
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers", "add_built_in"),
+            *("retry_jobs", "cancel_jobs", "remove_jobs"),
             *("now", "register", "known_items", "schedule", "ticks"),
             "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
@@ -26,6 +27,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("enqueue", "enqueue_many", "add_jobs", "get", "list", "counts", "oldest_due"),
             *("retry", "cancel", "remove", "remove_key"),
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers", "add_built_in"),
+            *("retry_jobs", "cancel_jobs", "remove_jobs"),
             "retry_failed",
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # no SQL, no transactions, no schema
@@ -73,6 +75,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "permanently_fail_jobs",
             "reschedule_jobs",
             *("force_unlock_workers", "add_built_in"),
+            *("retry_jobs", "cancel_jobs", "remove_jobs"),
             *("foreign_changes", "default_max_attempts", "set_default_max_attempts"),
             "install",
             "plan",

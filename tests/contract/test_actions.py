@@ -251,3 +251,20 @@ async def test_a_key_that_no_job_can_bear_is_no_jobs_and_what_is_no_text_is_refu
         with pytest.raises(InvalidJob, match="key"):
             await remove(wrong)
     assert await bench.job(job.id) == job
+
+
+async def test_many_are_acted_on_in_one_call_each_as_alone(bench: Bench) -> None:
+    for verb in ("cancel", "remove", "retry"):
+        alone = [(await bench.in_state(state)).id for state in STATES]
+        together = [(await bench.in_state(state)).id for state in STATES]
+        one_by_one = [await getattr(bench.store, verb)(job_id) for job_id in alone]
+        answers = await getattr(bench.store, f"{verb}_jobs")([*reversed(together), 987_654_321, together[0]])
+        assert [answer.job_id for answer in answers] == [*together, 987_654_321]
+        assert [(answer.done, answer.why) for answer in answers[:-1]] == [
+            (answer.done, answer.why) for answer in one_by_one
+        ]
+        assert answers[-1].done is Done.MISSING
+        for one, other in zip(alone, together, strict=True):
+            left, right = await bench.store.get(one), await bench.store.get(other)
+            assert (left and left.state) == (right and right.state)
+    assert list(await bench.store.cancel_jobs([])) == []

@@ -125,7 +125,7 @@ def retry_jobs(
         return retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)
     if yes or wanted != Wanted():
         raise click.UsageError("--task, --queue, --older-than and --yes go with --failed")
-    return _act(typed, [_by_id(job_id, lambda store: store.retry) for job_id in job_ids], as_json=as_json)
+    return _act(typed, lambda store: store.retry_jobs(job_ids), job_ids, as_json=as_json)
 
 
 @command.command("cancel")
@@ -134,7 +134,7 @@ def retry_jobs(
 @store_options
 def cancel_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
     """Cancel jobs: waiting ones at once, running ones are asked to stop."""
-    return _act(typed, [_by_id(job_id, lambda store: store.cancel) for job_id in job_ids], as_json=as_json)
+    return _act(typed, lambda store: store.cancel_jobs(job_ids), job_ids, as_json=as_json)
 
 
 @command.command("remove")
@@ -146,8 +146,7 @@ def remove_jobs(job_ids: tuple[int, ...], keys: tuple[str, ...], as_json: bool, 
     """Delete jobs, by id or by key. A running job is refused by id; by key it loses the key and runs no more."""
     if not job_ids and not keys:
         raise click.UsageError("name the jobs to remove: ID..., or --key KEY")
-    actions = [_by_id(job_id, lambda store: store.remove) for job_id in job_ids]
-    return _act(typed, actions + [_by_key(key) for key in keys], as_json=as_json)
+    return _act(typed, lambda store: store.remove_jobs(job_ids), job_ids, keys, as_json=as_json)
 
 
 @command.command("complete")
@@ -216,24 +215,23 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
     return OK if taken else FAILURE
 
 
-Action = Callable[[QueueStore], Awaitable[Answer]]
+def _act(
+    typed: dict[str, Any],
+    act: Callable[[QueueStore], Awaitable[Sequence[Answer]]],
+    job_ids: Sequence[int],
+    keys: Sequence[str] = (),
+    *,
+    as_json: bool,
+) -> int:
+    """Act on all at once, then on keys (to remove), and print an answer for each in the order given.
 
-
-def _by_id(job_id: int, verb: Callable[[QueueStore], Callable[[int], Awaitable[Answer]]]) -> Action:
-    return lambda store: verb(store)(job_id)
-
-
-def _by_key(key: str) -> Action:
-    return lambda store: store.remove_key(key)
-
-
-def _act(typed: dict[str, Any], actions: Sequence[Action], *, as_json: bool) -> int:
-    """Print each answer as it comes; 1 if any was refused or is missing."""
+    The number is 1 if any was refused or is missing.
+    """
 
     async def all_of_them(store: QueueStore) -> int:
+        by_id = {answer.job_id: answer for answer in (await act(store) if job_ids else ())}
         code = OK
-        for action in actions:
-            answer = await action(store)
+        for answer in [by_id[job_id] for job_id in job_ids] + [await store.remove_key(key) for key in keys]:
             _print(answer, as_json=as_json)
             if answer.done in (Done.REFUSED, Done.MISSING):
                 code = FAILURE

@@ -174,6 +174,15 @@ class MemoryStore(MemoryOperations):
         with self.transaction() as (rows, _):
             return acting.remove(rows, job_id)
 
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.retry(job_id) for job_id in read_ids(job_ids)]
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.cancel(job_id) for job_id in read_ids(job_ids)]
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.remove(job_id) for job_id in read_ids(job_ids)]
+
     async def remove_key(self, key: str) -> Answer:
         with self.transaction() as (rows, _):
             return acting.remove_key(rows, key)

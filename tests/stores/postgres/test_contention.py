@@ -10,6 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from stowhand.job import NewJob
+from stowhand.queue_store import Answer, Done
+from stowhand.stores.postgres import PostgresStore
+from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 
 SESSIONS = 50
@@ -103,3 +107,28 @@ def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql:
     with ThreadPoolExecutor(SESSIONS) as threads:
         ids = set(threads.map(produce, range(SESSIONS)))
     assert sql("select id, revision from stowhand.live") == [(job_id, SESSIONS - 1) for job_id in ids]
+
+
+def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_canceled(
+    postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.stores.postgres.inspecting.AT_ONCE", 3)
+    sql("alter function stowhand.cancel set lock_timeout = '50ms'")
+
+    async def cancel() -> list[Answer]:
+        store = PostgresStore(postgres_url)
+        ids = await store.enqueue_many([NewJob(task="t")] * 5)
+        with psycopg.connect(postgres_url) as holder:
+            holder.execute("select from stowhand.live where id = %s for update", (ids[1],))
+            answers = list(await store.cancel_jobs(ids))
+        await store.close()
+        return answers
+
+    try:
+        answers = run(cancel())
+    finally:
+        sql("alter function stowhand.cancel set lock_timeout = '5s'")
+    done, refused = Done.DONE, Done.REFUSED
+    assert [answer.done for answer in answers] == [done, refused, done, done, done]
+    assert "transaction holds" in answers[1].why
+    assert sql("select count(*) from stowhand.live") == [(1,)]

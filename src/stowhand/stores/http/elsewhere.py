@@ -64,6 +64,15 @@ class Elsewhere:
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> NoReturn:
         self._refuse("rescheduling jobs")
 
+    async def retry_jobs(self, job_ids: Sequence[int]) -> NoReturn:
+        self._refuse("retrying jobs")
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> NoReturn:
+        self._refuse("canceling jobs")
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> NoReturn:
+        self._refuse("removing jobs")
+
     async def force_unlock_workers(self, workers: Sequence[str]) -> NoReturn:
         self._refuse("unlocking workers")
 

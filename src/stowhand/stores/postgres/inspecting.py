@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 import psycopg
 
-from stowhand.checking import read_filter, read_id, read_key
+from stowhand.checking import read_filter, read_id, read_ids, read_key
 from stowhand.errors import StoreUnreachable
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, JobFilter
 from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.rows import Row, read_job
+from stowhand.stores.postgres.rows import Row, plain_array, read_job
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 HISTORY = (State.COMPLETED, State.CANCELED)
+AT_ONCE = 500
+"""Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
 
 
 class Inspector:
@@ -66,20 +68,56 @@ class Inspector:
             return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
         return Answer(job_id, Done(done), why)
 
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """Due now, attempts and resets 0."""
+        return await self._act_on_all("retry_jobs", job_ids, self._home.now())
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """At once, or asked of their workers."""
+        return await self._act_on_all("cancel_jobs", job_ids, self._home.keep, self._home.now())
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """Delete, unless they run or are completed."""
+        return await self._act_on_all("remove_jobs", job_ids)
+
+    async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:
+        answers: list[Answer] = []
+        ids = read_ids(job_ids)
+        for start in range(0, len(ids), AT_ONCE):
+            answers += await self._act_on_page(name, ids[start : start + AT_ONCE], values)
+        return answers
+
+    async def _act_on_page(self, name: str, ids: Sequence[int], values: tuple[object, ...]) -> list[Answer]:
+        """In one transaction; each alone where somebody holds one of them."""
+        try:
+            found = await self._rows(name, (plain_array(ids), *values))
+        except _Held as error:
+            if len(ids) == 1:
+                return [Answer(ids[0], Done.REFUSED, str(error))]
+            alone = [await self._act_on_page(name, [job_id], values) for job_id in ids]
+            return [answer for answers in alone for answer in answers]
+        return [_answer(*row) for row in found]
+
     async def _act(self, name: str, job_id: int, values: Sequence[object]) -> Answer:
         ((done, why),) = await self._rows(name, values)
-        if done == Done.MISSING:
-            return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
-        return Answer(job_id, Done(done), why)
+        return _answer(job_id, done, why)
 
     async def _rows(self, name: str, values: Sequence[object] = ()) -> list[Row]:
         with self._home.translated():
             try:
                 return await self._home.pool.rows("inspect", self._home.statements[name], values)
             except psycopg.errors.LockNotAvailable:
-                raise StoreUnreachable(
+                raise _Held(
                     f"{self._home.address}: somebody's open transaction holds the job; try again when it has ended"
                 ) from None
+
+
+class _Held(StoreUnreachable):
+    """A row is locked, and stays so."""
+
+
+def _answer(job_id: int, done: str, why: str) -> Answer:
+    return Answer(job_id, Done(done), f"there is no job {job_id}" if done == Done.MISSING else why)
 
 
 def _part(wanted: JobFilter, states: set[State], kept: Sequence[State]) -> tuple[object, ...]:

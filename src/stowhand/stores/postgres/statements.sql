@@ -143,6 +143,19 @@ select done, why from {schema}.cancel(%s::bigint, %s, %s::timestamptz)
 -- name: remove
 select done, why from {schema}.remove(%s::bigint)
 
+-- In id order, so that two of these at once do not wait for each other in a circle.
+-- name: retry_jobs
+select g.id, a.done, a.why from unnest(%s::bigint[]) with ordinality as g(id, n)
+  cross join lateral {schema}.retry(g.id, %s::timestamptz) a order by g.n
+
+-- name: cancel_jobs
+select g.id, a.done, a.why from unnest(%s::bigint[]) with ordinality as g(id, n)
+  cross join lateral {schema}.cancel(g.id, %s, %s::timestamptz) a order by g.n
+
+-- name: remove_jobs
+select g.id, a.done, a.why from unnest(%s::bigint[]) with ordinality as g(id, n)
+  cross join lateral {schema}.remove(g.id) a order by g.n
+
 -- name: remove_key
 select id, done, why from {schema}.remove_key(%s)
 

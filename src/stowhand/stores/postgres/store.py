@@ -173,6 +173,18 @@ class PostgresStore(Operations):
         """Delete."""
         return await self._inspector.remove(job_id)
 
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """Due now."""
+        return await self._inspector.retry_jobs(job_ids)
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """At once, or asked of their workers."""
+        return await self._inspector.cancel_jobs(job_ids)
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """Delete."""
+        return await self._inspector.remove_jobs(job_ids)
+
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key."""
         return await self._inspector.remove_key(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sqlite3
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
@@ -198,6 +199,30 @@ class SqliteStore(Operations):
     async def remove(self, job_id: int) -> Answer:
         """Delete."""
         return await self._write(lambda connection, _: inspector.remove(connection, job_id))
+
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """Due now."""
+        return await self._answers(job_ids, inspector.retry)
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """At once, or asked of their workers."""
+        return await self._answers(job_ids, partial(inspector.cancel, history=self._history is not None))
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        """Delete."""
+        return await self._answers(job_ids, lambda connection, _, job_id: inspector.remove(connection, job_id))
+
+    async def _answers(self, job_ids: Sequence[int], act: Callable[..., Answer]) -> Sequence[Answer]:
+        """Page by page."""
+        answers: builtins.list[Answer] = []
+        for ids in administer.pages(read_ids(job_ids)):
+
+            def page(connection: sqlite3.Connection, now: Moment, ids: Sequence[int] = ids) -> Sequence[Answer]:
+                return [act(connection, now, job_id) for job_id in ids]
+
+            answers += await self._write(page)
+            self._wake.ring()
+        return answers
 
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key."""
