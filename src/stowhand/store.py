@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from stowhand.errors import ConfigurationError
-from stowhand.job import State
+from stowhand.job import NewJob, State
 from stowhand.lifecycle import Backoff, Settlement
 from stowhand.limits import INT32
 
@@ -281,6 +281,28 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
+def whole(job: NewJob, max_attempts: int | None) -> NewJob:
+    """The job with so many attempts, where nobody has said how many; ``None``: what keeps it decides."""
+    if max_attempts is None or job.max_attempts is not None:
+        return job
+    return msgspec.structs.replace(job, max_attempts=max_attempts)
+
+
+def whole_batch(
+    batch: Sequence[tuple[Lease, Settlement]], max_attempts: int | None
+) -> Sequence[tuple[Lease, Settlement]]:
+    """The same for the jobs that settlements enqueue."""
+    if max_attempts is None:
+        return batch
+    return [
+        (
+            lease,
+            one if not one.then else msgspec.structs.replace(one, then=tuple(whole(j, max_attempts) for j in one.then)),
+        )
+        for lease, one in batch
+    ]
+
+
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a store of ours is opened. Options that a store has no use for are ignored by it, and the docs say which."""
 
@@ -328,6 +350,10 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"max_attempts: {self.max_attempts} given; the limits are 1 and {INT32}")
         if self.synchronous.upper() not in ("FULL", "NORMAL"):
             raise ConfigurationError(f"synchronous: {self.synchronous!r} given; there are: FULL, NORMAL")
+
+    def whole(self, job: NewJob) -> NewJob:
+        """The job as it is made through this store: a number of attempts that nobody has said is the store's."""
+        return whole(job, self.max_attempts)
 
     def __repr__(self) -> str:
         # Errors and debuggers print options; a token is a secret, and a URL may hold a password.

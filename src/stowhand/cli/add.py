@@ -113,7 +113,7 @@ def command(
         "queue": queue,
         "key": key,
         "key_mode": key_mode,
-        "max_attempts": max_attempts if max_attempts is not None else settings.store.max_attempts,
+        "max_attempts": max_attempts,
         "priority": priority,
         "flags": flags or None,
     }

@@ -38,14 +38,15 @@ class AppStore:
         named = None if url is None else _understood(url)
         self.object = None if store is None else _checked(store)
         """Used as it is, on whatever loop; ``None``: each loop has one of its own."""
-        if named == MEMORY:
-            self.object = store_at(MEMORY, self._options)
-        elif self._options.pool is not None:
+        if self._options.pool is not None:
             named = _place_of(self._options.pool)
         elif self.object is not None:
             in_memory = isinstance(self.object, MemoryStore)
             named = MEMORY if in_memory else f"{OBJECT}:{type(self.object).__qualname__}"
-        self.own = OwnStore(url=named, made=self.object is not None, options=_as_settings(given, self._options))
+        made = self.object is not None or named == MEMORY
+        self.own = OwnStore(url=named, made=made, options=_as_settings(given, self._options))
+        if made and self.object is None:
+            self.object = store_at(*read_store(self.own))
         self._adopted: tuple[str, StoreOptions] | None = None
 
     def adopt(self, url: str, options: StoreOptions) -> bool:

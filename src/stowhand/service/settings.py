@@ -183,6 +183,18 @@ def read_store(
     return connection.url, msgspec.structs.replace(options, pool_size=values["max_pool_size"])
 
 
+def default_attempts(*, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> int | None:
+    """How often jobs are tried that do not say: as the environment, the file, or their preset has it; ``None``: nobody.
+
+    Raises ConfigurationError.
+    """
+    reading = _Reading({}, os.environ if environ is None else environ, folder or Path())
+    attempts: int | None = reading.values(["max_attempts"])["max_attempts"]
+    if reading.problems:
+        raise ConfigurationError("\n".join(reading.problems))
+    return attempts
+
+
 def resolve_store_url(
     explicit: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> ResolvedStore:

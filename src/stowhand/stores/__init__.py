@@ -40,6 +40,9 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
             raise ConfigurationError(
                 f"a lent store needs a client: pip install 'stowhand[remote]' ({error})"
             ) from error
-        return HttpStore(url, HttpOptions(token=options.token, ca_file=options.ca_file, insecure=options.insecure))
+        given = HttpOptions(
+            token=options.token, ca_file=options.ca_file, insecure=options.insecure, max_attempts=options.max_attempts
+        )
+        return HttpStore(url, given)
     scheme = url.partition(":")[0]
     raise ConfigurationError(f"no store for {scheme!r}; a store's URL begins with one of: {', '.join(SCHEMES)}")

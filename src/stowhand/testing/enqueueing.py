@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.job import MAX_ATTEMPTS, KeyMode, NewJob, State
+from stowhand.store import whole
 from stowhand.strict_json import SIZE_LIMIT
 from stowhand.testing.rows import Row, Rows
 
 
 def add(rows: Rows, job: NewJob, now: datetime) -> Row:
     """Insert a job, or do with the holder of its key what the key's mode says."""
+    job = whole(job, rows.max_attempts)
     holder = rows.holder(job.key) if job.key is not None else None
     if holder is None:
         return insert(rows, job, now)

@@ -50,7 +50,7 @@ class MemoryStore(MemoryOperations):
     def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
-        self._rows = Rows(self._options.history)
+        self._rows = Rows(self._options.history, self._options.max_attempts)
         self._flows = MemoryFlowTables(self, keeps=self._options.history is not None)
         self._outlook = Outlook()
         self._installed = True

@@ -69,7 +69,9 @@ class Row:
 class Rows:
     """Live rows, and the history of what completed or was canceled."""
 
-    def __init__(self, history: float | None = DAY) -> None:
+    def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
+        self.max_attempts = max_attempts
+        """Of jobs that do not say."""
         self.live: dict[int, Row] = {}
         self.history: dict[int, Row] = {}
         self.kept = history

@@ -27,6 +27,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Certificates (PEM) to trust instead of the public ones; ``SSL_CERT_FILE`` is looked at too."""
     insecure: bool = False
     """Allow a token to be sent over http:// to another machine, where whoever listens can read and use it."""
+    max_attempts: int | None = None
+    """Of jobs that are sent and do not say; ``None``: the lent store's own."""
     proxy: str | None = None
     """An HTTP proxy to go through. The environment's (``HTTPS_PROXY`` …) are not looked at."""
 

@@ -14,6 +14,7 @@ import msgspec
 from stowhand import limits
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.job import Job, NewJob
+from stowhand.store import whole
 from stowhand.stores.http.bodies import BODY_LIMIT, ROOM, parts
 from stowhand.stores.http.line import Line
 from stowhand.stores.http.troubles import NoReply, Refused
@@ -23,8 +24,8 @@ from stowhand.wire import Enqueue, Enqueued, Kind
 class Producing:
     """Puts jobs into the lent store."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, max_attempts: int | None) -> None:
+        self._line, self._max_attempts = line, max_attempts
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job."""
@@ -33,7 +34,7 @@ class Producing:
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All of them or none, so they must fit into one request."""
-        checked, texts = _checked(jobs)
+        checked, texts = _checked(jobs, self._max_attempts)
         if not checked:
             return []
         if len(list(parts(texts))) > 1:
@@ -52,7 +53,7 @@ class Producing:
         Each request is all or none. When one fails, those before it stand; the error says how many jobs that are.
         """
         gathered = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
-        checked, texts = _checked(gathered)
+        checked, texts = _checked(gathered, self._max_attempts)
         ids: list[int] = []
         for part in parts(texts):
             found = (await self._send(checked[part.start : part.stop], bare=True, before=len(ids))).ids
@@ -83,9 +84,9 @@ class Producing:
         raise OutcomeUnknown(f"{self._line.base} answers {sent} jobs with {answered}")
 
 
-def _checked(jobs: Iterable[NewJob]) -> tuple[list[NewJob], list[bytes]]:
+def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:
     """The jobs, and each as it will be sent. Raises InvalidJob, before anything is sent."""
-    checked = [limits.check(job) for job in jobs]
+    checked = [whole(limits.check(job), max_attempts) for job in jobs]
     keys: set[str] = set()
     for job in checked:
         if job.key is not None:

@@ -19,7 +19,7 @@ from stowhand.events import Events
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, Terms
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, Terms, whole_batch
 from stowhand.stores.http.address import base_of
 from stowhand.stores.http.attempt import RemoteAttempt
 from stowhand.stores.http.claiming import Claiming
@@ -53,7 +53,7 @@ class HttpStore(Elsewhere):
         self._line = Line(self._base, self._options, SystemClock())
         self._proofs = Proofs()
         self._claiming = Claiming(self._line, self._proofs, self._options.record)
-        self._producing = Producing(self._line)
+        self._producing = Producing(self._line, self._options.max_attempts)
         self._offered: TermsOffered | None = None
         self._bell: str | None = None
         self._hears = False
@@ -84,7 +84,7 @@ class HttpStore(Elsewhere):
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """A reply that was lost is StoreUnreachable: repeated with ``repeat=True``, it is harmless."""
-        return await self._claiming.settle(batch, repeat=repeat)
+        return await self._claiming.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""

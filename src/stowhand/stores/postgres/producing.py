@@ -38,6 +38,7 @@ class Producer:
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job. A reply that was lost is OutcomeUnknown; anything else says what it is."""
+        job = self._home.options.whole(job)
         plain = self._inserts and is_plain(job)
         statement = self._home.statements["enqueue_plain" if plain else "enqueue"]
         values = (plain_values_of if plain else values_of)(job, self._home.now())
@@ -94,6 +95,7 @@ class Producer:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All or none, by one statement; the jobs themselves, in the order given."""
         _refuse_twice(jobs, set())
+        jobs = [self._home.options.whole(job) for job in jobs]
         statement, values = self._home.statements["enqueue_each"], Bulk(jobs).values_of_each(self._home.now())
         try:
             found = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
@@ -103,6 +105,7 @@ class Producer:
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """In the caller's transaction, on the caller's connection; never committed here."""
+        job = self._home.options.whole(job)
         statement, values = self._home.statements["enqueue"], values_of(job, self._home.now())
         if isinstance(connection, psycopg.Connection):
             with self._judged(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
@@ -125,6 +128,8 @@ class Producer:
     async def write(self, connection: Line, chunk: Sequence[NewJob]) -> list[int]:
         """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
         ``enqueue_each``), so that two calls do not deadlock."""
+        if self._home.options.max_attempts is not None:
+            chunk = [self._home.options.whole(job) for job in chunk]
         places = [place for place, job in enumerate(chunk) if job.key is None]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
         new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._home.now())) if plain else []

@@ -114,7 +114,9 @@ class Settlements:
     async def _record(self, connection: Connection, entries: Sequence[Entry]) -> dict[Pair, str]:
         """One transaction: the settlements, and what the accepted ones enqueue."""
         _check_payloads(entries)
-        follow_ups = [(entry, limits.check(job)) for entry in entries for job in entry[1].then]
+        follow_ups = [
+            (entry, self._home.options.whole(limits.check(job))) for entry in entries for job in entry[1].then
+        ]
         if not follow_ups:
             return await self._write(connection, entries)
         async with connection.transaction():

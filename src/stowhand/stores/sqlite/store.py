@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from stowhand import limits
 from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.conditions import refuse_conditions
@@ -19,7 +21,7 @@ from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.outlook import Outlook
 from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, StoreOptions
+from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, StoreOptions, whole_batch
 from stowhand.stores.sqlite import (
     administer,
     claim,
@@ -52,6 +54,7 @@ class SqliteStore(Operations):
             )
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
         super().__init__(path, options.synchronous, moment.clock(options.pinned))
+        self._options = options
         self._history, self._failed_retention = options.history, options.failed_retention
         self._outlook = Outlook()
         self.on_listening: Callable[[str, BaseException | None], None] | None = None
@@ -87,6 +90,7 @@ class SqliteStore(Operations):
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing."""
         replies: list[Reply] = []
+        batch = whole_batch(batch, self._options.max_attempts)
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
             replies += await self._write(
@@ -123,6 +127,7 @@ class SqliteStore(Operations):
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job."""
+        job = self._options.whole(job)
         written = await self._write(lambda connection, now: _add(connection, now, job))
         self._wake.ring()
         return written
@@ -144,10 +149,10 @@ class SqliteStore(Operations):
         try:
             if isinstance(jobs, AsyncIterable):
                 async for job in jobs:
-                    spool.put(job)
+                    spool.put(self._options.whole(job))
             else:
                 for job in jobs:
-                    spool.put(job)
+                    spool.put(self._options.whole(job))
             ids = await self._write(lambda connection, now: _add_many(connection, now, spool))
         finally:
             spool.close()
@@ -158,14 +163,14 @@ class SqliteStore(Operations):
         """Commit them in one transaction."""
         spool = Spool()
         for job in jobs:
-            spool.put(job)
+            spool.put(self._options.whole(job))
         written = await self._write(lambda connection, now: _add_jobs(connection, now, spool))
         self._wake.ring()
         return written
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
         """Enqueue inside the transaction of the caller's ``sqlite3.Connection``; see ``guest``."""
-        return guest.enqueue_in(connection, self._path, self._now, job)
+        return guest.enqueue_in(connection, self._path, self._now, self._options.whole(job))
 
     # -- inspect ------------------------------------------------------------------------------------
 
@@ -268,6 +273,7 @@ class SqliteStore(Operations):
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """Each tick at most once ever."""
+        ticks = [msgspec.structs.replace(tick, job=self._options.whole(tick.job)) for tick in ticks]
         entered = await self._write(lambda connection, now: timetable.schedule(connection, now, ticks))
         self._wake.ring()
         return entered
