@@ -178,6 +178,32 @@ class JobsReturned(Event, frozen=True):
     why: str
 
 
+class DrainStarted(Event, frozen=True):
+    """Workers died under this job, no child can be made for it, and it has waited behind other work: this worker takes
+    nothing more and waits for what runs."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    resets: int
+    running: int
+    """Jobs that it waits for."""
+    patience: float
+    """Seconds, at most."""
+
+
+class DrainEnded(Event, frozen=True):
+    """It begins now."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    seconds: float
+    """How long it was waited for."""
+    beside: int
+    """Jobs that still run; 0: it runs alone."""
+
+
 class JobsReset(Event, frozen=True):
     """Taken back from workers that are gone."""
 

@@ -64,6 +64,8 @@ class Lanes:
         """Claimed, not started, in claim order."""
         self.starved: Callable[[], None] = lambda: None
         """Told when a slot is free, or when few are ready."""
+        self.holds = False
+        """A slot that falls free stays free, for the taker to fill."""
         self.low_water = 0
         """When this few are ready, the taker is told."""
         self.running = self.ended = 0
@@ -91,9 +93,25 @@ class Lanes:
         """Slots in which nothing runs."""
         return len(self._lanes) - self.running
 
-    def add(self, claimed: Iterable[Held]) -> None:
-        """Queue what was claimed and wake a lane; it wakes the next if its job waits. At once, where jobs do wait."""
-        self.ready.extend(claimed)
+    def hold(self) -> None:
+        """Begin nothing more until ``go_on``: ``starved`` is called when a slot is free."""
+        self.holds = True
+
+    def go_on(self) -> None:
+        """Begin what is ready, if there was a hold."""
+        if self.holds:
+            self.holds = False
+            self.add(())
+
+    def add(self, claimed: Iterable[Held], *, first: bool = False) -> None:
+        """Queue what was claimed and wake a lane; it wakes the next if its job waits. At once, where jobs do wait.
+
+        ``first``: before whatever else is ready.
+        """
+        if first:
+            self.ready.extendleft(claimed)
+        else:
+            self.ready.extend(claimed)
         if not self._breathing:
             for _ in range(len(self.ready) if self._waiting else 1):
                 self._wake()
@@ -138,7 +156,7 @@ class Lanes:
 
     async def _run(self, lane: Lane) -> None:
         while True:
-            while self.ready:
+            while self.ready and not self.holds:
                 held = self.ready.popleft()
                 if len(self.ready) == self.low_water:
                     self.starved()

@@ -32,7 +32,19 @@ class Phase(IntEnum):
 class Held:
     """One lease of ours."""
 
-    __slots__ = ("attempt", "beaten", "claim", "deadline", "pair", "phase", "seconds", "since", "stopped_at", "suspect")
+    __slots__ = (
+        "attempt",
+        "beaten",
+        "claim",
+        "deadline",
+        "pair",
+        "phase",
+        "seconds",
+        "since",
+        "stopped_at",
+        "suspect",
+        "waits",
+    )
 
     def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
         self.claim = claim
@@ -40,6 +52,8 @@ class Held:
         """What answers about leases are matched by."""
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
+        self.waits = False
+        """It has not started because its worker makes way for it: it stays, however long that takes."""
         self.phase = Phase.AHEAD
         self.since = since
         """When it came: a slow reply is no reason to hand it back at once."""
@@ -98,21 +112,26 @@ class Leases:
                 held.phase = Phase.GONE
                 self._held.pop(held.pair, None)
 
-    def pull_ahead(self, before: float) -> list[Held]:
-        """Take out what was claimed by that moment and has not started: it is to be given back."""
+    def pull_ahead(self, before: float, *, waiting: bool = False) -> list[Held]:
+        """Take out what was claimed by that moment and has not started: it is to be given back.
+
+        ``waiting``: what the worker makes way for, too.
+        """
         if not self._held:
             return []
         with self._lock:
-            stale = [held for held in self._held.values() if held.phase is Phase.AHEAD and held.since <= before]
+            ahead = (held for held in self._held.values() if held.phase is Phase.AHEAD and (waiting or not held.waits))
+            stale = [held for held in ahead if held.since <= before]
             for held in stale:
                 held.phase = Phase.GONE
                 del self._held[held.pair]
         return stale
 
     def oldest_ahead(self) -> float | None:
-        """When the first of what is held and has not started was claimed."""
+        """When the first of what is held and has not started was claimed; but for what the worker makes way for."""
         with self._lock:
-            return min((held.since for held in self._held.values() if held.phase is Phase.AHEAD), default=None)
+            held = self._held.values()
+            return min((one.since for one in held if one.phase is Phase.AHEAD and not one.waits), default=None)
 
     def due(self, now: float, every: float) -> list[Held]:
         """What to renew now: nothing until one is due, then all that are past half their time."""

@@ -44,6 +44,12 @@ def slack(lease: float) -> float:
     return min(LONGEST_SLACK, lease / 3)
 
 
+def may_make_way(suspects: int, workers: int) -> bool:
+    """May one more worker make way for a suspect? ``suspects``: workers that hold one; ``workers``: that hold anything,
+    with the one that asks. One in four does at once, so that many suspects do not stop everything."""
+    return suspects < max(1, workers // 4)
+
+
 class Complete(msgspec.Struct, frozen=True):
     """It worked. ``result`` is kept in the history if it can be written as JSON."""
 

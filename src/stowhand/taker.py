@@ -27,6 +27,7 @@ from stowhand.options import OUTAGE, WorkerOptions
 from stowhand.pace import Pace
 from stowhand.settler import Settler
 from stowhand.store import Claim, ClaimRequest, Lease, Store
+from stowhand.suspects import NEVER, OVERDUE, Suspects
 from stowhand.turns import Turns
 from stowhand.vitals import Call
 
@@ -40,8 +41,6 @@ LAST_LOOKS = 0.5
 """Seconds between two looks whether all has ended, where nobody says so."""
 FORESEE_EVERY = 1.0
 """Seconds between two questions about foreign leases: over ten thousand running jobs one takes three milliseconds."""
-SUSPECTS_EVERY = 5.0
-"""Seconds after which suspects are asked for although there is other work; where they run apart they need not wait."""
 
 
 class Taker:
@@ -78,9 +77,7 @@ class Taker:
         self._fruitful = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._task: asyncio.Task[Any] | None = None
-        self._suspect: Held | None = None
-        """A job in quarantine that runs now."""
-        self._looked = clock.monotonic()  # when we last asked for one
+        self._suspects = Suspects(lanes, events, clock, worker)
         self._foresaw = float("-inf")  # when we last asked about foreign leases
 
     async def run(self) -> None:
@@ -90,7 +87,11 @@ class Taker:
             self._clock.call_later(self._options.max_active_time, self._end_activity)
         while not self._stopping:
             self._stir.clear()
+            if self._fruitful and self._suspects.is_time and self._pace.free and not self._pace.is_spent:
+                await self._suspect_first()
+                continue
             if self._pace.is_spent:
+                self._lanes.go_on()
                 if not self._is_at_work:
                     return  # what is still owed to a store that is away is tried once more while the worker stops
                 await self._rest(LAST_LOOKS)
@@ -134,7 +135,7 @@ class Taker:
 
     def suspect_ended(self) -> None:
         """The job in quarantine is done; ordinary ones may run again."""
-        self._suspect = None
+        self._suspects.ended()
         self.wake()
 
     @property
@@ -156,9 +157,6 @@ class Taker:
         leave = await self._gate.ask(free=self._pace.free, running=self._lanes.running, limit=limit)
         if isinstance(leave, Shut):
             return await self._turned_away(leave) or self._wakes != seen
-        late = self._lanes.can_isolate and self._clock.monotonic() - self._looked > SUSPECTS_EVERY
-        if late and self._fruitful and await self._claim_suspect(leave):
-            return True
         if await self._claim_in_turn(leave) or self._wakes != seen:
             return True
         return await self._claim_suspect(leave) > 0 or self._wakes != seen
@@ -178,46 +176,56 @@ class Taker:
         self._turns.restart()
         return await self._claim(leave, self.tasks)
 
-    async def _claim(self, leave: Leave, tasks: tuple[str, ...] | None, *, suspects: bool = False) -> int:
-        if self._stopping:
-            return 0
-        request = ClaimRequest(
+    async def _claim(self, leave: Leave, tasks: tuple[str, ...] | None) -> int:
+        """Ordinary jobs."""
+        request = self._request(leave, tasks, limit=leave.limit, ours=self._ours())
+        claimed = await self._held(request)
+        self._fruitful = bool(claimed)
+        if claimed:
+            full = len(claimed) == request.limit or getattr(self._store, "rations", False)
+            turn = (held.claim.task for held in claimed)
+            self._turns.served(turn, full=full, round_open=tasks is not self.tasks)
+            self._start(claimed)
+        return len(claimed)
+
+    def _request(self, leave: Leave, tasks: tuple[str, ...] | None, **more: Any) -> ClaimRequest:
+        return ClaimRequest(
             worker=self._worker,
             token=str(uuid.uuid4()),
-            limit=1 if suspects else leave.limit,
             lease=self._options.lease,
             tasks=tasks,
             forbidden_flags=leave.flags,
-            suspects=suspects,
             conditions=leave.conditions,
-            ours=None if suspects else self._ours(),
+            **more,
         )
+
+    def _start(self, claimed: Sequence[Held], *, first: bool = False) -> None:
+        """Let them run, unless the worker stops: then it hands them back as they are."""
+        if not self._stopping:
+            self._lanes.add(claimed, first=first)
+
+    async def _held(self, request: ClaimRequest) -> list[Held]:
+        """What the call brought, entered in the book."""
+        if self._stopping:
+            return []
         sent = self._clock.monotonic()
         try:
             claims = await self._ask(request)
         except StoreError as error:
             await self._give_up(request.token, error)
-            return 0
+            return []
         except asyncio.CancelledError:
             self._keeper.abandon(request.token)  # the worker stops and waits no longer for the reply
             raise
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
             self._failures = 0
-        self._fruitful = bool(claims) and not suspects
-        if claims:
-            if not suspects:
-                full = len(claims) == request.limit or getattr(self._store, "rations", False)
-                self._turns.served((claim.task for claim in claims), full=full, round_open=tasks is not self.tasks)
-            self._pace.measure()
-            if any(claim.resets for claim in claims):
-                self._pace.forget()  # a worker died in this company: few are to pay for it again
-            held = self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=suspects)
-            if suspects:
-                self._suspect = held[0]
-            if not self._stopping:  # else the worker hands them back as they are
-                self._lanes.add(held)
-        return len(claims)
+        if not claims:
+            return []
+        self._pace.measure()
+        if any(claim.resets for claim in claims):
+            self._pace.forget()  # a worker died in this company: few are to pay for it again
+        return self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=request.suspects)
 
     def _ours(self) -> tuple[Lease, ...] | None:
         """To be told of foreign leases, if it was long ago."""
@@ -237,23 +245,53 @@ class Taker:
             self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
         return claims
 
-    async def _claim_suspect(self, leave: Leave) -> int:
-        """A job that workers died under runs apart: in a child where there is one, else when nothing else runs."""
-        if self._quarantined or not self._pace.free or not (self._lanes.can_isolate or self.is_idle):
+    async def _suspect_first(self) -> None:
+        """A slot is free, and it is long since suspects were asked for: it is theirs before anybody else's."""
+        leave = await self._gate.ask(free=self._pace.free, running=self._lanes.running, limit=1)
+        self._suspects.asked()  # whatever the answer is
+        if isinstance(leave, Leave):
+            await self._claim_suspect(leave, first=True)
+        self._lanes.go_on()
+
+    async def _claim_suspect(self, leave: Leave, *, first: bool = False) -> int:
+        """A job that workers died under runs apart: in a child where there is one, else when nothing else runs.
+
+        ``first``: other work waits, and is kept waiting.
+        """
+        alone = self._lanes.can_isolate or (self.is_idle and not first)
+        if self._suspects.is_held or not self._pace.free or not (alone or first or self._suspects.is_time):
             return 0
-        self._looked = self._clock.monotonic()
-        return await self._claim(leave, self.tasks, suspects=True)
+        self._suspects.asked()
+        overdue = None if alone else OVERDUE
+        for held in await self._held(self._request(leave, self.tasks, limit=1, suspects=True, overdue=overdue)):
+            self._suspects.taken(held)
+            if alone:
+                self._start([held], first=True)
+            else:
+                await self._make_way(held)
+            return 1
+        return 0
+
+    async def _make_way(self, suspect: Held) -> None:
+        """Take nothing more, wait for what runs, one lease at most, and let it run: alone, if it can."""
+        suspect.waits = True
+        patience = self._options.lease
+        self._suspects.clear(suspect, patience)
+        self._keeper.give_back(self._leases.pull_ahead(NEVER), "claimed ahead, and a job in quarantine comes first")
+        self._lanes.go_on()  # to see that they are gone
+        end = self._clock.monotonic() + patience
+        timer = self._clock.call_later(patience, self._stir.set)
+        await self._until(lambda: suspect.phase is Phase.GONE or not self._is_at_work or self._clock.monotonic() >= end)
+        timer.cancel()
+        suspect.waits = False
+        if suspect.phase is not Phase.GONE and not self._stopping:
+            self._suspects.go(suspect)
+        self._start([suspect], first=True)
 
     @property
     def _is_full(self) -> bool:
         """A job in quarantine runs alone here, or too much waits to be recorded."""
-        return (self._quarantined and not self._lanes.can_isolate) or self._settler.backlog > BACKLOG
-
-    @property
-    def _quarantined(self) -> bool:
-        """A job in quarantine is held. One that was given back before it started leaves nothing behind to wait for."""
-        one = self._suspect
-        return one is not None and (one.phase is not Phase.GONE or one.attempt is not None)
+        return self._suspects.runs_alone or self._settler.backlog > BACKLOG
 
     async def _give_up(self, token: str, error: StoreError) -> None:
         """The reply is lost: abandon the token, wait, and beat before going on, for the store may have forgotten us."""
@@ -275,11 +313,23 @@ class Taker:
     async def _pause(self) -> None:
         """Until stirred; when the store had nothing, until woken, and no longer than a nap."""
         if not self._dry:
-            await self._stir.wait()
+            await self._while_full()
             return
         timer = self._clock.call_later(await self._nap(), self.wake)
         await self._until(lambda: not self._dry or self._pace.is_spent)
         timer.cancel()
+
+    async def _while_full(self) -> None:
+        """Until stirred. When it is time to ask for suspects, no slot that falls free is filled before."""
+        wait = self._suspects.wait if self._fruitful and not self._lanes.holds else NEVER
+        timer = None if wait == NEVER else self._clock.call_later(max(wait, 0.0), self._hold)
+        await self._stir.wait()
+        if timer is not None:
+            timer.cancel()
+
+    def _hold(self) -> None:
+        self._lanes.hold()
+        self._stir.set()
 
     async def _rest(self, seconds: float) -> None:
         """Sleep, unless stopped."""

@@ -54,6 +54,8 @@ class ClaimAsked(Message, frozen=True):
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
+    overdue: float | None = None
+    """Only suspects that have been due for so many seconds: the worker will make way for one."""
     wait: float = 0.0
     """Seconds; the answer comes as soon as there is work, or then."""
     conditions: tuple[Where, ...] = ()

@@ -249,6 +249,7 @@ class Worker:
         """Nothing is written for a lost lease, nor is it renewed; what has ended hears it from its settlement."""
         if why is Stop.LOST and held.phase is not Phase.ENDED:
             self._leases.drop([held])
+            self._stir()  # the worker may be making way for it
         self._lanes.stop(held, why)
 
     async def _guard(self) -> None:
@@ -289,7 +290,9 @@ class Worker:
         self._stir()
 
     def _return_unstarted(self) -> None:
-        self._keeper.give_back(self._leases.pull_ahead(float("inf")), "the worker stopped before it was started")
+        self._keeper.give_back(
+            self._leases.pull_ahead(float("inf"), waiting=True), "the worker stopped before it was started"
+        )
         self._poke()
 
     def _poke(self) -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stowhand.job import State
 from tests.contract.bench import ERRORED, Bench
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table's suspects are asked for again at once, however long the last look took."""
+    monkeypatch.setattr("stowhand.stores.table.postgres.claiming.SHARE", 0.0)
 
 
 async def test_an_ordinary_claim_leaves_suspects_alone(bench: Bench) -> None:
@@ -58,3 +66,34 @@ async def test_a_suspect_can_be_canceled(bench: Bench) -> None:
     suspect = await bench.make_suspect()
     await bench.store.cancel(suspect.id)
     assert (await bench.job(suspect.id)).state is State.CANCELED
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_who_is_to_make_way_is_given_what_has_been_due_for_so_long(bench: Bench) -> None:
+    if bench.place.name == "redis":
+        pytest.skip("its lists know no moment from which a job has been due")
+    due = await bench.make_suspect(run_at=bench.now)
+    assert list(await bench.claim(suspects=True, overdue=5.0)) == []
+    await bench.pass_time(4)
+    assert list(await bench.claim(suspects=True, overdue=5.0)) == []
+    await bench.pass_time(1)
+    (claim,) = await bench.claim(suspects=True, overdue=5.0)
+    assert claim.lease.job_id == due.id
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_one_worker_in_four_is_to_make_way_at_once(bench: Bench) -> None:
+    if bench.place.name == "redis":
+        pytest.skip("a list's lock names no worker that could be counted")
+    suspects = [await bench.make_suspect() for _ in range(4)]
+    for _ in range(7):
+        await bench.add()
+    (first,) = await bench.claim(suspects=True, overdue=0.0, worker="first")
+    assert list(await bench.claim(suspects=True, overdue=0.0, worker="second")) == []
+    for n in range(6):
+        assert await bench.claim(worker=f"busy {n}")
+    (second,) = await bench.claim(suspects=True, overdue=0.0, worker="second")
+    assert {first.lease.job_id, second.lease.job_id} <= {job.id for job in suspects}
+    assert list(await bench.claim(suspects=True, overdue=0.0, worker="third")) == [], "of nine two"
+    bench.heart.release([first.lease])
+    assert len(await bench.claim(suspects=True, overdue=0.0, worker="third")) == 1

@@ -96,6 +96,8 @@ class Claims:
             raise malformed(f"lease: {asked.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
         if not 0 <= asked.wait <= LONGEST_WAIT:
             raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
+        if asked.overdue is not None and not 0 <= asked.overdue <= LONGEST_LEASE:
+            raise malformed(f"overdue: {asked.overdue:g} s; 0 to {LONGEST_LEASE:g}")
         if asked.limit < 0:
             raise malformed(f"limit: {asked.limit}; 0 or more")
         return ClaimRequest(
@@ -106,6 +108,7 @@ class Claims:
             tasks=grant.tasks_of_claim(asked.tasks),
             forbidden_flags=read_forbidden(asked.forbidden_flags),
             suspects=asked.suspects,
+            overdue=asked.overdue,
             conditions=asked.conditions,
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from stowhand.events import (
     ConnectionAwaited,
+    DrainEnded,
+    DrainStarted,
     JobEnded,
     JobLost,
     JobStarted,
@@ -20,7 +22,17 @@ NAMES_SHOWN = 50
 ERROR_WIDTH = 500
 
 
-AboutAJob = JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ConnectionAwaited
+AboutAJob = (
+    JobStarted
+    | JobEnded
+    | JobLost
+    | JobUnknown
+    | ResultDropped
+    | ThreadAbandoned
+    | ConnectionAwaited
+    | DrainStarted
+    | DrainEnded
+)
 
 
 def job(event: AboutAJob) -> str:

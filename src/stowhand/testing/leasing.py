@@ -22,7 +22,7 @@ PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
 
 def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
     """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
-    if request.token in rows.abandoned:
+    if request.token in rows.abandoned or (request.overdue is not None and not may_make_way(rows, request.worker)):
         return []
     busy = rows.running_queues() | rows.paused.keys()
     claimed: list[Row] = []
@@ -39,11 +39,18 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
     return claimed
 
 
+def may_make_way(rows: Rows, worker: str) -> bool:
+    """The rule is the law's; who holds what is seen here."""
+    held = [row for row, _ in running(rows)]
+    suspects = {row.worker for row in held if row.resets >= QUARANTINE_AFTER}
+    return lifecycle.may_make_way(len(suspects), len({row.worker for row in held} | {worker}))
+
+
 def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
     """Is it due, and what was asked for?"""
     return (
         row.waits()
-        and row.run_at <= now
+        and row.run_at <= now - timedelta(seconds=request.overdue or 0.0)
         and (request.tasks is None or row.task in request.tasks)
         and not set(row.flags) & set(request.forbidden_flags)
         and (row.resets >= QUARANTINE_AFTER) == request.suspects

@@ -47,6 +47,7 @@ class Claiming:
             tasks=request.tasks,
             forbidden_flags=request.forbidden_flags,
             suspects=request.suspects,
+            overdue=request.overdue,
             conditions=request.conditions,
         )
         try:

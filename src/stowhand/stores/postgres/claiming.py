@@ -163,6 +163,7 @@ class Claims:
             request.suspects,
             self._home.now(),
             *(start or (None, None, None)),
+            request.overdue,
         )
         with self._home.translated():
             return await self._link.rows(self._home.statements["claim"], values)

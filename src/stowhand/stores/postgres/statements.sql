@@ -6,7 +6,7 @@
 select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
   revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
-  %s::int, %s::timestamptz, %s::bigint)
+  %s::int, %s::timestamptz, %s::bigint, %s::float8)
 
 -- name: poll
 select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,

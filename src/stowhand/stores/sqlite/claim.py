@@ -14,6 +14,7 @@ from heapq import merge
 from typing import Any
 
 from stowhand.job import Job
+from stowhand.lifecycle import may_make_way
 from stowhand.store import Claim, ClaimRequest, Lease
 from stowhand.stores.sqlite.moment import Moment, micros
 from stowhand.stores.sqlite.rows import as_json, to_job
@@ -36,7 +37,7 @@ def claim(connection: sqlite3.Connection, now: Moment, request: ClaimRequest) ->
     if connection.execute(SQL["is_abandoned"], {"token": request.token}).fetchone():
         return []
     chosen = choose(connection, now, request)
-    if not chosen:
+    if not chosen or (request.overdue is not None and not _may_make_way(connection, request.worker)):
         return []
     rows = connection.execute(
         SQL["take"],
@@ -51,6 +52,11 @@ def claim(connection: sqlite3.Connection, now: Moment, request: ClaimRequest) ->
     ).fetchall()
     taken = {row[0]: row for row in rows}
     return [_to_claim(taken[job_id], request.token) for job_id in chosen]
+
+
+def _may_make_way(connection: sqlite3.Connection, worker: str) -> bool:
+    suspects, others = connection.execute(SQL["holders"], {"worker": worker}).fetchone()
+    return may_make_way(suspects, others + 1)
 
 
 def choose(connection: sqlite3.Connection, now: Moment, request: ClaimRequest) -> list[int]:
@@ -75,7 +81,8 @@ def _candidates(connection: sqlite3.Connection, now: Moment, request: ClaimReque
     forbidden = as_json(request.forbidden_flags) if request.forbidden_flags else None
     if request.suspects:
         tasks = None if request.tasks is None else as_json(request.tasks)
-        given = {"now": now.wall, "tasks": tasks, "forbidden": forbidden or "[]"}
+        due = now.wall - micros(request.overdue or 0.0)
+        given = {"now": due, "tasks": tasks, "forbidden": forbidden or "[]"}
         yield from connection.execute(SQL["due_suspects"], given)
         return
     ready = [_due(connection, now, task, forbidden) for task in _tasks(connection, request.tasks, "next_task")]

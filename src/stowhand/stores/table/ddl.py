@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stowhand.errors import ConfigurationError
+from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.table.names import COLUMNS, TOKEN, Relation, Shape, quote
 
 DIALECTS = ("postgres", "sqlite")
@@ -103,14 +104,18 @@ class Index(msgspec.Struct, frozen=True):
     """Documented names."""
     states: tuple[str, ...] = ()
     """Partial: rows in these states alone."""
+    least: int | None = None
+    """Partial: rows alone whose first column is at least this."""
 
     def predicate(self, shape: Shape) -> str:
         """What stands behind WHERE; empty: the index holds every row."""
         if not self.states:
             return ""
         if len(self.states) == 1:
-            return f"{shape['state']} = '{self.states[0]}'"
-        return f"{shape['state']} IN ({', '.join(map(_literal, self.states))})"
+            found = f"{shape['state']} = '{self.states[0]}'"
+        else:
+            found = f"{shape['state']} IN ({', '.join(map(_literal, self.states))})"
+        return found if self.least is None else f"{found} AND {shape[self.columns[0]]} >= {self.least}"
 
 
 NEXT = Index("next", ("id",), ("queued", "errored"))
@@ -119,6 +124,7 @@ RECOMMENDED = (
     Index("state_process_after", ("state", "process_after")),
     NEXT,
     Index("stalled", ("last_heartbeat_at",), ("processing",)),
+    Index("suspects", ("num_resets",), ("queued", "errored"), QUARANTINE_AFTER),
 )
 
 

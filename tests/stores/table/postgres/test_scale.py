@@ -72,6 +72,18 @@ async def test_plans_do_not_walk_over_what_is_finished(crowd: Jobs, options: dic
     assert max(pages.values()) < HUNDRED, pages
 
 
+async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs) -> None:
+    crowd.add(FINISHED)
+    crowd.add(2, num_resets=2)
+    crowd.sql("vacuum analyze jobs")
+    async with crowd.served() as served:
+        statement, values = served.table._home.composer.claim((), suspects=True, overdue=5.0)
+        given = {**values, **served.table._home.values(limit=1, mark="w")}
+        assert pages_read(crowd, statement, given) < HUNDRED
+        crowd.sql("drop index jobs_suspects")
+        assert pages_read(crowd, statement, given) > HUNDRED, "which is why it is recommended"
+
+
 async def quickest(served: Served, found: list[Any]) -> float:
     """Seconds of a claim that finds these, on a machine that may pause now and then."""
     clock, took = asyncio.get_running_loop().time, float("inf")

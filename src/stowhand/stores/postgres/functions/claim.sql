@@ -134,15 +134,28 @@ begin
   return _picked;
 end $$;
 
--- Jobs whose workers died twice or more: few, so they are looked at one by one.
+-- May `_worker` make way for a suspect (lifecycle.may_make_way)? One asks after the other: the lock ends with the claim.
+create or replace function {schema}.may_make_way(_worker text) returns boolean
+language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock(hashtextextended({channel}, 5));
+  return (
+    select count(distinct j.worker) filter (where j.resets >= 2)
+        < greatest((count(distinct j.worker) filter (where j.worker <> _worker) + 1) / 4, 1)
+    from {schema}.live j where j.state = 'processing');
+end $$;
+
+-- Jobs whose workers died twice or more: few, so they are looked at one by one. `_overdue`: see ClaimRequest.
 create or replace function {schema}.pick_suspects(
-  _limit int, _tasks text[], _forbidden text[], _at timestamptz, out heads bigint[], out names text[]
+  _limit int, _tasks text[], _forbidden text[], _at timestamptz, _worker text, _overdue double precision,
+  out heads bigint[], out names text[]
 )
 language plpgsql as $$
 declare
   _job record;
 begin
   heads := '{}'; names := '{}';
+  _at := _at - coalesce(_overdue, 0) * interval '1 second';
   for _job in
     select j.id, j.queue from {schema}.live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
@@ -150,6 +163,7 @@ begin
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     order by j.priority, j.run_at, j.id
   loop
+    exit when _overdue is not null and cardinality(heads) = 0 and not {schema}.may_make_way(_worker);
     continue when _job.queue is not null
       and (_job.queue = any(names) or {schema}.open_queue(_job.queue) <> 'free');
     perform from {schema}.live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
@@ -165,7 +179,8 @@ end $$;
 create or replace function {schema}.claim(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _suspects boolean, _now timestamptz default null,
-  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null
+  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null,
+  _overdue double precision default null
 ) returns table (
   id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
   resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
@@ -184,7 +199,7 @@ begin
   if exists (select from {schema}.dead_tokens d where d.token = _token) then return; end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
-      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
+      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at, _worker, _overdue) p;
     _picked := _in_queues.heads;
   else
     _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);

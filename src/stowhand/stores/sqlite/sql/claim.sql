@@ -38,6 +38,11 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.queue = job.queue))
 ORDER BY priority, run_at, id
 
+-- name: holders
+-- Workers that hold a suspect; and those but for `:worker` that hold anything.
+SELECT count(DISTINCT CASE WHEN resets >= 2 THEN worker END), count(DISTINCT CASE WHEN worker <> :worker THEN worker END)
+FROM stowhand_jobs INDEXED BY stowhand_jobs_running WHERE state = 'processing'
+
 -- name: take
 -- Ids that were chosen in this very transaction, in which nobody else can write.
 UPDATE stowhand_jobs

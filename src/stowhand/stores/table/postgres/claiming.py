@@ -13,6 +13,7 @@ from stowhand.database.address import DEADLINE
 from stowhand.database.link import Connection, Link, Row
 from stowhand.database.repeating import repeated
 from stowhand.errors import TableUnsuitable
+from stowhand.lifecycle import may_make_way
 from stowhand.store import ClaimRequest, Lease
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.passed_over import PassedOver
@@ -103,7 +104,8 @@ class Claims:
         statement, values = self._composed("claim", request)
         given = {**values, **self._marking(request), "limit": limit}
         async with asyncio.timeout(DEADLINE), _together(connection), connection.transaction():
-            await self._begin(connection, request)
+            if not await self._begin(connection, request):
+                return [], False, False
             marking = connection.cursor(binary=True)
             await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
             # A view may have shown one twice.
@@ -126,7 +128,8 @@ class Claims:
         """The slow way: one of them is bad, and is searched."""
         pick, values = self._composed("pick", request)
         async with asyncio.timeout(DEADLINE), connection.transaction():
-            await self._begin(connection, request)
+            if not await self._begin(connection, request):
+                return [], False, False
             sifter = Sifter(self._home, connection, pick, values, self._marking(request))
             marked = await sifter.claim(limit)
             rows = [row for row in marked if not row[1]]
@@ -136,20 +139,35 @@ class Claims:
         canceled = len(rows) < len(marked)
         return taken, canceled or bool(sifter.unchanged), canceled
 
-    async def _begin(self, connection: Connection, request: ClaimRequest) -> None:
+    async def _begin(self, connection: Connection, request: ClaimRequest) -> bool:
+        """False: nothing is to be claimed, for others make way already."""
         # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
         await connection.reader().execute(b"set transaction isolation level read committed")
         await connection.reader().execute(self._home.statement("begin_claim"), {"token": request.token})
+        return request.overdue is None or await self._may_make_way(connection, request.worker)
 
     def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
         passed = self._passed.keys()
         statement, values = self._home.composer.claim(
-            request.conditions, suspects=request.suspects, passing=bool(passed), name=name
+            request.conditions,
+            suspects=request.suspects,
+            overdue=request.overdue,
+            passing=bool(passed),
+            name=name,
         )
         return statement, {**values, **self._home.values(passed=passed)}
 
     def _marking(self, request: ClaimRequest) -> Mapping[str, object]:
         return self._home.values(token=request.token, mark=self._home.mark(request.worker, request.token))
+
+    async def _may_make_way(self, connection: Connection, worker: str) -> bool:
+        """One asks after the other: the lock ends with the claim."""
+        asking = connection.cursor()
+        await asking.execute(self._home.statement("one_makes_way"), self._home.values())
+        await asking.execute(self._home.statement("holders"), self._home.values(worker=worker))
+        row = await asking.fetchone()
+        assert row is not None
+        return may_make_way(row[0], row[1] + 1)
 
     def _reading(self, ids: list[str]) -> Mapping[str, object]:
         return {**self._home.composer.values, **self._home.values(ids=ids)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stowhand.database.statements import fill, load_statements
+from stowhand.database.statements import fill, load_statements, quote_text
 from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.expressions import order_of, selected
@@ -63,13 +63,23 @@ class Composer:
             self.statements["read"] = fill(self._raw["read_beside"], self._fixed).encode()
 
     def claim(
-        self, conditions: Sequence[Any], *, suspects: bool, passing: bool = False, name: str = "claim"
+        self,
+        conditions: Sequence[Any],
+        *,
+        suspects: bool,
+        overdue: float | None = None,
+        passing: bool = False,
+        name: str = "claim",
     ) -> tuple[bytes, dict[str, object]]:
         """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
         in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
         given = self._writer.conditions(conditions)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
+        if overdue is not None:
+            due = self._row("process_after")
+            since = self._in("process_after", f"{_NOW} - interval '{round(overdue * 1e6)} microseconds'")
+            suspicion += f" and ({due} is null or {due} <= {since})"
         source = self._source(self._order.text + given.text, locked=True)
         fillings = {"source": source, "conditions": given.text, "suspicion": suspicion}
         if passing:
@@ -153,6 +163,7 @@ class Composer:
         locked = OUR_ALIAS if shape.viewed else self._at
         return names | {
             "table": plain(shape.table.quoted),
+            "table_text": plain(quote_text(shape.table.quoted)),
             "locked": locked,
             "view": plain(shape.view.labelled()),
             "view_id": f"{self._at}.{names['id']}",

@@ -15,6 +15,16 @@ select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(tok
   pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true)
 
+-- Who makes way for a suspect, one after the other.
+-- name: one_makes_way
+select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({table_text}, 10))
+
+-- Workers that hold a suspect; and those but for `worker` that hold anything.
+-- name: holders
+select count(distinct {bare}) filter (where coalesce(j.{num_resets}, 0) >= 2),
+  count(distinct {bare}) filter (where {bare} <> %(worker)s)
+from {table} as j where j.{state} = 'processing'
+
 -- name: claim
 with picked as (
   select {p_id} as id

@@ -10,6 +10,7 @@ import msgspec
 
 from stowhand.database.sqlite_savepoint import attempt
 from stowhand.errors import TableUnsuitable
+from stowhand.lifecycle import may_make_way
 from stowhand.store import ClaimRequest, JobId, Lease
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Refused, ViewFault, halving, shown
@@ -36,6 +37,8 @@ def is_worth_it(
     connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str] = ()
 ) -> bool:
     """Is there anything to claim? A look without the write lock, which most claims of an idle worker end with."""
+    if request.suspects and connection.execute(table.statements.many["suspected"]).fetchone() is None:
+        return False
     return is_due(connection, table, now) and bool(_candidates(connection, table, now, request, 1, passed))
 
 
@@ -54,6 +57,8 @@ def claim(
 
     Raises TableUnsuitable where none of several can be read.
     """
+    if request.overdue is not None and not _may_make_way(connection, table, request.worker):
+        return Claimed()
     try:
         connection.execute("SAVEPOINT stowhand_claim")
         counts, refused = _take_in_order(connection, table, now, request, request.limit, passed)
@@ -153,12 +158,18 @@ def _candidates(
     passed: Sequence[str],
 ) -> list[tuple[JobId, int]]:
     # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
+    now -= round((request.overdue or 0.0) * SECOND)
     in_order = table.walks and _due(connection, table, now, MANY) == MANY
     query = table.selecting.candidates(
         request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
     )
     given = {**query.values, **_bounds(table, now), "limit": room, "passed": msgspec.json.encode(passed).decode()}
     return connection.execute(query.text, given).fetchall()
+
+
+def _may_make_way(connection: sqlite3.Connection, table: Table, worker: str) -> bool:
+    suspects, others = connection.execute(table.statements.many["holders"], {"worker": worker}).fetchone()
+    return may_make_way(suspects, others + 1)
 
 
 def _change(

@@ -10,6 +10,15 @@ ORDER BY {row}.{id} LIMIT :limit
 SELECT max({stalled}), min(CASE WHEN NOT {stalled} THEN {beaten} END) FROM {table}
 WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours))
 
+-- name: suspected
+SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2 LIMIT 1
+
+-- name: holders
+-- Workers that hold a suspect; and those but for `:worker` that hold anything.
+SELECT count(DISTINCT CASE WHEN coalesce({row}.{num_resets}, 0) >= 2 THEN {worker} END),
+    count(DISTINCT CASE WHEN {worker} <> :worker THEN {worker} END)
+FROM {table} WHERE {row}.{state} = 'processing'
+
 -- name: held_by_token
 SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token} ORDER BY {row}.{id}
 
