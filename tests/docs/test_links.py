@@ -98,6 +98,20 @@ def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
 
+OF_TESTS = ("cases.md", "coverage-shithub.md", "dbworker.md", "graphile-worker.md", "guild-queues.md", "proofs.md")
+"""Pages of the reference that say which test proves what. (Contributors' pages speak of tests too.)"""
+USERS = [
+    page for page in sorted(DOCS.rglob("*.md")) if page.name not in (*OF_TESTS, "internals.md", "test-your-tasks.md")
+]
+
+
+@pytest.mark.parametrize("page", USERS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_users_page_speaks_of_no_test_of_ours_and_of_no_document_that_users_have_not_read(page: Path) -> None:
+    text = page.read_text()
+    assert not _TEST.findall(text)
+    assert not re.findall(r"founding document|in the documents\b", text)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_says_at_once_what_it_is_about_and_is_shown_alike_everywhere(page: Path) -> None:
     text = page.read_text()
