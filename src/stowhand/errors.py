@@ -51,7 +51,11 @@ class DuplicateTask(StowhandError):
 
 
 class UndecodablePayload(StowhandError):
-    """A stored payload that cannot be read as strict JSON, or not as the type that the task declares."""
+    """A stored payload that no version of the program can read: it is no strict JSON, or beyond the limits."""
+
+
+class PayloadMismatch(StowhandError):
+    """A stored payload is sound, and this version of its task cannot take it: during a deploy another version may."""
 
 
 class StoreError(StowhandError):

@@ -32,17 +32,14 @@ class Stop(StrEnum):
 class ChildCrashed(Exception):
     """Raised by an isolating handler: the child process died before it could say how the attempt ended."""
 
-    stop = Stop.CRASHED
 
-
-class ChildUnable(ChildCrashed):
-    """Raised by an isolating handler: the child process never came to the job (no store, no such task any more)."""
-
-    stop = Stop.UNABLE
+class ChildUnable(Exception):
+    """Raised by an isolating handler: the child process never came to the job (no store, no such task any more). That
+    is no death: the job goes back unspent."""
 
 
 Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
-"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed when it did."""
+"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed, ChildUnable."""
 
 
 class Ending(Protocol):

@@ -19,7 +19,7 @@ from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock
 from stowhand.errors import LeaseLost
 from stowhand.handler import Attempt
-from stowhand.lane import ChildCrashed, Ending, Isolate, Lane, Stop
+from stowhand.lane import ChildCrashed, ChildUnable, Ending, Isolate, Lane, Stop
 from stowhand.leases import Held, Leases
 from stowhand.lifecycle import Cancel, Outcome, Retry
 from stowhand.outcomes import from_error, from_returned
@@ -263,7 +263,10 @@ class Lanes:
     def _raised(self, lane: Lane, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
         match lane.stop:
             case None if isinstance(error, ChildCrashed):
-                lane.stop = error.stop
+                lane.stop = Stop.CRASHED
+                return None
+            case None if isinstance(error, ChildUnable):
+                lane.stop = Stop.UNABLE
                 return None
             case None if isinstance(error, LeaseLost):
                 lane.stop = Stop.LOST

@@ -12,7 +12,7 @@ from typing import Any
 
 from stowhand import strict_json
 from stowhand.durations import Duration, seconds
-from stowhand.errors import NonRetryable, Poison, UndecodablePayload
+from stowhand.errors import NonRetryable, PayloadMismatch, Poison, UndecodablePayload
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.text import ERROR_LIMIT, clean
 
@@ -84,7 +84,7 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
         lines = traceback.format_exception(type(error), error, _beyond_us(error.__traceback__))
     except BaseException as trouble:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
         return clean(f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})")
-    if isinstance(error, UndecodablePayload):
+    if isinstance(error, UndecodablePayload | PayloadMismatch):
         return clean(title.partition(": ")[2] or title)
     return clean(title + "\n" + "".join(lines), limit)
 

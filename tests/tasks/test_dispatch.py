@@ -16,10 +16,11 @@ import msgspec
 import pydantic
 import pytest
 
-from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.handler import Attempt, Handler, Policy
 from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Complete, Retry
+from stowhand.lifecycle import Complete, Fail, Retry
+from stowhand.outcomes import from_error
 from stowhand.retry import constant, natural
 from stowhand.service.app import App
 from stowhand.store import Claim, Lease
@@ -243,38 +244,55 @@ def test_a_job_of_a_task_that_this_worker_lacks_is_tried_again_elsewhere(app: Ap
 
 
 @pytest.mark.parametrize(
-    ("payload", "complaint"),
+    ("payload", "complaint", "kind"),
     [
-        ('{"x":1e5000}', "payload of task 'plot': a number with exponent 5000, the limit is 308 either way"),
-        ('{"x":1', "payload of task 'plot': Input data was truncated"),
-        ("[" * 3000, "payload of task 'plot': nested deeper than the limit of 64"),
-        ('{"x":"\\u0000"}', "payload of task 'plot': a string contains NUL"),
-        ('{"x":"1"}', "payload of task 'plot': argument 'x': Expected 'int', got 'str'"),
-        ("{}", "payload of task 'plot': missing argument 'x'"),
-        ('{"x":1,"z":2}', "payload of task 'plot': unexpected argument 'z'; it takes: x, y"),
-        ('{"x":1,"z":2,"_cron":{}}', "payload of task 'plot': unexpected argument 'z'; it takes: x, y"),
-        ("[1]", "payload of task 'plot': Expected 'object', got 'array'"),
-        ("null", "payload of task 'plot': Expected 'object', got 'null'"),
+        ('{"x":1e5000}', "a number with exponent 5000, the limit is 308 either way", UndecodablePayload),
+        ('{"x":1', "Input data was truncated", UndecodablePayload),
+        ("[" * 3000, "nested deeper than the limit of 64", UndecodablePayload),
+        ('{"x":"\\u0000"}', "a string contains NUL", UndecodablePayload),
+        ('{"x":"1"}', "argument 'x': Expected 'int', got 'str'", PayloadMismatch),
+        ("{}", "missing argument 'x'", PayloadMismatch),
+        ('{"x":1,"z":2}', "unexpected argument 'z'; it takes: x, y", PayloadMismatch),
+        ('{"x":1,"z":2,"_cron":{}}', "unexpected argument 'z'; it takes: x, y", PayloadMismatch),
+        ("[1]", "Expected 'object', got 'array'", PayloadMismatch),
+        ("null", "Expected 'object', got 'null'", PayloadMismatch),
     ],
 )
-def test_a_payload_that_does_not_fit_fails_with_a_readable_reason(app: App, payload: str, complaint: str) -> None:
+def test_a_payload_that_does_not_fit_fails_with_a_readable_reason(
+    app: App, payload: str, complaint: str, kind: type[Exception]
+) -> None:
     ran: list[int] = []
 
     @app.task
     async def plot(x: int, y: int = 0) -> None:
         ran.append(x)
 
-    with pytest.raises(UndecodablePayload) as caught:
+    with pytest.raises(kind) as caught:
         call(app, "plot", payload)
-    assert str(caught.value).startswith(complaint)
+    assert str(caught.value).startswith(f"payload of task 'plot': {complaint}")
     assert not ran
+
+
+def test_arguments_that_another_version_may_take_are_tried_again_unless_the_task_calls_them_poison(app: App) -> None:
+    app.task(name="patient")(lambda x: None)
+    app.task(name="strict", mismatch="poison")(lambda x: None)
+    with pytest.raises(PayloadMismatch) as caught:
+        call(app, "patient", '{"x":1,"new":2}')
+    assert from_error(caught.value) == Retry("payload of task 'patient': unexpected argument 'new'; it takes: x")
+    with pytest.raises(UndecodablePayload) as refused:
+        call(app, "strict", '{"x":1,"new":2}')
+    assert from_error(refused.value) == Fail(
+        "payload of task 'strict': unexpected argument 'new'; it takes: x", poison=True
+    )
+    with pytest.raises(ConfigurationError, match="there are: retry, poison"):
+        app.task(name="wrong", mismatch="ignore")(lambda x: None)  # type: ignore[call-overload]
 
 
 def test_a_task_without_parameters_refuses_arguments_and_ignores_what_the_scheduler_adds(app: App) -> None:
     app.task(name="tick")(lambda: "ran")
     assert call(app, "tick") == "ran"
     assert call(app, "tick", '{ "_cron": {"ts": "2026-01-01T00:00:00Z"} }') == "ran"
-    with pytest.raises(UndecodablePayload, match="unexpected argument 'a'; it takes no arguments"):
+    with pytest.raises(PayloadMismatch, match="unexpected argument 'a'; it takes no arguments"):
         call(app, "tick", '{"a":1}')
 
 

@@ -12,11 +12,11 @@ import pytest
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import StatusCode
 
-from stowhand.events import Events, WorkerStopped
+from stowhand.events import Events, JobsReturned, WorkerStopped
 from stowhand.handler import Attempt
 from stowhand.hooks import enclosed
 from stowhand.job import NewJob, State
-from stowhand.lane import ChildCrashed
+from stowhand.lane import ChildCrashed, ChildUnable
 from stowhand.service import process
 from stowhand.service.app import App
 from stowhand.store import Claim, Lease
@@ -65,6 +65,20 @@ def test_an_attempt_whose_child_died_is_lost(run: Run, spans: Spans) -> None:
         run(enclosed(child, events, "w")(Attempt(claim, 0.0)))
     ran = spans.one("run killer")
     assert (facts_of(ran)["stowhand.outcome"], ran.status.status_code) == ("lost", StatusCode.ERROR)
+
+
+def test_an_attempt_whose_child_could_not_begin_is_returned(run: Run, spans: Spans) -> None:
+    events = spans.traces().of(Events())
+    claim = Claim(Lease(7, "token", 3), None, "suspect", 3, 25)
+
+    async def child(attempt: Attempt[Any]) -> object:
+        raise ChildUnable("no store")
+
+    with pytest.raises(ChildUnable):
+        run(enclosed(child, events, "w")(Attempt(claim, 0.0)))
+    events.emit(JobsReturned("w", (7,), "its child process could not begin"))
+    ran = spans.one("run suspect")
+    assert (facts_of(ran)["stowhand.outcome"], ran.status.status_code) == ("returned", StatusCode.UNSET)
 
 
 def test_what_is_never_heard_of_again_ends_with_its_worker(run: Run, spans: Spans) -> None:

@@ -97,7 +97,7 @@ class App:
         """Declare a function as a task; its name is the function's unless given.
 
         The function stays what it was: calling it calls it. Options are defaults for its jobs (``queue``, ``priority``,
-        ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``).
+        ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``, ``mismatch``).
         Raises ConfigurationError, DuplicateTask.
         """
 

@@ -55,7 +55,7 @@ class TaskHandler:
         self._first_connection = FirstConnection(events or Events(), worker)
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
-        """Call the task. Raises UndecodablePayload when its arguments cannot be read from the payload."""
+        """Call the task. Raises UndecodablePayload, PayloadMismatch when it cannot be called with the payload."""
         task = attempt.claim.task
         run = self._runs.get(task)
         if run is None:

@@ -21,6 +21,7 @@ from stowhand.tasks.options import EnqueueOptions, apply_options, suggest
 from stowhand.tasks.shape import Shape, shape_of
 
 Where = Literal["loop", "thread"]
+Mismatch = Literal["retry", "poison"]
 
 
 class RunOptions(TypedDict, total=False):
@@ -33,6 +34,9 @@ class RunOptions(TypedDict, total=False):
     executor: Where | None
     """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
     if it never waits."""
+    mismatch: Mismatch | None
+    """Arguments that this version of the task cannot take: ``"retry"`` (the default), an error of the attempt, for at a
+    deploy another worker may take them; ``"poison"``: the job has failed."""
 
 
 class TaskOptions(EnqueueOptions, RunOptions, total=False):
@@ -184,7 +188,7 @@ def define(
     return TaskDefinition(
         name=chosen,
         function=function,
-        shape=shape_of(function, chosen, positional=positional),
+        shape=shape_of(function, chosen, positional=positional, poison=_is_poison(chosen, options.get("mismatch"))),
         template=template,
         executor=_where(chosen, options.get("executor"), is_async=is_async),
         is_async=is_async,
@@ -227,6 +231,12 @@ def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:
     if is_async and asked == "thread":
         raise ConfigurationError(f"task {name!r}: an async function runs on the loop; executor='thread' is for a def")
     return asked or ("loop" if is_async else "thread")
+
+
+def _is_poison(name: str, asked: Mismatch | None) -> bool:
+    if asked not in (None, "retry", "poison"):
+        raise ConfigurationError(f"task {name!r}: mismatch {asked!r}; there are: retry, poison")
+    return asked == "poison"
 
 
 def _read_backoff(name: str, backoff: Backoff | str) -> Backoff:

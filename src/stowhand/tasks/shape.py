@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, get_type_hints
 import msgspec
 
 from stowhand import strict_json
-from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload
+from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 
 ABSENT: Final = object()
@@ -25,8 +25,12 @@ _POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITI
 class Shape:
     """The parameters of one task."""
 
-    def __init__(self, task: str, parameters: list[Parameter], *, whole: str | None, injected: Injected) -> None:
+    def __init__(
+        self, task: str, parameters: list[Parameter], *, whole: str | None, injected: Injected, poison: bool = False
+    ) -> None:
         self.task = task
+        self._poison = poison
+        """What does not fit these parameters fits no version of the task."""
         self.whole = whole
         """The parameter that takes the payload as it is; ``None``: an object keyed by parameter name."""
         self.injected = injected
@@ -57,11 +61,11 @@ class Shape:
             # Once more, the long way: what does not count is left out, and the message names the argument.
             try:
                 self.read(text)
-            except UndecodablePayload as error:
+            except (UndecodablePayload, PayloadMismatch) as error:
                 raise InvalidJob(str(error)) from None
 
     def read(self, text: str | None) -> dict[str, Any]:
-        """The keyword arguments for a stored payload. Raises UndecodablePayload."""
+        """The keyword arguments for a stored payload. Raises UndecodablePayload, PayloadMismatch."""
         if not self.names:
             if text is None or text == "{}":
                 return {}
@@ -86,7 +90,7 @@ class Shape:
                 kept = {key: item for key, item in value.items() if key in self.names or not key.startswith("_")}
                 if len(kept) < len(value):
                     return self._read_kept(kept)
-        raise self._refusal(error)
+        raise self._refusal(error) from error.__cause__
 
     def _read_kept(self, kept: dict[str, Any]) -> Any:
         try:
@@ -94,7 +98,7 @@ class Shape:
         except UndecodablePayload as error:
             raise self._refusal(error) from error.__cause__
 
-    def _refusal(self, error: UndecodablePayload) -> UndecodablePayload:
+    def _refusal(self, error: UndecodablePayload) -> UndecodablePayload | PayloadMismatch:
         text = str(error)
         what, nested, where = text.partition(" - at '$.")
         if nested:
@@ -103,7 +107,10 @@ class Shape:
             text = f"missing argument {text.removeprefix('Object missing required field ')}"
         elif self.whole is None and text.startswith("Object contains unknown field "):
             text = f"unexpected argument {text.removeprefix('Object contains unknown field ')}{self._takes()}"
-        return UndecodablePayload(f"payload of task {self.task!r}: {text}")
+        text = f"payload of task {self.task!r}: {text}"
+        if self._poison or not isinstance(error.__cause__, msgspec.ValidationError):
+            return UndecodablePayload(text)
+        return PayloadMismatch(text)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         # inspect.Signature.bind does the same in ten times the time, and its messages name no task.
@@ -149,7 +156,7 @@ class Injected(msgspec.Struct, frozen=True):
         return self.context is not None or self.helpers is not None
 
 
-def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False) -> Shape:
+def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False, poison: bool = False) -> Shape:
     """Look at a function's signature. Raises ConfigurationError when it cannot be a task."""
     found = [(one, _annotation(function, task, one)) for one in inspect.signature(function).parameters.values()]
     for one, _ in found:
@@ -171,7 +178,7 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
             " a task in a folder takes (payload) or (payload, helpers)"
         )
     whole = parameters[0].name if len(parameters) == 1 and (positional or parameters[0].name == "payload") else None
-    return Shape(task, parameters, whole=whole, injected=injected)
+    return Shape(task, parameters, whole=whole, injected=injected, poison=poison)
 
 
 def _injected(found: list[tuple[inspect.Parameter, Any]], *, positional: bool) -> Injected:
