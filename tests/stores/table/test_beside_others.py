@@ -27,7 +27,7 @@ ENDS = [
     COMPLETED,
     Settlement(State.ERRORED, Ended.RETRY, error="once more"),
     Settlement(State.FAILED, Ended.FAILED, error="no"),
-    Settlement(State.QUEUED, Ended.SNOOZED, delay=1.0),
+    Settlement(State.QUEUED, Ended.SNOOZED, delay=1.0, refund=True),
     Settlement(State.CANCELED, Ended.CANCELED, error="no"),
 ]
 THEIR_RESET = "UPDATE uploads SET state = 'queued', num_resets = num_resets + 1"

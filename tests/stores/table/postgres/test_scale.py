@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from stowhand.conditions import sql
 from stowhand.lifecycle import COMPLETED
 from stowhand.stores.table.ddl import RECOMMENDED, index_ddl
 from stowhand.stores.table.names import read_shape
-from tests.stores.table.postgres.jobs import SNOOZED, Jobs, Served
+from tests.stores.table.postgres.jobs import SNOOZED, TABLE, Jobs, Served
 
 FINISHED = 30_000
 HUNDRED = 100
@@ -82,6 +82,69 @@ async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs)
         assert pages_read(crowd, statement, given) < HUNDRED
         crowd.sql("drop index jobs_suspects")
         assert pages_read(crowd, statement, given) > HUNDRED, "which is why it is recommended"
+
+
+def stale(jobs: Jobs, *indexes: str) -> None:
+    """Statistics from when hardly anything waited, which nobody brings up to date."""
+    jobs.make(f"{TABLE} with (autovacuum_enabled = off)", *indexes)
+    over = {"started_at": ("now()",), "finished_at": ("now()",), "process_after": ("now()",)}
+    jobs.add(FINISHED, state="completed", **over)
+    jobs.add(20, process_after=("now()",))
+    jobs.sql("analyze jobs")
+    jobs.sql("update jobs set state = 'completed'")
+
+
+async def plan_of_a_claim(jobs: Jobs, limit: int, **options: Any) -> dict[str, Any]:
+    """As it is planned, and run, in the claim's own transaction."""
+    async with jobs.served(**options) as served:
+        home, claims = served.table._home, served.table._claims
+        statement, values = home.composer.claim((), suspects=False)
+        token = "00000000-0000-0000-0000-000000000000"
+        given = {**values, **home.values(limit=limit, mark="w", token=token)}
+        with jobs.transaction() as connection:
+            connection.execute(home.statement("begin_walk" if claims._walks else "begin_claim"), {"token": token})
+            ((found,),) = connection.execute(b"explain (analyze, buffers, format json) " + statement, given).fetchall()
+            connection.rollback()
+    plan: dict[str, Any] = found[0]["Plan"]
+    return plan
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for one in plan.get("Plans", ()):
+        yield from nodes(one)
+
+
+async def test_a_backlog_that_has_just_come_is_walked_and_not_sorted(jobs: Jobs) -> None:
+    """An index serves states and order, and the statistics know nothing of what waits."""
+    usual = [index_ddl(read_shape("jobs", None, {}), index) for index in RECOMMENDED]
+    stale(jobs, *usual, "create index by_size on jobs (size desc, id) where state in ('queued', 'errored')")
+    jobs.add(20_000, process_after=("now()",))
+    options = {"max_num_retries": 1, "order_by_expression": sql("size desc")}
+    plan = await plan_of_a_claim(jobs, 500, **options)
+    assert not [node for node in nodes(plan) if "Sort" in node["Node Type"]]
+    (scan,) = [node for node in nodes(plan) if node.get("Index Name") == "by_size"]
+    assert scan["Actual Rows"] == 500
+
+
+async def test_few_that_wait_behind_many_that_are_over_are_found_by_their_state(jobs: Jobs) -> None:
+    """The index is on the state alone: to walk in the order of ids would be to walk over all that is over."""
+    stale(jobs, "create index by_state on jobs (state, process_after)")
+    jobs.add(5)
+    plan = await plan_of_a_claim(jobs, 5)
+    assert int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"]) < HUNDRED
+    assert "by_state" in {node.get("Index Name") for node in nodes(plan)}
+
+
+async def test_what_the_record_is_read_by_may_sort(jobs: Jobs) -> None:
+    """The setting is for the claim, and not for the user's view, nor for anybody after it."""
+    jobs.make(TABLE, "create view shown as select *, current_setting('enable_sort') as sorts from jobs")
+    for index in RECOMMENDED:
+        jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
+    jobs.add(2)
+    async with jobs.served(view_name="shown", column_expressions=["sorts"]) as served:
+        assert served.table._claims._walks
+        assert [one.values for one in await served.claim(2)] == [("on",), ("on",)]
 
 
 async def quickest(served: Served, found: list[Any]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 
@@ -31,6 +32,11 @@ SHARE = 50.0
 """Seconds without another look for suspects, or for what is to be canceled, for each second that one took: they may be
 sought among a million."""
 
+_ONLY_WALKING = (
+    b"select pg_catalog.set_config(name, 'off', true) from unnest(array['enable_sort', 'enable_seqscan',"
+    b" 'enable_bitmapscan', 'enable_incremental_sort']) as name"
+)
+"""For a plan that shows whether it can be done; how few rows there are yet is of no matter."""
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
@@ -46,6 +52,8 @@ class Claims:
         self._link = Link(home.dialer, lambda: home.role("claim"))
         self._clock = SystemClock()
         self._suspects_not_before = self._sweep_not_before = 0.0
+        self._walks = False
+        """An index holds what waits in the order of claims."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """In order, now processing under the request's token. Raises TableUnsuitable where the view is at fault."""
@@ -114,6 +122,7 @@ class Claims:
             unchanged = [key for key, row in marked.items() if row[2] is None]
             taken: list[Taken] = []
             if rows:
+                await self._end_walk(connection, request)
                 reading = connection.cursor()
                 read_plainly(reading)
                 ids = [row[0] for row in rows]
@@ -131,6 +140,7 @@ class Claims:
             if not await self._begin(connection, request):
                 return [], False, False
             sifter = Sifter(self._home, connection, pick, values, self._marking(request))
+            await self._end_walk(connection, request)
             marked = await sifter.claim(limit)
             rows = [row for row in marked if not row[1]]
             taken = self._taken(request, rows, sifter.rows, sifter.bad)
@@ -143,8 +153,17 @@ class Claims:
         """False: nothing is to be claimed, for others make way already."""
         # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
         await connection.reader().execute(b"set transaction isolation level read committed")
-        await connection.reader().execute(self._home.statement("begin_claim"), {"token": request.token})
+        begin = "begin_walk" if self._walks_for(request) else "begin_claim"
+        await connection.reader().execute(self._home.statement(begin), {"token": request.token})
         return request.overdue is None or await self._may_make_way(connection, request.worker)
+
+    def _walks_for(self, request: ClaimRequest) -> bool:
+        """Suspects are few, and found by their resets."""
+        return self._walks and not request.suspects
+
+    async def _end_walk(self, connection: Connection, request: ClaimRequest) -> None:
+        if self._walks_for(request) and self._home.shape.viewed:
+            await connection.reader().execute(self._home.statement("end_walk"))
 
     def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
         passed = self._passed.keys()
@@ -200,9 +219,19 @@ class Claims:
                 await cursor.execute(home.statement("read"), self._reading([]), prepare=False)
                 home.names = tuple(column.name for column in cursor.description or ())[1:]
                 for suspects in (False, True):
-                    statement, values = home.composer.claim((), suspects=suspects)
-                    given = {**values, **home.values(limit=1, mark="", token=_NOBODY, passed=[])}
-                    await cursor.execute(b"explain " + statement, given, prepare=False)
+                    await self._explain(connection, suspects=suspects)
+                async with connection.transaction():
+                    await cursor.execute(_ONLY_WALKING)
+                    plan = await self._explain(connection, suspects=False)
+            self._walks = any(walks(plan, name) for name in home.composer.waiting_indexes)
+
+    async def _explain(self, connection: Connection, *, suspects: bool) -> Any:
+        statement, values = self._home.composer.claim((), suspects=suspects)
+        given = {**values, **self._home.values(limit=1, mark="", token=_NOBODY, passed=[])}
+        cursor = connection.reader()
+        await cursor.execute(b"explain (format json) " + statement, given, prepare=False)
+        ((plan,),) = await cursor.fetchall()
+        return plan[0]["Plan"]
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -215,6 +244,16 @@ def _once(keys: Sequence[str], rows: Sequence[Row]) -> Mapping[str, Row]:
     if len(rows) != len(keys) or len(found) != len(keys):
         raise _Unseen
     return found
+
+
+def walks(plan: Any, index: str) -> bool:
+    """Does this plan of a claim find what waits by that index, in order? ``plan``: one node of EXPLAIN's JSON."""
+    below = plan.get("Plans", ())
+    if "Sort" in plan["Node Type"]:
+        return False
+    if plan.get("Index Name") == index and plan["Node Type"] != "Bitmap Index Scan":
+        return True
+    return any(walks(one, index) for one in below)
 
 
 @asynccontextmanager

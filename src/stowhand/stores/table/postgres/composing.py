@@ -21,6 +21,7 @@ from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.names import OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.postgres.facts import Facts
+from stowhand.stores.table.postgres.indexes import waiting_indexes
 from stowhand.stores.table.postgres.writing import Writer, names_relation, plain, quote_
 from stowhand.stores.table.shown import FIELDS
 
@@ -39,6 +40,7 @@ class Composer:
 
     def __init__(self, options: TableOptions[Any], shape: Shape, facts: Facts) -> None:
         shape = _placed(shape, facts)
+        self.waiting_indexes = waiting_indexes(facts, shape, options)
         self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
         self._at = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}

@@ -24,6 +24,18 @@ select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({table_text}
 select count(distinct {bare}) filter (where coalesce(j.{num_resets}, 0) >= 2),
   count(distinct {bare}) filter (where {bare} <> %(worker)s)
 from {table} as j where j.{state} = 'processing'
+-- The same where an index holds what waits in the order of claims: it is walked, and nothing is sorted. Without fresh
+-- statistics (a backlog that has just come) the planner believes that little waits, and sorts all of it for each claim.
+-- name: begin_walk
+select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(token)s, 9)),
+  pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
+  pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true),
+  pg_catalog.set_config('stowhand.enable_sort', pg_catalog.current_setting('enable_sort'), true),
+  pg_catalog.set_config('enable_sort', 'off', true)
+
+-- A view may have to sort what it shows.
+-- name: end_walk
+select pg_catalog.set_config('enable_sort', pg_catalog.current_setting('stowhand.enable_sort'), true)
 
 -- name: claim
 with picked as (
