@@ -1182,28 +1182,33 @@ declare
   _at timestamptz := "stowhand".at(_now);
   _epoch double precision := extract(epoch from _at);
   _limit "stowhand".flow_limits;
-  _back bigint;
+  _came_back boolean;
+  _later bigint;
   _ready double precision;
 begin
+  -- First: who asks next waits for this row.
   insert into "stowhand".flow_limits as l (limiter, part, slot, calls, waiting, used_at)
-    values (_limiter, _part, floor(_epoch / _interval)::bigint, 1, 0, _at)
+    values (_limiter, _part, floor(_epoch / _interval)::bigint, 0, 0, _at)
     on conflict (limiter, part) do update
-      set calls = case when l.slot >= excluded.slot then l.calls + 1 else 1 end,
+      set calls = case when l.slot >= excluded.slot then l.calls else 0 end,
           slot = greatest(l.slot, excluded.slot), used_at = _at
     returning l.* into _limit;
-  delete from "stowhand".flow_waits w where w.limiter = _limiter and w.part = _part
-    and (w.holder = _holder or w.ready_at < _at - (_interval + 60) * interval '1 second');
-  get diagnostics _back = row_count;
-  _limit.waiting := greatest(_limit.waiting - _back, 0);
-  if _limit.calls > _reservoir then
-    _ready := (_limit.slot + 1 + _limit.waiting / _reservoir) * _interval;
-    insert into "stowhand".flow_waits (limiter, part, holder, ready_at)
-      values (_limiter, _part, _holder, to_timestamp(_ready));
-    _limit.waiting := _limit.waiting + 1;
+  with gone as (
+    delete from "stowhand".flow_waits w where w.limiter = _limiter and w.part = _part
+      and (w.holder = _holder or w.ready_at < _at - (_interval + 60) * interval '1 second')
+    returning w.holder)
+  select coalesce(bool_or(g.holder = _holder), false) into _came_back from gone g;
+  _later := (_limit.slot + 1) * _reservoir;
+  if _limit.calls < _reservoir and (_came_back or _limit.waiting <= _later) then
+    update "stowhand".flow_limits l set calls = _limit.calls + 1 where l.limiter = _limiter and l.part = _part;
+    return 0;
   end if;
-  update "stowhand".flow_limits l set waiting = _limit.waiting
-    where l.limiter = _limiter and l.part = _part and l.waiting <> _limit.waiting;
-  return case when _ready is null then 0 else greatest(_ready - _epoch, 0.001) end;
+  _later := greatest(_limit.waiting, _later);
+  _ready := _later / _reservoir * _interval;
+  insert into "stowhand".flow_waits (limiter, part, holder, ready_at)
+    values (_limiter, _part, _holder, to_timestamp(_ready));
+  update "stowhand".flow_limits l set waiting = _later + 1 where l.limiter = _limiter and l.part = _part;
+  return greatest(_ready - _epoch, 0.001);
 end $$;
 
 CREATE FUNCTION stowhand.flow_tally(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(task text, priority integer, standing text, number bigint)

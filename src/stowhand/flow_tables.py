@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -24,6 +24,7 @@ PARKED = "parked"
 """The flag of a step that waits for the children it has made."""
 WAITS_FOR = "waits_for"
 """In such a step's payload: the names of the children."""
+SHORTEST_WAIT = 0.001
 FORGIVEN = 60.0
 """Seconds and a window after which somebody who was told to wait, and has not come back, does not count any more."""
 IDLE_LIMIT = 86_400.0
@@ -132,7 +133,29 @@ class FlowTables(Protocol):
         """Keys of failed steps behind the key ``after``, in order."""
 
 
-def wait_of(at: float, slot: int, waiting: int, asked: Spending) -> float:
-    """Seconds until one may ask again who comes in window ``slot`` behind ``waiting`` others; ``at``: now, epoch."""
-    ready = (slot + 1 + waiting // asked.reservoir) * asked.interval
-    return max(ready - at, 0.001)
+class Spent(NamedTuple):
+    """What a limiter remembers of one part, and how long who has asked is to wait."""
+
+    slot: int
+    """The window, in intervals since the epoch."""
+    calls: int
+    """So many have passed in it."""
+    following: int
+    """The next ticket for a later window; each window has as many as the reservoir, numbered from the epoch on."""
+    wait: float = 0.0
+    """Seconds; 0: it passes."""
+
+
+def spend(at: float, before: Spent, asked: Spending, *, came_back: bool) -> Spent:
+    """One more asks at this moment (seconds). ``came_back``: it was told to wait before.
+
+    Exact after any pause: whoever is overdue passes as soon as a window has room, and takes a new ticket where none
+    has, so each window from now on is filled. Who comes for the first time does not pass while others wait.
+    """
+    here = max(before.slot, int(at // asked.interval))
+    calls = before.calls if before.slot == here else 0
+    later = (here + 1) * asked.reservoir
+    if calls < asked.reservoir and (came_back or before.following <= later):
+        return Spent(here, calls + 1, before.following)
+    ticket = max(before.following, later)
+    return Spent(here, calls, ticket + 1, max(ticket // asked.reservoir * asked.interval - at, SHORTEST_WAIT))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from stowhand.clock import Clock, SystemClock
 from stowhand.correlation import bound
 from stowhand.errors import ConfigurationError, SchemaError, StoreError
@@ -67,6 +69,8 @@ class FlowWorker:
             grace=grace,
             sweep_interval=engine.sweep_interval,
         )
+        if line.queue.limiter is not None:  # what is taken counts in the window of that moment
+            self._options = msgspec.structs.replace(self._options, look_ahead=0)
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = asyncio.Event()

@@ -19,10 +19,11 @@ from stowhand.flow_tables import (
     NewFlow,
     Placed,
     Spending,
+    Spent,
     Standing,
     Tally,
     Woken,
-    wait_of,
+    spend,
 )
 from stowhand.job import Job, State
 from stowhand.testing import acting, enqueueing
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 class Limit:
     """What a limiter has let pass in its window, and whom it has told to wait until when."""
 
-    slot: int = 0
-    calls: int = 0
+    spent: Spent = field(default_factory=lambda: Spent(0, 0, 0))
     waits: dict[str, float] = field(default_factory=dict)
     used_at: float = 0.0
 
@@ -105,17 +105,14 @@ class MemoryFlowTables:
         with self._store.transaction() as (_, now):
             at = now.timestamp()
             limit = self._limits.setdefault((asked.limiter, asked.part), Limit())
-            here = int(at // asked.interval)
-            limit.slot, limit.calls = (limit.slot, limit.calls + 1) if limit.slot >= here else (here, 1)
             limit.used_at = at
-            limit.waits.pop(asked.holder, None)
+            came_back = limit.waits.pop(asked.holder, None) is not None
             forgiven = at - asked.interval - FORGIVEN
             limit.waits = {holder: ready_at for holder, ready_at in limit.waits.items() if ready_at >= forgiven}
-            if limit.calls <= asked.reservoir:
-                return 0.0
-            wait = wait_of(at, limit.slot, len(limit.waits), asked)
-            limit.waits[asked.holder] = at + wait
-            return wait
+            limit.spent = spend(at, limit.spent, asked, came_back=came_back)
+            if limit.spent.wait > 0:
+                limit.waits[asked.holder] = at + limit.spent.wait
+            return limit.spent.wait
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
         with self._store.transaction() as (rows, now):

@@ -49,6 +49,27 @@ def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(desk: Ma
     run(story())
 
 
+def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("first", limiter=Limiter(reservoir=3, interval=2.0))) as at:
+            ran: list[str] = []
+            for _ in range(18):
+                await at.create()
+            for _ in range(18):
+                await at.step("first", lambda job: ran.append(job.id))
+            assert len(ran) == 3
+            at.time.move(100.0)  # nobody worked: all of them are overdue
+            late = await at.create()
+            for window in range(2, 7):
+                while await at.standing("first") != {} and "waiting" in await at.standing("first"):
+                    await at.step("first", lambda job: ran.append(job.id))
+                assert len(ran) == 3 * window
+                at.time.move(2.0)
+            assert late not in ran, "who is new does not pass while others wait"
+
+    run(story())
+
+
 def test_whoever_was_told_to_wait_and_never_came_back_is_forgotten(desk: MakeDesk, run: Run) -> None:
     async def story() -> None:
         async with desk(Queue("first", limiter=Limiter(reservoir=1, interval=2.0))) as at:

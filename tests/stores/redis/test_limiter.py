@@ -55,6 +55,32 @@ def test_who_is_delayed_says_so_and_a_start_takes_its_place_back_once(desk: Desk
     assert desk.settle(claim.lease, ended(), "limited") is Verdict.SETTLED
 
 
+def next_window(desk: Desk, windows: int = 1) -> None:
+    """As if so many had passed: what was counted is of the past."""
+    delayed, tickets = desk.keys.delayed("limited"), desk.client.keys(f"{desk.keys.tickets('limited')}*")
+    desk.client.delete(*desk.client.keys(f"{desk.keys.calls('limited')}*"))
+    for job_id in desk.client.zrange(delayed, 0, -1):
+        desk.client.zincrby(delayed, -windows * LENGTH, job_id)
+    for name in tickets:
+        window, given = desk.client.get(name).split(":")
+        desk.client.set(name, f"{int(window) - windows}:{given}")
+
+
+def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(desk: Desk) -> None:
+    fill(desk, 18, 1)
+    assert len(desk.claim("limited", 50)) == 3
+    next_window(desk, 10)
+    late = desk.add("limited", group="g0")
+    taken = list(desk.claim("limited", 50))
+    assert len(taken) == 3
+    assert windows(desk) == {1: 3, 2: 3, 3: 3, 4: 3, 5: 1}, "and not all of them behind the last"
+    for _ in range(4):
+        next_window(desk)
+        taken += desk.claim("limited", 50)
+    assert len(taken) == 15
+    assert desk.where(late) == ["limited delayed"], "who is new does not pass while others wait"
+
+
 def test_the_counters_end_by_themselves(desk: Desk) -> None:
     fill(desk, 10, 1)
     desk.claim("limited", 20)

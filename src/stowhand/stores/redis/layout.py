@@ -154,6 +154,10 @@ class Keys:
         """A limiter's counter of those that wait begins with this; ``<group>`` follows."""
         return f"{self.prefix}counter:delay:enqueued:{limiter}:"
 
+    def tickets(self, limiter: str) -> str:
+        """The last ticket of a limiter that was given, ``<window>:<number>``, begins with this; ``<group>`` follows."""
+        return f"{self.prefix}counter:delay:tickets:{limiter}:"
+
     def dead(self, token: str) -> str:
         """Mark: this claim token claims nothing more."""
         return f"{self.prefix}dead:{token}"

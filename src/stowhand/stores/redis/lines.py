@@ -96,6 +96,7 @@ class LineAt:
             "group": limiter.group_by or False,
             "calls": self.keys.calls(self.name),
             "enqueued": self.keys.enqueued(limiter.id or self.name),
+            "tickets": self.keys.tickets(limiter.id or self.name),
             "reason": msgspec.json.encode(reason).decode(),
         }
 

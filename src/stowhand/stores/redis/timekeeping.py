@@ -9,6 +9,7 @@ it die, the next worker whose claim finds nothing takes its place; meanwhile the
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from stowhand.clock import Clock
@@ -21,9 +22,9 @@ from stowhand.stores.redis.scripts import SCRIPTS, run
 from stowhand.stores.redis.trouble import repeated, translated
 
 _DUE = SCRIPTS["due"]
-TERM = 6.0
+TERM = 4.0
 """Seconds after which another one may keep the time, unless it has asked again."""
-ROUND = 2.0
+ROUND = 1.5
 """Seconds between two questions while nothing is ready before."""
 HANDOVER = 0.002
 """Seconds that an idle worker needs for what was lent to it."""
@@ -37,10 +38,12 @@ class Timekeeper:
         self._bell = line.keys.bell(line.name)
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
+        self._worker = ""
 
     def begin(self, worker: str) -> None:
         """Nobody keeps the time. Harmless while this one does."""
         if self._task is None or self._task.done():
+            self._worker = worker
             with bound(None):
                 self._task = asyncio.create_task(self._keep(worker), name=f"timekeeper {self._line.name}")
 
@@ -48,8 +51,12 @@ class Timekeeper:
         """Leave it to others; the dialer closes the connection."""
         task, self._task, self._client = self._task, None, None
         if task is not None:
+            was_kept = not task.done()
             task.cancel()
             await asyncio.wait([task])
+            if was_kept:
+                with suppress(StoreError):  # else its term ends by itself
+                    await self._ask(self._worker, 0.0)
 
     async def _keep(self, worker: str) -> None:
         """Until somebody else does, or the server does not answer: whoever claims again begins anew."""
@@ -65,9 +72,9 @@ class Timekeeper:
         except StoreError:
             return
 
-    async def _ask(self, worker: str) -> tuple[int, int]:
+    async def _ask(self, worker: str, term: float = TERM) -> tuple[int, int]:
         async def ask() -> Any:
-            args = (self._line.text, worker, round(TERM * 1000))
+            args = (self._line.text, worker, round(term * 1000))
             return await run(self._dialer.calls(), _DUE, (self._line.root,), args)
 
         mine, due = await repeated(ask, self._address, self._clock, unanswered=True)

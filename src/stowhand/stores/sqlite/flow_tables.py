@@ -17,10 +17,11 @@ from stowhand.flow_tables import (
     NewFlow,
     Placed,
     Spending,
+    Spent,
     Standing,
     Tally,
     Woken,
-    wait_of,
+    spend,
 )
 from stowhand.job import Job, State
 from stowhand.stores.sqlite import enqueue, inspector, trouble
@@ -153,18 +154,16 @@ def _wake(connection: sqlite3.Connection, now: Moment, *, key: str) -> Woken:
 def _spend(connection: sqlite3.Connection, now: Moment, *, asked: Spending) -> float:
     given: dict[str, Any] = {"limiter": asked.limiter, "part": asked.part, "holder": asked.holder, "now": now.wall}
     at = now.wall / 1_000_000
-    slot, calls, waiting = connection.execute(SQL["limit"], given).fetchone() or (0, 0, 0)
-    here = int(at // asked.interval)
-    slot, calls = (slot, calls + 1) if slot >= here else (here, 1)
+    before = Spent(*(connection.execute(SQL["limit"], given).fetchone() or (0, 0, 0)))
     given["forgiven"] = now.wall - micros(asked.interval + FORGIVEN)
-    waiting = max(waiting - connection.execute(SQL["forgive"], given).rowcount, 0)
-    wait = 0.0
-    if calls > asked.reservoir:
-        wait = wait_of(at, slot, waiting, asked)
-        connection.execute(SQL["note_wait"], given | {"ready_at": now.after(wait)})
-        waiting += 1
-    connection.execute(SQL["note_limit"], given | {"slot": slot, "calls": calls, "waiting": waiting})
-    return wait
+    came_back = (asked.holder,) in connection.execute(SQL["forgive"], given).fetchall()
+    spent = spend(at, before, asked, came_back=came_back)
+    if spent.wait > 0:
+        connection.execute(SQL["note_wait"], given | {"ready_at": now.after(spent.wait)})
+    connection.execute(
+        SQL["note_limit"], given | {"slot": spent.slot, "calls": spent.calls, "waiting": spent.following}
+    )
+    return spent.wait
 
 
 def _tally(connection: sqlite3.Connection, now: Moment, *, tasks: Sequence[str]) -> list[Tally]:

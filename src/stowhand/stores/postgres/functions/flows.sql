@@ -98,7 +98,8 @@ begin
   return case when _state = 'processing' then 'running' else 'gone' end;
 end $$;
 
--- 0: go. Else seconds until the holder may ask again: a window further for each reservoir of others that wait.
+-- 0: go. Else seconds until the holder may ask again (flow_tables.py: spend). `waiting` holds the next ticket for a later
+-- window: each has as many as the reservoir, numbered from the epoch on.
 create or replace function {schema}.flow_spend(
   _limiter text, _part text, _holder text, _reservoir bigint, _interval double precision,
   _now timestamptz default null
@@ -108,28 +109,33 @@ declare
   _at timestamptz := {schema}.at(_now);
   _epoch double precision := extract(epoch from _at);
   _limit {schema}.flow_limits;
-  _back bigint;
+  _came_back boolean;
+  _later bigint;
   _ready double precision;
 begin
+  -- First: who asks next waits for this row.
   insert into {schema}.flow_limits as l (limiter, part, slot, calls, waiting, used_at)
-    values (_limiter, _part, floor(_epoch / _interval)::bigint, 1, 0, _at)
+    values (_limiter, _part, floor(_epoch / _interval)::bigint, 0, 0, _at)
     on conflict (limiter, part) do update
-      set calls = case when l.slot >= excluded.slot then l.calls + 1 else 1 end,
+      set calls = case when l.slot >= excluded.slot then l.calls else 0 end,
           slot = greatest(l.slot, excluded.slot), used_at = _at
     returning l.* into _limit;
-  delete from {schema}.flow_waits w where w.limiter = _limiter and w.part = _part
-    and (w.holder = _holder or w.ready_at < _at - (_interval + 60) * interval '1 second');
-  get diagnostics _back = row_count;
-  _limit.waiting := greatest(_limit.waiting - _back, 0);
-  if _limit.calls > _reservoir then
-    _ready := (_limit.slot + 1 + _limit.waiting / _reservoir) * _interval;
-    insert into {schema}.flow_waits (limiter, part, holder, ready_at)
-      values (_limiter, _part, _holder, to_timestamp(_ready));
-    _limit.waiting := _limit.waiting + 1;
+  with gone as (
+    delete from {schema}.flow_waits w where w.limiter = _limiter and w.part = _part
+      and (w.holder = _holder or w.ready_at < _at - (_interval + 60) * interval '1 second')
+    returning w.holder)
+  select coalesce(bool_or(g.holder = _holder), false) into _came_back from gone g;
+  _later := (_limit.slot + 1) * _reservoir;
+  if _limit.calls < _reservoir and (_came_back or _limit.waiting <= _later) then
+    update {schema}.flow_limits l set calls = _limit.calls + 1 where l.limiter = _limiter and l.part = _part;
+    return 0;
   end if;
-  update {schema}.flow_limits l set waiting = _limit.waiting
-    where l.limiter = _limiter and l.part = _part and l.waiting <> _limit.waiting;
-  return case when _ready is null then 0 else greatest(_ready - _epoch, 0.001) end;
+  _later := greatest(_limit.waiting, _later);
+  _ready := _later / _reservoir * _interval;
+  insert into {schema}.flow_waits (limiter, part, holder, ready_at)
+    values (_limiter, _part, _holder, to_timestamp(_ready));
+  update {schema}.flow_limits l set waiting = _later + 1 where l.limiter = _limiter and l.part = _part;
+  return greatest(_ready - _epoch, 0.001);
 end $$;
 
 -- Live steps by task, priority and standing. Waiting ones are found as claims find them (live_by_task).

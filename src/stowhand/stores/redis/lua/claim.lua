@@ -55,6 +55,17 @@ local function group_of(value)
   return type(plain) == 'string' and plain or value
 end
 
+-- The last window for which tickets were given, and how many: each has as many as the reservoir.
+local function last_ticket(group)
+  local window, given = string.match(redis.call('GET', limiter.tickets .. group) or '', '^(%d+):(%d+)$')
+  return tonumber(window or 0), tonumber(given or 0)
+end
+
+-- What is taken at the very end of a window would start in the next one, which has its own.
+local function is_early(window)
+  return (window + 1) * limiter.interval - now > math.min(20, limiter.interval / 50)
+end
+
 -- Too many in this window? Then it waits for one of the next: so many in each as the reservoir allows.
 local function is_held_back(id, base, value)
   local group = limiter.group and group_of(value(limiter.group)) or 'default'
@@ -62,16 +73,26 @@ local function is_held_back(id, base, value)
   if value('delay') and count(redis.call('GET', waiting)) > 0 then
     redis.call('DECR', waiting)
   end
-  local window = math.floor(now / limiter.interval)
-  local calls = limiter.calls .. group .. ':' .. string.format('%d', window)
-  local called = redis.call('INCR', calls)
-  redis.call('PEXPIRE', calls, 2 * limiter.interval)
-  if called <= limiter.reservoir then
+  local here = math.floor(now / limiter.interval)
+  local calls = limiter.calls .. group .. ':' .. string.format('%d', here)
+  local window, given = last_ticket(group)
+  -- Whoever has waited, overdue or not, passes as soon as a window has room; who is new does not pass while others wait.
+  local has_room = is_early(here) and count(redis.call('GET', calls)) < limiter.reservoir
+  if has_room and (value('delay') or window <= here or count(redis.call('GET', waiting)) == 0) then
+    redis.call('INCR', calls)
+    redis.call('PEXPIRE', calls, 2 * limiter.interval)
     return false
   end
-  local before = math.max(redis.call('INCR', waiting) - 1, 0) -- the original counts below nothing
-  local ready = (window + 1 + math.floor(before / limiter.reservoir)) * limiter.interval
-  redis.call('PEXPIRE', waiting, ready - now + 2 * limiter.interval)
+  if window <= here then
+    window, given = here + 1, 0
+  elseif given >= limiter.reservoir then
+    window, given = window + 1, 0
+  end
+  local ready = window * limiter.interval
+  local left = string.format('%d', ready - now + 2 * limiter.interval)
+  redis.call('SET', limiter.tickets .. group, string.format('%d:%d', window, given + 1), 'PX', left)
+  redis.call('INCR', waiting)
+  redis.call('PEXPIRE', waiting, left)
   delay_until(ready, base, id, now)
   redis.call(
     'HSET', line.hashes .. id, 'delay', 'true', 'delayReason', limiter.reason, 'delayReadyTimestamp', string.format('%d', ready)

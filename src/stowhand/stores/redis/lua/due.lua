@@ -1,6 +1,6 @@
 -- with: line
 -- Keep the time of one queue: what is delayed and has become ready wakes who is idle. ARGV: line, who asks, milliseconds
--- that it keeps the time from now on.
+-- that it keeps the time from now on; 0: it leaves that to others.
 -- Idle workers block on the list of those that wait, and workers that claim take what is ready by themselves, in its
 -- order. So one is lent to that list at a time, and only while it is empty: then whoever blocks there has it at once.
 -- Gives {'0' where somebody else keeps the time, milliseconds until the next is ready: 0 where one was lent and more are,
@@ -8,6 +8,10 @@
 local timer = line.root .. ':timer'
 local keeper = redis.call('GET', timer)
 if keeper and keeper ~= ARGV[2] then
+  return { 0, -1 }
+end
+if ARGV[3] == '0' then
+  redis.call('DEL', timer)
   return { 0, -1 }
 end
 redis.call('SET', timer, ARGV[2], 'PX', ARGV[3])

@@ -34,12 +34,13 @@ WHERE job.state <> 'failed' LIMIT 1
 -- name: make_due
 UPDATE stowhand_jobs SET run_at = min(run_at, :now) WHERE id = :id
 
+-- `waiting` holds the next ticket (flow_tables.py: Spent.following).
 -- name: limit
 SELECT slot, calls, waiting FROM stowhand_flow_limits WHERE limiter = :limiter AND part = :part
 
 -- name: forgive
 DELETE FROM stowhand_flow_waits
-WHERE limiter = :limiter AND part = :part AND (holder = :holder OR ready_at < :forgiven)
+WHERE limiter = :limiter AND part = :part AND (holder = :holder OR ready_at < :forgiven) RETURNING holder
 
 -- name: note_limit
 INSERT INTO stowhand_flow_limits (limiter, part, slot, calls, waiting, used_at)

@@ -1,0 +1,70 @@
+"""Delayed jobs start in the order of their moments, and at them, in an idle flow as in one that was paused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sized
+from typing import Any
+
+from stowhand.events import Events
+from stowhand.flows import Flow, FlowJob, Limiter, Queue
+from tests.conftest import Run
+from tests.flows.stage import until
+
+LATE = 0.2
+"""Seconds, of half of them: 0.05 of 19 in 20 are promised, of a machine that has nothing else to do."""
+
+
+async def reached(started: Sized, number: int) -> bool:
+    return len(started) >= number
+
+
+def test_delayed_jobs_start_in_their_order_and_at_their_moments(run: Run, place: str) -> None:
+    started: dict[int, float] = {}
+
+    async def step(job: FlowJob) -> Any:
+        started[job["n"]] = time.time()
+
+    async def story() -> None:
+        flow = Flow("demo", place, queues=[Queue("only")], events=Events())
+        flow.create_workers("only", step, wait_timeout=30)
+        async with flow:
+            await flow.start_all()
+            due = {n: time.time() + 0.8 + 0.05 * n for n in (3, 1, 0, 4, 2, *range(5, 15))}
+            for n, moment in due.items():
+                await flow.create_job({"n": n}, delay=moment - time.time())
+            await until(lambda: reached(started, len(due)))
+            assert list(started) == sorted(due)
+            late = sorted(started[n] - due[n] for n in due)
+            assert late[len(late) // 2] < LATE, (
+                late
+            )  # the promise is of p95; a machine that is busy with others is late
+
+    run(story())
+
+
+def test_a_limiter_is_used_to_the_full_right_after_a_pause(run: Run, place: str) -> None:
+    started: list[float] = []
+
+    async def step(job: FlowJob) -> Any:
+        started.append(time.time())
+
+    async def story() -> None:
+        queues = [Queue("only", limiter=Limiter(reservoir=10, interval=0.3))]
+        flow = Flow("demo", place, queues=queues, events=Events())
+        flow.create_workers("only", step, count=5)
+        async with flow:
+            await flow.create_jobs({} for _ in range(50))
+            await flow.start_all()
+            await until(lambda: reached(started, 10))
+            await flow.halt()
+            done = len(started)
+            await asyncio.sleep(0.7)
+            await flow.start_all()
+            again = time.time()
+            await until(lambda: reached(started, 50))
+            windows = -(-(50 - done) // 10) + 1
+            assert time.time() - again < windows * 0.3 + 0.5
+
+    run(story())
