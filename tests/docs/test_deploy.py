@@ -147,9 +147,16 @@ def container(kind: str) -> Any:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_understands_the_manifests(version: str) -> None:
-    assert manifests().keys() == {"Job", "Deployment"}
+    assert manifests().keys() == {"Job", "Deployment", "NetworkPolicy"}
     for manifest in manifests().values():
         kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_policy_is_about_the_pods_and_the_port_of_the_workers() -> None:
+    policy, labels = manifests()["NetworkPolicy"]["spec"], manifests()["Deployment"]["spec"]["template"]["metadata"]
+    assert policy["podSelector"]["matchLabels"] == labels["labels"]
+    (allowed,) = policy["ingress"]
+    assert [one["port"] for one in allowed["ports"]] == [one["name"] for one in container("Deployment")["ports"]]
 
 
 def test_a_manifest_with_a_mistake_would_be_noticed() -> None:

@@ -105,13 +105,64 @@ def until_shown(server: StatusServer) -> None:
         time.sleep(0.01)
 
 
-def test_only_so_many_visitors_come_in(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_are_left_alone_shut_out_no_probe(
+    server: StatusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened again and again, more than there are places, and each with a patience that never ends."""
     monkeypatch.setattr(status_server, "PATIENCE", 300.0)
-    visitors = slow_visitors(server)
-    assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b"", "sent away"
-    for visitor in visitors:
-        visitor.close()
-    until_shown(server)
+    visitors: list[socket.socket] = []
+    try:
+        for _ in range(10):
+            visitors += slow_visitors(server)
+            assert b"shown" in raw(server, b"GET /page HTTP/1.0\r\n\r\n")
+        assert visitors[0].recv(100) == b"", "whoever came first had to go"
+    finally:
+        for visitor in visitors:
+            visitor.close()
+
+
+def test_a_visitor_who_does_not_take_its_answer_goes_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_server, "PATIENCE", 300.0)
+    pages = {"/long": lambda: Answer(200, bytes(50_000_000)), "/page": lambda: Answer(200, b"shown")}
+    server = StatusServer("127.0.0.1:0", pages)
+    visitors = []
+    try:
+        for _ in range(VISITORS):
+            visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            visitor.sendall(b"GET /long HTTP/1.0\r\n\r\n")
+            assert visitor.recv(1) == b"H"  # and no more
+            visitors.append(visitor)
+        assert b"shown" in raw(server, b"GET /page HTTP/1.0\r\n\r\n")
+    finally:
+        for visitor in visitors:
+            visitor.close()
+        server.close()
+
+
+def test_where_all_places_are_at_work_a_newcomer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    working, done = threading.Semaphore(0), threading.Event()
+
+    def work() -> Answer:
+        working.release()
+        done.wait(60)
+        return Answer(200, b"worked")
+
+    server = StatusServer("127.0.0.1:0", {"/busy": work, "/page": lambda: Answer(200, b"shown")})
+    visitors = []
+    try:
+        for _ in range(VISITORS):
+            visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            visitor.sendall(b"GET /busy HTTP/1.0\r\n\r\n")
+            visitors.append(visitor)
+            assert working.acquire(timeout=30)
+        assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b"", "nobody is cut off for it whom we keep waiting"
+        done.set()
+        assert b"worked" in visitors[0].recv(1000)
+    finally:
+        done.set()
+        for visitor in visitors:
+            visitor.close()
+        server.close()
 
 
 def test_slow_visitors_have_their_time(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:

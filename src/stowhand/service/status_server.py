@@ -1,7 +1,10 @@
 """A small HTTP server in threads of its own, so that it answers while the event loop is blocked. It only shows.
 
 GET and HEAD, one request a connection; a visitor has a few seconds, its header some kilobytes, and there are only so
-many visitors at once: the others are sent away.
+many visitors at once. Where all places are taken, whoever came first and is still asking, or still taking its answer,
+goes for the newcomer: connections that are opened and left alone shut out no probe.
+
+The standard library's server, and not uvicorn: it must answer while every event loop is blocked, and without an extra.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Any
@@ -24,6 +28,8 @@ from stowhand.service.setting_values import split_address
 VISITORS = 16
 PATIENCE = 5.0
 """Seconds that a visitor has for its request, and again for taking the answer."""
+LEAVES_WITHIN = 1.0
+"""Seconds that a visitor who is cut off has to leave."""
 LONGEST_HEAD = 8192
 """Bytes."""
 TEXT = "text/plain; charset=utf-8"
@@ -75,15 +81,40 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.address_family = family
         self.pages, self.clock = pages, clock
         self._free = threading.Semaphore(VISITORS)
+        self._lock = threading.Lock()
+        self._slow: dict[socket.socket, None] = {}
+        """Who is asking, or taking its answer, in the order in which they came."""
         super().__init__(place, _Visit)
 
+    def waits_for(self, visitor: socket.socket) -> None:
+        """From here on it is the visitor that takes its time."""
+        with self._lock:
+            self._slow[visitor] = None
+
+    def works_for(self, visitor: socket.socket) -> None:
+        """From here on it is we who take ours, or all is said."""
+        with self._lock:
+            self._slow.pop(visitor, None)
+
+    def _make_room(self) -> bool:
+        """Cut who has waited longest for itself. True: a place is free, and taken."""
+        with self._lock:
+            oldest = next(iter(self._slow), None)
+            if oldest is not None:
+                del self._slow[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and leaves
+        return oldest is not None and self._free.acquire(timeout=LEAVES_WITHIN)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
+        self.waits_for(request)
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started: the place is free again
+            self.works_for(request)
             self._free.release()
             raise
 
@@ -91,6 +122,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.works_for(request)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -107,6 +139,7 @@ class _Visit(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         head = _head(self.connection, self.server.clock)
+        self.server.works_for(self.connection)
         self.connection.settimeout(PATIENCE)
         self.rfile = BytesIO(head or b"")
         if head is None:
@@ -141,6 +174,7 @@ class _Visit(BaseHTTPRequestHandler):
         self._send(answer)
 
     def _send(self, answer: Answer, allow: str | None = None) -> None:
+        self.server.waits_for(self.connection)
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
