@@ -2827,7 +2827,7 @@ begin
   delete from "stowhand".workers w where w.name = _name;
 end $$;
 
-CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2835,9 +2835,11 @@ declare
   _at timestamptz := "stowhand".at(_now);
 begin
   perform set_config('synchronous_commit', 'off', true);
-  insert into "stowhand".workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at)
-    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _at, _at)
-    on conflict (name) do update set tasks = _tasks, stopping = _stopping, seen_at = _at;
+  insert into "stowhand".workers
+      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at)
+    on conflict (name) do update
+      set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
 end $$;
 
 CREATE TABLE stowhand.applied_migrations (
@@ -2965,7 +2967,8 @@ CREATE TABLE stowhand.workers (
     concurrency integer NOT NULL,
     stopping boolean NOT NULL,
     started_at timestamp with time zone NOT NULL,
-    seen_at timestamp with time zone NOT NULL
+    seen_at timestamp with time zone NOT NULL,
+    forbidden_flags text[] DEFAULT ARRAY[]::text[]
 );
 
 ALTER TABLE ONLY stowhand.history ATTACH PARTITION stowhand.history_default DEFAULT;

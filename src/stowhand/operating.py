@@ -87,6 +87,8 @@ class WorkerCard(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     stopping: bool = False
     """It takes nothing new."""
+    forbidden_flags: tuple[str, ...] | None = ()
+    """Jobs that bear one of these it leaves alone; ``None``: a function says which, anew each time."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ class Enrollment:
             tasks=tasks,
             concurrency=self._options.concurrency,
             stopping=stopping,
+            forbidden_flags=flags if isinstance(flags := self._options.forbidden_flags, tuple) else None,
         )
 
 

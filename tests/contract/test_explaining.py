@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from stowhand import explaining
 from stowhand.job import State
 from stowhand.operating import Reason, Roll, WorkerCard
-from tests.contract.bench import ERRORED, Bench, in_thread
+from tests.contract.bench import ERRORED, FAILED, Bench, in_thread
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
 
@@ -119,7 +122,67 @@ async def test_a_suspect_and_flags_are_told(bench: Bench) -> None:
     found = await reasons(bench, job.id)
     assert list(found) == ["suspect", "flags", "due"]
     assert "died 2 times" in found["suspect"].what
-    assert "gpu, big" in found["flags"].what
+    assert found["flags"].what == "it bears flags (gpu, big): no worker alive is known to forbid one"
+
+
+async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_job(bench: Bench) -> None:
+    await bench.add()
+    job = await bench.add(flags=("gpu",))
+    await seen(bench, _card("careful", forbidden_flags=("gpu", "big")))
+    found = await reasons(bench, job.id)
+    assert found["flags"].what == (
+        "it bears flags (gpu): every worker alive that has its task forbids one of them (careful: gpu)"
+    )
+    assert found["due"].what == "it is due", "nobody could take it, so nothing is taken before it"
+    await seen(bench, _card("asking", forbidden_flags=None))
+    found = await reasons(bench, job.id)
+    assert "careful: gpu leaves it alone; 1 of them asks a function each time" in found["flags"].what
+    assert found["due"].what == "it is due; ahead of it among those without a queue: 1"
+
+
+async def test_only_what_workers_take_that_could_take_the_job_is_ahead_of_it(bench: Bench) -> None:
+    for queue in (None, "q"):
+        await bench.add("nobodys", queue=queue)
+        await bench.add(queue=queue)
+        await bench.add("another", queue=queue)
+        await bench.add(queue=queue, flags=("big",))
+    jobs = [await bench.add(queue=queue) for queue in (None, "q")]
+    await seen(bench, _card("both", tasks=("t", "another"), forbidden_flags=("big",)))
+    await seen(bench, _card("other", tasks=("nobodys",)))
+    assert [(await reasons(bench, job.id))["due"].what[-3:] for job in jobs] == [": 2", ": 2"]
+
+
+async def test_when_every_slot_is_busy_the_oldest_job_is_named(bench: Bench) -> None:
+    first = await bench.start()
+    await bench.pass_time(20.0)
+    await seen(bench, _card("w1", concurrency=1))
+    job = await bench.add()
+    busy = (await reasons(bench, job.id))["slots_busy"].what
+    assert busy == (
+        f"the one slot of the one worker that could take it is busy, the oldest for 20s with job {first.job_id} (t)"
+    )
+    await seen(bench, _card("w2", tasks=("another",)))
+    assert "slots_busy" in await reasons(bench, job.id), "its slots are no use to this job"
+    await seen(bench, _card("w3"))
+    assert "slots_busy" not in await reasons(bench, job.id)
+
+
+async def test_the_error_of_a_job_is_told(bench: Bench) -> None:
+    await seen(bench)
+    error = "LookupError: no such order\nTraceback"
+    lease = await bench.start()
+    await bench.settle(lease, msgspec.structs.replace(ERRORED, error=error))
+    found = await reasons(bench, lease.job_id)
+    assert "failed: LookupError: no such order; the next one" in found["waits_for_retry"].what
+    lease = await bench.start(max_attempts=1)
+    await bench.settle(lease, msgspec.structs.replace(FAILED, error=error))
+    found = await reasons(bench, lease.job_id)
+    assert found["attempts_used_up"].what.endswith("(1 of 1): LookupError: no such order")
+
+
+def _card(name: str, **said: Any) -> WorkerCard:
+    made: dict[str, Any] = {"tasks": ("t",), "concurrency": 4} | said
+    return WorkerCard(name=name, host="h", pid=7, version="1", **made)
 
 
 async def test_a_running_job_says_where_and_until_when(bench: Bench) -> None:

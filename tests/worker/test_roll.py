@@ -86,3 +86,12 @@ async def test_a_goodbye_that_fails_is_not_said_again() -> None:
         stage.worker.stop()
         assert await stage.ended() < 2.0
         assert store.called("worker_gone") == ["w"]
+
+
+async def test_it_says_which_flags_it_leaves_alone_or_that_a_function_does() -> None:
+    async with at_work(nothing, forbidden_flags=("gpu", "big")) as stage:
+        (row,) = await stage.store.workers()
+        assert row.card.forbidden_flags == ("gpu", "big")
+    async with at_work(nothing, forbidden_flags=lambda: ["gpu"]) as stage:
+        (row,) = await stage.store.workers()
+        assert row.card.forbidden_flags is None

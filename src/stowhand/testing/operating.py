@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
 from stowhand.checking import read_id, read_ids
-from stowhand.explaining import Facts, Holder, explain
+from stowhand.explaining import Busy, Facts, Holder, Takers, explain, takers
 from stowhand.figures import MINUTES, Amount, Ended, Figures, Tallies
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER
@@ -153,11 +153,14 @@ def roll(rows: Rows, now: datetime) -> list[WorkerRow]:
 def facts(rows: Rows, row: Row, now: datetime) -> Facts:
     """What is known about a job and its surroundings."""
     place = (row.priority, row.run_at, row.id)
+    workers = roll(rows, now)
+    taken = takers(row.job(), workers)
     ahead = [
         one
         for one in rows.live.values()
         if one.waits() and one.queue == row.queue and one.resets < QUARANTINE_AFTER and one.run_at <= now
         if (one.priority, one.run_at, one.id) < place
+        if taken is not None and _takes(taken, one)
     ]
     holder = next(
         (
@@ -174,5 +177,23 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
         paused_since=None if row.queue is None else rows.paused.get(row.queue),
         holder=None if holder is None else Holder(holder.id, holder.worker, holder.started_at, holder.lease_until),
         ahead=min(len(ahead), MOST_AHEAD + 1),
-        workers=roll(rows, now),
+        workers=workers,
+        busy=busy(rows),
     )
+
+
+def _takes(taken: Takers, row: Row) -> bool:
+    return (taken.tasks is None or row.task in taken.tasks) and set(row.flags).isdisjoint(taken.forbidden)
+
+
+def busy(rows: Rows) -> dict[str, Busy]:
+    """By worker."""
+    held: dict[str, list[Row]] = {}
+    for row in rows.live.values():
+        if row.state is State.PROCESSING and row.worker is not None:
+            held.setdefault(row.worker, []).append(row)
+    found = {}
+    for worker, some in held.items():
+        oldest = min(some, key=lambda row: (row.started_at or row.updated_at, row.id))
+        found[worker] = Busy(len(some), oldest.id, oldest.task, oldest.started_at or oldest.updated_at)
+    return found

@@ -116,6 +116,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (3, 0),
             (4, 0),
             (5, 0),
+            (6, 0),
         ]
 
 

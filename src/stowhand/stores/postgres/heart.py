@@ -127,8 +127,9 @@ class PostgresHeart:
     def worker_seen(self, card: WorkerCard) -> None:
         """An entry in the roll."""
         tasks = None if card.tasks is None else text_array(card.tasks)
+        flags = None if card.forbidden_flags is None else text_array(card.forbidden_flags)
         about = (card.name, card.host, card.pid, card.version, tasks, card.concurrency, card.stopping)
-        self._rows("worker_seen", *about, self._home.now())
+        self._rows("worker_seen", *about, self._home.now(), flags)
 
     def worker_gone(self, name: str) -> None:
         """Out of the roll."""

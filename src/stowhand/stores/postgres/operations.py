@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 
 import psycopg
 
 from stowhand.checking import read_id, read_ids
+from stowhand.database.link import Values
 from stowhand.errors import StoreUnreachable
-from stowhand.explaining import Facts, Holder, explain
+from stowhand.explaining import Busy, Facts, Holder, Takers, explain, takers
 from stowhand.figures import MINUTES, NAMES, Amount, Ended, Figures, Standing
 from stowhand.job import Job
 from stowhand.operating import (
@@ -25,7 +27,7 @@ from stowhand.operating import (
     worker_row,
 )
 from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.rows import Row, plain_array, read_job
+from stowhand.stores.postgres.rows import Row, plain_array, read_job, text_array
 
 PURGE_AT_ONCE = 5000
 """Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
@@ -110,12 +112,12 @@ class Operations:
         if not found:
             return None
         job: Job = read_job(found[0])
-        some = MOST_AHEAD + 1
-        around = await self._asked("circumstances", some, some, self._home.now(), job.id)
+        around = await self._asked("circumstances", self._home.now(), job.id)
         if not around:  # it is over
             return explain(Facts(job=job, now=job.run_at))
-        ((at, lease_until, paused, holder, worker, since, until, ahead),) = around
+        ((at, lease_until, paused, holder, worker, since, until),) = around
         held = None if holder is None else Holder(holder, worker, since, until)
+        workers = await self.workers()
         return explain(
             Facts(
                 job=job,
@@ -123,12 +125,32 @@ class Operations:
                 lease_until=lease_until,
                 paused_since=paused,
                 holder=held,
-                ahead=ahead,
-                workers=await self.workers(),
+                ahead=await self._ahead(job, takers(job, workers), at),
+                workers=workers,
+                busy={name: Busy(*held) for name, *held in await self._asked("busy")},
             )
         )
 
+    async def _ahead(self, job: Job, taken: Takers | None, at: datetime) -> int:
+        if taken is None:
+            return 0
+        given = {
+            "queue": job.queue,
+            "priority": job.priority,
+            "run_at": job.run_at,
+            "id": job.id,
+            "at": at,
+            "tasks": None if taken.tasks is None else text_array(taken.tasks),
+            "forbidden": text_array(taken.forbidden),
+            "most": MOST_AHEAD + 1,
+        }
+        ((ahead,),) = await self._named("ahead", given)
+        return int(ahead)
+
     async def _asked(self, name: str, *values: object) -> list[Row]:
+        return await self._named(name, values)
+
+    async def _named(self, name: str, values: Values) -> list[Row]:
         with self._home.translated():
             try:
                 return await self._home.pool.rows("inspect", self._home.statements[name], values)
@@ -144,7 +166,7 @@ def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[
 
 
 def _worker(row: Row) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at, now = row
+    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at, now = row
     card = WorkerCard(
         name=name,
         host=host,
@@ -153,5 +175,6 @@ def _worker(row: Row) -> WorkerRow:
         tasks=None if tasks is None else tuple(tasks),
         concurrency=concurrency,
         stopping=stopping,
+        forbidden_flags=None if flags is None else tuple(flags),
     )
     return worker_row(card, started_at, seen_at, now)

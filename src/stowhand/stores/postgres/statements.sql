@@ -360,33 +360,49 @@ from {schema}.ended(%s::int[], %s::int, _now => %s::timestamptz)
 select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
 
 -- name: workers
-select name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at, coalesce(%s::timestamptz, now())
+select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at,
+  coalesce(%s::timestamptz, now())
 from {schema}.workers order by name collate "C"
 
 -- name: worker_seen
-select {schema}.worker_seen(%s, %s, %s::bigint, %s, %s::text[], %s::int, %s, %s::timestamptz)
+select {schema}.worker_seen(%s, %s, %s::bigint, %s, %s::text[], %s::int, %s, %s::timestamptz, %s::text[])
 
 -- name: worker_gone
 select {schema}.worker_gone(%s)
 
--- What explain needs of a live job beside the job: its queue's holder, and how many are claimed before it.
+-- What explain needs of a live job beside the job: its queue, and who holds that.
 -- name: circumstances
-select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until,
-  case when j.queue is null then (
-    select count(*) from (
-      select from {schema}.live a
-      where a.state in ('queued', 'errored') and a.queue is null and a.resets < 2 and a.run_at <= v.at
-        and (a.priority, a.run_at, a.id) < (j.priority, j.run_at, j.id) limit %s) c)
-  else (
-    select count(*) from (
-      select from {schema}.live a
-      where a.state in ('queued', 'errored') and a.queue = j.queue and a.resets < 2 and a.run_at <= v.at
-        and (a.priority, a.run_at, a.id) < (j.priority, j.run_at, j.id) limit %s) c) end
+select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until
 from {schema}.live j
   cross join (values (coalesce(%s::timestamptz, clock_timestamp()))) as v(at)
   left join {schema}.queues q on q.name = j.queue
   left join {schema}.live h on h.id = q.holder_id and h.id <> j.id
 where j.id = %s::bigint
+
+-- How many are taken before it by workers with these tasks (NULL: any) that leave these flags alone. `is not distinct`
+-- would use no index, so each of the two kinds of queue has its own count.
+-- name: ahead
+select case when %(queue)s::text is null then (
+    select count(*) from (
+      select from {schema}.live a
+      where a.state in ('queued', 'errored') and a.queue is null and a.resets < 2 and a.run_at <= %(at)s::timestamptz
+        and (a.priority, a.run_at, a.id) < (%(priority)s::int, %(run_at)s::timestamptz, %(id)s::bigint)
+        and (%(tasks)s::text[] is null or a.task = any(%(tasks)s::text[]))
+        and (a.flags is null or not a.flags && %(forbidden)s::text[]) limit %(most)s) c)
+  else (
+    select count(*) from (
+      select from {schema}.live a
+      where a.state in ('queued', 'errored') and a.queue = %(queue)s::text and a.resets < 2
+        and a.run_at <= %(at)s::timestamptz
+        and (a.priority, a.run_at, a.id) < (%(priority)s::int, %(run_at)s::timestamptz, %(id)s::bigint)
+        and (%(tasks)s::text[] is null or a.task = any(%(tasks)s::text[]))
+        and (a.flags is null or not a.flags && %(forbidden)s::text[]) limit %(most)s) c) end
+
+-- Of each worker how many it holds, and the one that it has held longest.
+-- name: busy
+select j.worker, count(*)::int, (array_agg(j.id order by j.started_at, j.id))[1],
+  (array_agg(j.task order by j.started_at, j.id))[1], min(j.started_at)
+from {schema}.live j where j.state = 'processing' group by j.worker
 
 -- name: purge_history
 select completed, canceled, _next

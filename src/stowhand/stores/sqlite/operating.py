@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.explaining import Facts, Holder, explain
+from stowhand.explaining import Busy, Facts, Holder, explain, takers
 from stowhand.job import State
 from stowhand.operating import (
     MOST_AHEAD,
@@ -74,7 +74,9 @@ def workers(connection: sqlite3.Connection, now: Moment) -> list[WorkerRow]:
 def worker_seen(connection: sqlite3.Connection, now: Moment, card: WorkerCard) -> None:
     """An entry in the roll."""
     tasks = None if card.tasks is None else as_json(card.tasks)
-    connection.execute(SQL["worker_seen"], msgspec.structs.asdict(card) | {"tasks": tasks, "now": now.wall})
+    flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
+    given = msgspec.structs.asdict(card) | {"tasks": tasks, "forbidden_flags": flags, "now": now.wall}
+    connection.execute(SQL["worker_seen"], given)
 
 
 def worker_gone(connection: sqlite3.Connection, name: str) -> None:
@@ -93,7 +95,12 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
         return explain(Facts(job=job, now=moment))
     boot, until, paused, holder, worker, since, its_boot, its_until = found
     place = {"queue": job.queue, "priority": job.priority, "run_at": to_micros(job.run_at), "id": job.id}
-    (ahead,) = connection.execute(SQL["ahead"], place | {"now": now.wall, "most": MOST_AHEAD + 1}).fetchone()
+    roll = workers(connection, now)
+    ahead = 0
+    if (taken := takers(job, roll)) is not None:
+        tasks = None if taken.tasks is None else as_json(taken.tasks)
+        asked = {"now": now.wall, "most": MOST_AHEAD + 1, "tasks": tasks, "forbidden": as_json(taken.forbidden)}
+        (ahead,) = connection.execute(SQL["ahead"], place | asked).fetchone()
     return explain(
         Facts(
             job=job,
@@ -104,7 +111,11 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
             if holder is None
             else Holder(holder, worker, to_datetime(since), _lease_end(now, its_boot, its_until)),
             ahead=ahead,
-            workers=workers(connection, now),
+            workers=roll,
+            busy={
+                worker: Busy(jobs, oldest, task, to_datetime(since))
+                for worker, jobs, oldest, task, since in connection.execute(SQL["busy"])
+            },
         )
     )
 
@@ -134,7 +145,7 @@ def purgeable(connection: sqlite3.Connection, now: Moment, state: State, age: fl
 
 
 def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at = row
+    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at = row
     card = WorkerCard(
         name=name,
         host=host,
@@ -143,5 +154,6 @@ def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
         tasks=None if tasks is None else _names.decode(tasks),
         concurrency=concurrency,
         stopping=bool(stopping),
+        forbidden_flags=None if flags is None else _names.decode(flags),
     )
     return worker_row(card, to_datetime(started_at), to_datetime(seen_at), to_datetime(now.wall))

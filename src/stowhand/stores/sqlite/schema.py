@@ -14,7 +14,7 @@ from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("schema")
-VERSION = 5
+VERSION = 6
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 

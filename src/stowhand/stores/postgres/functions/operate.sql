@@ -41,16 +41,18 @@ end $$;
 
 create or replace function {schema}.worker_seen(
   _name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency int, _stopping boolean,
-  _now timestamptz default null
+  _now timestamptz default null, _forbidden text[] default array[]::text[]
 ) returns void
 language plpgsql {definer} as $$
 declare
   _at timestamptz := {schema}.at(_now);
 begin
   perform set_config('synchronous_commit', 'off', true);
-  insert into {schema}.workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at)
-    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _at, _at)
-    on conflict (name) do update set tasks = _tasks, stopping = _stopping, seen_at = _at;
+  insert into {schema}.workers
+      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at)
+    on conflict (name) do update
+      set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
 end $$;
 
 create or replace function {schema}.worker_gone(_name text) returns void

@@ -24,11 +24,12 @@ SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), su
 ) GROUP BY queue ORDER BY queue
 
 -- name: workers
-SELECT name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at FROM stowhand_workers ORDER BY name
+SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at FROM stowhand_workers ORDER BY name
 
 -- name: worker_seen
-INSERT INTO stowhand_workers (name, host, pid, version, tasks, concurrency, stopping, started_at, seen_at)
-VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :now, :now)
+INSERT INTO stowhand_workers
+    (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at)
+VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :forbidden_flags, :now, :now)
 ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.stopping, seen_at = excluded.seen_at
 
 -- name: worker_gone
@@ -47,8 +48,17 @@ SELECT count(*) FROM (
     SELECT 1 FROM stowhand_jobs
     WHERE state IN ('queued', 'errored') AND queue IS :queue AND resets < 2 AND run_at <= :now
         AND (priority, run_at, id) < (:priority, :run_at, :id)
+        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        AND NOT EXISTS (
+            SELECT 1 FROM json_each(CASE WHEN json_valid(flags) THEN flags END) AS flag
+            WHERE flag.value IN (SELECT value FROM json_each(:forbidden))
+        )
     LIMIT :most
 )
+
+-- Of each worker how many it holds, and the one that it has held longest (a bare column goes with the only min).
+-- name: busy
+SELECT worker, count(*), id, task, min(started_at) FROM stowhand_jobs WHERE state = 'processing' GROUP BY worker
 
 -- A page of what ended in this state before that moment, from where the last page ended.
 -- name: purge_history
