@@ -1,0 +1,53 @@
+"""Every block of Python in a page compiles, says where its names come from, and imports of ours what there is."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [page for page in (*sorted(DOCS.rglob("*.md")), ROOT / "README.md") if _BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_block_of_python_has_the_names_that_it_uses(page: Path) -> None:
+    """Names that a reader has from elsewhere are imported from the reader's own modules (``shop``)."""
+    known = set(dir(builtins)) | {"__file__", "__name__"}
+    for block in _BLOCK.findall(page.read_text()):
+        tree = compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        used: set[str] = set()
+        for node in ast.walk(tree):
+            known |= bound(node)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                used.add(node.id)
+        assert used <= known, f"not known: {', '.join(sorted(used - known))}\n{block}"
+
+
+def bound(node: ast.AST) -> set[str]:
+    """Names that this node gives a meaning. (Scopes are not told apart: a page is no program.)"""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return {(one.asname or one.name).partition(".")[0] for one in names}
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+            return {name}
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return {name}
+    return set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_block_imports_of_ours_is_there(page: Path) -> None:
+    for block in _BLOCK.findall(page.read_text()):
+        for node in ast.walk(compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "stowhand":
+                module = importlib.import_module(node.module or "")
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == [], node.module
