@@ -17,7 +17,7 @@ from stowhand.service.settings import (
     WorkerSettings,
     read_settings,
     resolve_store_url,
-    suspicious_variables,
+    unknown_variables,
 )
 from stowhand.service.store_url import store_url
 
@@ -169,8 +169,31 @@ def test_an_empty_variable_says_nothing(read: Any) -> None:
 
 
 def test_a_misspelt_variable_is_recognised() -> None:
-    found = suspicious_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
-    assert found == [("STOWHAND_JOB", "STOWHAND_JOBS")]
+    found = unknown_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
+    assert found == [
+        ("STOWHAND_JOB", "the variable STOWHAND_JOB means nothing here; did you mean STOWHAND_JOBS?"),
+        ("STOWHAND_XYZZY", "the variable STOWHAND_XYZZY means nothing here"),
+    ]
+
+
+def test_every_documented_variable_is_known_and_so_is_what_others_set() -> None:
+    kubernetes = {
+        "STOWHAND_SERVICE_HOST": "10.0.0.1",
+        "STOWHAND_SERVICE_PORT_HTTP": "8470",
+        "STOWHAND_PORT": "tcp://10.0.0.1:8470",
+        "STOWHAND_PORT_8470_TCP_ADDR": "10.0.0.1",
+    }
+    ours = dict.fromkeys(("STOWHAND_TOKENS", "STOWHAND_WORKERS", "STOWHAND_FORBIDDEN_FLAG"), "x")
+    assert unknown_variables({**kubernetes, **ours, "STOWHAND_TASK_IDENTIFIER": "send"}) == []
+
+
+def test_a_setting_has_its_other_names_in_the_environment_and_in_the_file_too(read: Any, tmp_path: Path) -> None:
+    assert read(STOWHAND_WORKERS="3").jobs == 3
+    assert read(STOWHAND_WORKERS="3", STOWHAND_JOBS="2").jobs == 2
+    (tmp_path / "stowhand.toml").write_text("workers = 7\ntokens = 'here.json'\n")
+    assert (read().jobs, read().tokens) == (7, "here.json")
+    (tmp_path / "stowhand.toml").write_text("workers = 7\njobs = 7\n")
+    assert "this is jobs under another name, and both are given" in problems(tmp_path)
 
 
 def test_the_order_of_connections(tmp_path: Path) -> None:
@@ -334,5 +357,5 @@ def test_a_list_is_for_settings_that_take_several(tmp_path: Path) -> None:
 
 
 def test_what_a_task_finds_about_its_job_is_no_misspelt_setting() -> None:
-    assert suspicious_variables({"STOWHAND_JOB_ID": "1", "STOWHAND_JOB_KEY": "k"}) == []
-    assert suspicious_variables({"STOWHAND_JOBZ": "1"})
+    assert unknown_variables({"STOWHAND_JOB_ID": "1", "STOWHAND_JOB_KEY": "k"}) == []
+    assert unknown_variables({"STOWHAND_JOBZ": "1"})

@@ -26,7 +26,7 @@ from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.queue_store import QueueStore, SchemaStatus
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
-from stowhand.service.settings import WorkerSettings, suspicious_variables
+from stowhand.service.settings import WorkerSettings, unknown_variables
 from stowhand.service.settings_file import read_settings_file
 from stowhand.store import RESERVED_CONNECTIONS
 
@@ -35,7 +35,7 @@ LISTEN_LOOKS = 15
 INDENT = " " * 18
 SHOWN = 5
 """Problems of one store in the report, at most."""
-PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "rich", "pydantic")
+PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
 
 
 @runtime_checkable
@@ -94,8 +94,8 @@ def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
     file = read_settings_file(Path())
     if file.ignored:
         yield warn("settings", f"{file.ignored} has settings too; only {file.name} is read")
-    for name, near in suspicious_variables(os.environ):
-        yield warn("settings", f"the variable {name} means nothing; did you mean {near}?")
+    for _, said in unknown_variables(os.environ):
+        yield warn("settings", said)
     lease, grace = say_duration(settings.lease), say_duration(settings.grace)
     yield ok("worker", f"{settings.processes} x {settings.jobs} jobs at once, lease {lease}, grace {grace}")
     if connection.scheme == "postgresql":

@@ -33,8 +33,10 @@ def log_options(command: F) -> F:
 
 
 def worker_options(command: F) -> F:
-    """All of them but what only an enqueuer has a use for."""
-    return _decorated(command, [setting for setting in SETTINGS.values() if not setting.enqueueing])
+    """All of them but what only an enqueuer, or a lender, has a use for."""
+    return _decorated(
+        command, [setting for setting in SETTINGS.values() if not (setting.enqueueing or setting.lending)]
+    )
 
 
 def tasks_option(command: F) -> F:

@@ -15,7 +15,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.queue_store import QueueStore
 from stowhand.service.embedding import traced
 from stowhand.service.opening import store_of
-from stowhand.service.settings import StoreSettings
+from stowhand.service.settings import StoreSettings, unknown_variables
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -31,6 +31,8 @@ def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[
 
     if settings.connection.note:
         click.echo(f"note: {settings.connection.note}", err=True)
+    for _, said in unknown_variables(os.environ):
+        click.echo(f"note: {said}", err=True)
 
     async def session() -> T:
         async with unopened(settings) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,10 +20,11 @@ from stowhand.lending.grants import Scope, check_limits
 from stowhand.lending.token_file import DEFAULT, TokenFile, TokenRecord, new_token
 from stowhand.observe.safe_text import escape
 from stowhand.service.exit_codes import FAILURE, OK
+from stowhand.service.setting_table import SETTINGS
+from stowhand.service.settings import read_setting
 
 NAME_LIMIT = 128
 COLUMN_LIMIT = 255
-VARIABLE = "STOWHAND_TOKENS"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -34,13 +34,13 @@ def tokens_option(command: F) -> F:
         "--tokens",
         callback=_file,
         metavar="FILE",
-        help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {VARIABLE}]",
+        help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].env}]",
     )(command)
 
 
 def _file(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Path, bool]:
     del ctx, param
-    named = value or os.environ.get(VARIABLE)
+    named: str | None = read_setting("tokens", value)
     return Path(named or DEFAULT), bool(named)
 
 

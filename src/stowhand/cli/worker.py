@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from stowhand.cli.options import settings_of, worker_options
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import OK
-from stowhand.service.settings import WorkerSettings
+from stowhand.service.settings import WorkerSettings, unknown_variables
 
 HOW_TO_WRITE_A_TASK = """\
 A task is a function in a file of that folder, for example tasks/hello.py:
@@ -55,3 +56,5 @@ def _say_which_store(settings: WorkerSettings) -> None:
     core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
     if connection.note:
         core_logger().warning(connection.note)
+    for _, said in unknown_variables(os.environ):
+        core_logger().warning(said)

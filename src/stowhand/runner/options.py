@@ -24,7 +24,7 @@ from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import items_of
 from stowhand.service.embedding import traced
 from stowhand.service.own_store import NOBODY
-from stowhand.service.settings import default_attempts, resolve_store_url
+from stowhand.service.settings import read_setting, resolve_store_url
 from stowhand.service.store_url import store_url
 from stowhand.store import StoreOptions, pool_refusal
 from stowhand.stores import open_store
@@ -237,7 +237,7 @@ def _store_options(given: Mapping[str, Any]) -> StoreOptions:
             chosen[name] = None if given[name] is None else _seconds(name, given[name])
     if given.get("max_pool_size") is not None:
         chosen["pool_size"] = given["max_pool_size"]
-    chosen["max_attempts"] = default_attempts()
+    chosen["max_attempts"] = read_setting("max_attempts")
     chosen["prepared_statements"] = not given.get("no_prepared_statements", False)
     return StoreOptions(pool=given.get("pg_pool"), **chosen)
 

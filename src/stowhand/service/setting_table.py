@@ -23,6 +23,7 @@ from stowhand.service.setting_values import (
 from stowhand.store import RESERVED_CONNECTIONS
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
+PREFIX = "STOWHAND_"
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 LOG_FORMATS = ("text", "traced", "json")
 
@@ -58,6 +59,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The option may be repeated; elsewhere its values stand in one text, with commas between them."""
     everywhere: bool = False
     """An option of every command that opens a store; the others are the worker's."""
+    lending: bool = False
+    """Of those who lend a store."""
     enqueueing: bool = False
     """Matters when a job is added from the command line: a worker takes jobs as they are."""
 
@@ -69,7 +72,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def env(self) -> str:
         """``STOWHAND_POLL_INTERVAL``"""
-        return "STOWHAND_" + self.name.upper()
+        return PREFIX + self.name.upper()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and what else it is called in the environment and in a file: ``workers`` is ``jobs``."""
+        others = (short.removeprefix("--").replace("-", "_") for short in self.short if short.startswith("--"))
+        return (self.name, *others)
 
 
 _TABLE = (
@@ -299,6 +308,12 @@ _TABLE = (
         doc="Run until nothing is due, then end.",
     ),
     Setting(
+        name="tokens",
+        metavar="FILE",
+        lending=True,
+        doc="The file of worker tokens of those who lend a store.  [default: .stowhand/tokens.json]",
+    ),
+    Setting(
         name="schema_only",
         switch=True,
         default="false",
@@ -308,3 +323,5 @@ _TABLE = (
 )
 
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
+CALLED = {name: setting for setting in _TABLE for name in setting.names}
+"""The same by every name that a file may use."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.options import WorkerOptions
 from stowhand.retry import named
 from stowhand.service.own_store import ON_PURPOSE, OwnStore, ResolvedStore, Said, choose, is_own, same_store
-from stowhand.service.setting_table import PRESETS, SETTINGS, Setting
+from stowhand.service.setting_table import CALLED, PREFIX, PRESETS, SETTINGS, Setting
 from stowhand.service.settings_file import SettingsFile, read_settings_file
 from stowhand.service.store_url import store_url
 from stowhand.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
@@ -72,6 +73,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+_NO_SETTINGS = ("STOWHAND_DEBUG", "STOWHAND_BENCH_PROBE", "STOWHAND_TASK_IDENTIFIER", "STOWHAND_PAYLOAD_FORMAT")
+_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP)(_\w+)?$")
 _OF_A_STORE = {*StoreSettings.__struct_fields__} - {"max_attempts"}
 
 
@@ -105,6 +108,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_format: str = "text"
     otel: bool = False
+    tokens: str | None = None
+    """The file of tokens of whoever lends a store."""
     http: str | None = None
     """HOST:PORT on which metrics and health are shown; ``None``: nowhere."""
     metrics_labels: int = 100
@@ -183,16 +188,15 @@ def read_store(
     return connection.url, msgspec.structs.replace(options, pool_size=values["max_pool_size"])
 
 
-def default_attempts(*, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> int | None:
-    """How often jobs are tried that do not say: as the environment, the file, or their preset has it; ``None``: nobody.
-
-    Raises ConfigurationError.
-    """
-    reading = _Reading({}, os.environ if environ is None else environ, folder or Path())
-    attempts: int | None = reading.values(["max_attempts"])["max_attempts"]
+def read_setting(
+    name: str, flag: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Any:
+    """One of them, whatever is wrong with the others. Raises ConfigurationError."""
+    reading = _Reading({name: flag}, os.environ if environ is None else environ, folder or Path())
+    value = reading.values([name])[name]
     if reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
-    return attempts
+    return value
 
 
 def resolve_store_url(
@@ -313,9 +317,9 @@ class _Reading:
         flag = self._flags.get(setting.name)
         if flag is not None:
             yield Said(_as_text(flag), setting.option, 0)
-        variable = self._environ.get(setting.env)
-        if variable and not (of_a_store and self._foreign == 1):
-            yield Said(variable, setting.env, 1)
+        for name in (PREFIX + called.upper() for called in setting.names):
+            if (variable := self._environ.get(name)) and not (of_a_store and self._foreign == 1):
+                yield Said(variable, name, 1)
         if setting.name in self._file.values and not (of_a_store and self._foreign == 2):
             yield Said(self._file.values[setting.name], f"{self._file.name}: {setting.name}", 2)
 
@@ -329,17 +333,22 @@ class _Reading:
         return {"app": None} if tasks.rank < app.rank else {"tasks": None}
 
 
-def suspicious_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables that look like a misspelt setting, with the nearest name; for ``stowhand doctor``."""
-    known = [setting.env for setting in SETTINGS.values()]
+def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables that look like settings and are none, each with a sentence."""
+    known = [PREFIX + called.upper() for called in CALLED]
     found = []
-    for name in environ:
-        # A program that runs as a task finds its job in STOWHAND_JOB_…
-        ours = name == "STOWHAND_DEBUG" or name.startswith("STOWHAND_JOB_")
-        if name.startswith("STOWHAND_") and name not in known and not ours:
+    for name, value in environ.items():
+        if name.startswith(PREFIX) and name not in known and not _is_of_others(name, value):
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            found += [(name, near[0])] if near else []
+            hint = f"; did you mean {near[0]}?" if near else ""
+            found.append((name, f"the variable {name} means nothing here{hint}"))
     return found
+
+
+def _is_of_others(name: str, value: str) -> bool:
+    """What a program that runs as a task is told of its job; what Kubernetes tells of a Service called stowhand."""
+    told = name in _NO_SETTINGS or name.startswith("STOWHAND_JOB_")
+    return told or bool(_SERVICE.search(name)) or (name.startswith("STOWHAND_PORT") and "://" in value)
 
 
 def _in_memory(store: ResolvedStore, processes: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.service.setting_table import SETTINGS
+from stowhand.service.setting_table import CALLED, SETTINGS
 
 OWN_FILE = "stowhand.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -59,9 +59,13 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
     values: dict[str, str] = {}
     problems: list[str] = []
     for key, value in table.items():
-        setting = key.replace("-", "_")
-        if setting not in SETTINGS:
+        called = key.replace("-", "_")
+        if called not in CALLED:
             problems.append(_unknown(name, key))
+            continue
+        setting = CALLED[called].name
+        if setting in values:
+            problems.append(f"{name}: {key}: this is {setting} under another name, and both are given")
         elif isinstance(value, list) and SETTINGS[setting].many:
             values[setting] = ",".join(map(str, value))
         elif not isinstance(value, str | int | float):
