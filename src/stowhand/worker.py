@@ -67,32 +67,12 @@ class Worker:
         isolate: Isolate | None = None,
         on_hang: Callable[[], None] = lambda: None,
     ) -> None:
-        handler = handler_of(handler)
         check_made(store, options, WorkerOptions)
-        terms: Terms | None = getattr(store, "terms", None)
-        self.options = options = (options or WorkerOptions()).under(terms)
-        self.id = options.name or new_identity()
-        self.events = events = events or Events()
-        self._store = store
-        self._clock = clock = clock or SystemClock()
-        self._leases = leases = Leases(options.lease)
-        backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        self._judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
-        self._hooks = hooks = Hooks(handler, store, events, clock, self.id)
-        self._endings = Endings(leases, self._judge, hooks, events, self.id)
-        self._lanes = Lanes(
-            hooks.handle, leases, self._endings, clock, options.concurrency, self._judge.timeout, isolate, self._logger
-        )
-        self._settler = Settler(store, leases, self._judge, events, clock, self.id)
-        self.give_up = self._settler.give_up
-        self._keeper = self._make_keeper(on_hang)
-        gate = Gate(handler, options, events, clock, self.id)
-        self._taker = Taker(
-            store, self._lanes, leases, self._settler, self._keeper, hooks, gate, options, events, clock, self.id
-        )
-        polls = terms is not None and terms.polls
-        self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
-        self.vitals = self._examine()
+        self._given, self._handler = options or WorkerOptions(), handler_of(handler)
+        self._isolate, self._on_hang = isolate, on_hang
+        self.events = events or Events()
+        self.id = self._given.name or new_identity()
+        self._store, self._clock = store, clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop
         self._ticker: Ticker | None = None
         self._progress = asyncio.Event()
@@ -100,6 +80,36 @@ class Worker:
         self._stopped_at: float | None = None
         self._now = False
         self._crash: BaseException | None = None
+        self._terms = self._ask_terms()
+        self._make(self._given.tasks)
+
+    def _ask_terms(self) -> Terms | None:
+        """What the store lays down; a store may know it only once it is open."""
+        return getattr(self._store, "terms", None)
+
+    def _make(self, tasks: tuple[str, ...] | None) -> None:
+        """All parts, under the terms of the store. Raises ConfigurationError where the options contradict them."""
+        store, handler, events, clock, terms = self._store, self._handler, self.events, self._clock, self._terms
+        self.options = options = self._given.under(terms)
+        self._leases = leases = Leases(options.lease)
+        backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
+        self._judge = judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
+        self._hooks = hooks = Hooks(handler, store, events, clock, self.id)
+        self._endings = Endings(leases, judge, hooks, events, self.id)
+        self._lanes = Lanes(
+            *(hooks.handle, leases, self._endings, clock, options.concurrency, judge.timeout, self._isolate),
+            self._logger,
+        )
+        self._settler = Settler(store, leases, judge, events, clock, self.id)
+        self._keeper = self._make_keeper(self._on_hang)
+        gate = Gate(handler, options, events, clock, self.id)
+        self._taker = Taker(
+            store, self._lanes, leases, self._settler, self._keeper, hooks, gate, options, events, clock, self.id
+        )
+        self._taker.tasks = tasks
+        polls = terms is not None and terms.polls
+        self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
+        self.vitals = self._examine()
         self._introduce(wakes=gate.asks)
 
     def _introduce(self, *, wakes: bool) -> None:
@@ -130,8 +140,7 @@ class Worker:
         Raises what broke one of its own loops (a bug here or in a store), after stopping in order. Cancelled, it hands
         everything back first, which takes some seconds at most.
         """
-        if isinstance(self._store, Attendant):
-            await self._store.admit(self.events)
+        await self._admit()
         self._loop = asyncio.get_running_loop()
         self._keeper.watch.here()
         self._lanes.open(self._broke)
@@ -160,6 +169,22 @@ class Worker:
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._crash is not None:
             raise self._crash
+
+    async def _admit(self) -> None:
+        """The store is fit to be worked on. What it lays down is asked now, whatever it said when this was made."""
+        if isinstance(self._store, Attendant):
+            await self._store.admit(self.events)
+        terms = self._ask_terms()
+        if terms != self._terms and self._ticker is None:
+            self._terms = terms
+            self._keeper.close()
+            self._make(self._taker.tasks)
+            if self._stopped_at is not None:
+                self._taker.stop()
+
+    def give_up(self) -> None:
+        """Tell what no store has recorded, once. From any thread, as the last thing."""
+        self._settler.give_up()
 
     def stop(self, *, now: bool = False) -> None:
         """Take nothing new and let running jobs end within the grace; ``now``: hand them back unspent at once.

@@ -10,7 +10,7 @@ from itertools import pairwise
 from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
-from stowhand.store import ClaimRequest, Lease, Pulse
+from stowhand.store import ClaimRequest, Lease, Pulse, Terms
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
 
@@ -318,3 +318,27 @@ async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None
     async with at_work(nothing, clock=clock, store=store):
         await clock.advance(1)
     assert await store.get(old.id) is None
+
+
+async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
+    """Not when it is made: the store may not be open yet."""
+    clock = FakeClock()
+
+    class Late(FaultyStore):
+        terms: Terms | None = None
+
+        async def admit(self, events: object = None) -> None:
+            self.terms = Terms(lease=6.0, polls=True)
+
+        def attend(self, attempt: object) -> None: ...
+
+    store = Late(clock)
+    async with at_work(taking(clock, 20), clock=clock, store=store, jobs=[NewJob(task="act")]) as stage:
+        assert stage.worker.options.lease == 6
+        await clock.advance(0.1)
+        until = stage.row(1).lease_until
+        assert until is not None
+        assert (until - clock.now()).total_seconds() <= 6
+        await clock.advance(21)
+        assert [event.attempt for event in stage.told(JobEnded)] == [1]
+        assert len(store.moments("beat")) >= 9

@@ -19,6 +19,7 @@ from stowhand.events import Events
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
+from stowhand.options import OUTAGE
 from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, Terms, whole_batch
 from stowhand.stores.http.address import base_of
 from stowhand.stores.http.attempt import RemoteAttempt
@@ -31,6 +32,9 @@ from stowhand.stores.http.producing import Producing
 from stowhand.stores.http.proofs import Proofs
 from stowhand.stores.http.troubles import Refused
 from stowhand.wire import LONGEST_WAIT, Due, DueAsked, Kind, TermsOffered
+
+TRIES = 5
+"""Calls of ``open``, over a second and a half, that may find nobody."""
 
 
 class HttpStore(Elsewhere):
@@ -50,11 +54,13 @@ class HttpStore(Elsewhere):
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
         self._options = options or HttpOptions()
         self._base = base_of(url, self._options)
-        self._line = Line(self._base, self._options, SystemClock())
+        self._clock = SystemClock()
+        self._line = Line(self._base, self._options, self._clock)
         self._proofs = Proofs()
         self._claiming = Claiming(self._line, self._proofs, self._options.record)
         self._producing = Producing(self._line, self._options.max_attempts)
         self._offered: TermsOffered | None = None
+        self._terms: Terms | None = None
         self._bell: str | None = None
         self._hears = False
 
@@ -68,11 +74,22 @@ class HttpStore(Elsewhere):
     # -- a worker's ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Ask what is lent, and on what terms. Raises StoreUnreachable, and StoreError where the token is refused."""
-        offered = await self._line.get("/v1/terms", TermsOffered)
+        """Ask what is lent, and on what terms; some times, if the server is just starting, or full.
+
+        Raises StoreUnreachable, and StoreError where the token is refused.
+        """
+        offered = await self._first_answer()
         if self._options.record is not None and offered.kind == "queue":
             raise ConfigurationError(f"{self._base} lends jobs of a queue, not records of a table: leave out record=…")
-        self._offered = offered
+        self._offered, self._terms = offered, _terms_of(offered)
+
+    async def _first_answer(self) -> TermsOffered:
+        for failures in range(1, TRIES):
+            try:
+                return await self._line.get("/v1/terms", TermsOffered)
+            except StoreUnreachable:
+                await self._clock.sleep(OUTAGE(failures))
+        return await self._line.get("/v1/terms", TermsOffered)
 
     async def close(self) -> None:
         """Let the connections go."""
@@ -128,22 +145,15 @@ class HttpStore(Elsewhere):
     @property
     def terms(self) -> Terms | None:
         """What the lent store lays down: a table's options do, a queue's do not. Known once the store is open."""
-        offered = self._offered
-        if offered is None or offered.lease is None:
-            return None
-        after = offered.retry_after
-        return Terms(
-            lease=offered.lease,
-            heartbeat_interval=offered.heartbeat_interval,
-            cancel_interval=offered.cancel_interval,
-            polls=offered.polls,
-            backoff=None if after is None else (lambda attempt: after),
-        )
+        return self._terms
 
     async def admit(self, events: Events | None = None) -> None:
-        """Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever."""
+        """Open it, if it is not: a worker needs its terms.
+
+        Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever.
+        """
         if self._offered is None:
-            raise ConfigurationError(f"{self._base}: open the store before a worker is made, which needs its terms")
+            await self.open()
         with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls tell of it
             await self._line.post("/v1/due", DueAsked(tasks=()), Due)
 
@@ -179,3 +189,16 @@ class HttpStore(Elsewhere):
     def description(self) -> str:
         """Its address; the token is no part of it."""
         return self._base
+
+
+def _terms_of(offered: TermsOffered) -> Terms | None:
+    if offered.lease is None:
+        return None
+    after = offered.retry_after
+    return Terms(
+        lease=offered.lease,
+        heartbeat_interval=offered.heartbeat_interval,
+        cancel_interval=offered.cancel_interval,
+        polls=offered.polls,
+        backoff=None if after is None else (lambda attempt: after),
+    )
