@@ -309,8 +309,24 @@ def _check(made: object) -> None:
             raise ConfigurationError(f"handler: its {name} is asynchronous; make it a plain function, {shown}")
         if inspect.isasyncgenfunction(hook) or inspect.isgeneratorfunction(hook):
             raise ConfigurationError(f"handler: its {name} yields, and is no hook; write async def {shown}")
+        if name not in _PLAIN and _is_plain(made, hook):
+            raise ConfigurationError(
+                f"handler: its {name} is a plain def, which would hold up the loop: write async def {shown}, and wait "
+                "for what blocks by `await asyncio.to_thread(…)`. One that gives a coroutine says -> Awaitable[None]"
+            )
         if not _takes(hook, len(asked)):
             raise ConfigurationError(f"handler: its {name} takes other arguments; it is called as {shown}")
+
+
+def _is_plain(made: object, hook: Callable[..., object]) -> bool:
+    """A ``def`` that says of no coroutine that it gives. What cannot be looked into is believed."""
+    inner = inspect.unwrap(hook)
+    if not (inspect.isfunction(inner) or inspect.ismethod(inner)) or inspect.iscoroutinefunction(inner):
+        return False
+    if inner.__name__ == "<lambda>" or getattr(made, "gives_coroutines", False):
+        return False
+    gives = str(getattr(inner, "__annotations__", {}).get("return", ""))
+    return not any(word in gives for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
 
 def _takes(hook: Callable[..., object], number: int) -> bool:

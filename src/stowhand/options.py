@@ -134,6 +134,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             if (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
                 raise ConfigurationError(trouble)
             return self
+        if terms.backoff is not None and self.backoff is not natural:
+            raise ConfigurationError(
+                "backoff: on this store a failed record waits as the store's own options say (a table's: retry_after); "
+                "say it there, or for single records in the handler's policy"
+            )
         beat = self.heartbeat_interval if self.heartbeat_interval is not None else terms.heartbeat_interval
         if terms.cancel_interval is not None:
             beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)

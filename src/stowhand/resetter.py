@@ -20,6 +20,7 @@ from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.handler import Attendant
 from stowhand.options import LONGEST, NAME_LIMIT, check_made
+from stowhand.speaking import speak
 from stowhand.store import Store
 from stowhand.sweep import Sweep
 
@@ -86,7 +87,8 @@ class Resetter:
     ) -> None:
         check_made(store, options, ResetterOptions)
         self.options = options or ResetterOptions()
-        self.events = events or Events()
+        self._speaks = events is None
+        self.events = events if events is not None else Events()
         self._store, self._clock = store, clock or SystemClock()
         self._stopping = asyncio.Event()
         self._sooner = asyncio.Event()
@@ -95,6 +97,8 @@ class Resetter:
 
     async def run(self) -> None:
         """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
+        if self._speaks:
+            speak(self.events)
         if isinstance(self._store, Attendant):
             await self._store.admit()
         heart = self._store.heart()

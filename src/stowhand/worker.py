@@ -38,6 +38,7 @@ from stowhand.lanes import Lanes
 from stowhand.leases import Held, Leases, Phase
 from stowhand.options import WorkerOptions, check_made
 from stowhand.settler import Settler
+from stowhand.speaking import speak
 from stowhand.store import Claim, Lease, Store, Terms
 from stowhand.taker import Taker
 from stowhand.vitals import Vitals
@@ -70,7 +71,8 @@ class Worker:
         check_made(store, options, WorkerOptions)
         self._given, self._handler = options or WorkerOptions(), handler_of(handler)
         self._isolate, self._on_hang = isolate, on_hang
-        self.events = events or Events()
+        self._speaks = events is None
+        self.events = events if events is not None else Events()
         self.id = self._given.name or new_identity()
         self._store, self._clock = store, clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop
@@ -140,6 +142,8 @@ class Worker:
         Raises what broke one of its own loops (a bug here or in a store), after stopping in order. Cancelled, it hands
         everything back first, which takes some seconds at most.
         """
+        if self._speaks:
+            speak(self.events)
         await self._admit()
         self._loop = asyncio.get_running_loop()
         self._keeper.watch.here()

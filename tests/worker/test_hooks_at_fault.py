@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError, LeaseLost, Poison
-from stowhand.events import HookFailed, HookRan, JobEnded, JobLeft, JobLost, JobStarted
+from stowhand.events import Events, HookFailed, HookRan, JobEnded, JobLeft, JobLost, JobStarted
 from stowhand.handler import Asking, Attempt, Claimable, handler_of
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Ended
@@ -305,7 +305,7 @@ async def test_a_line_that_nobody_reads_is_not_made() -> None:
 
     store = FaultyStore(clock := FakeClock())
     await store.enqueue(NewJob(task="act"))
-    await Worker(store, says, WorkerOptions(once=True), clock=clock).run()
+    await Worker(store, says, WorkerOptions(once=True), clock=clock, events=Events()).run()
     assert store.rows()[0].state is State.COMPLETED
 
 

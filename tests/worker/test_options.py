@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob
 from stowhand.options import WorkerOptions
 from stowhand.resetter import Resetter
+from stowhand.retry import constant
 from stowhand.store import Terms
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker import Worker
@@ -73,3 +78,56 @@ def test_options_that_are_none_are_refused(wrong: Any) -> None:
         Worker(MemoryStore(FakeClock()), nothing, wrong)
     with pytest.raises(ConfigurationError, match=r"give ResetterOptions\(…\)"):
         Resetter(MemoryStore(FakeClock()), wrong)
+
+
+async def plainly(ctx: Attempt[Job], record: Job) -> None: ...
+
+
+def test_a_plain_handler_is_refused_when_the_worker_is_made() -> None:
+    def plain(ctx: Attempt[Job], record: Job) -> None: ...
+
+    class WithHook:
+        async def handle(self, ctx: Attempt[Job], record: Job) -> None: ...
+
+        def pre_handle(self, ctx: Attempt[Job], record: Job) -> None: ...
+
+    def handing_on(ctx: Attempt[Job], record: Job) -> Awaitable[None]:
+        return plainly(ctx, record)
+
+    for refused, name in ((plain, "handle"), (WithHook(), "pre_handle")):
+        with pytest.raises(ConfigurationError, match=f"its {name} is a plain def"):
+            Worker(MemoryStore(), refused)  # type: ignore[arg-type]
+    Worker(MemoryStore(), handing_on)
+    Worker(MemoryStore(), lambda ctx, record: plainly(ctx, record))
+
+
+def test_a_backoff_of_the_worker_s_is_refused_where_the_store_has_its_own() -> None:
+    store = MemoryStore()
+    store.terms = Terms(lease=30.0, backoff=constant(60.0))  # type: ignore[attr-defined]
+    Worker(store, plainly)
+    with pytest.raises(ConfigurationError, match="retry_after"):
+        Worker(store, plainly, WorkerOptions(backoff=constant(5.0)))
+
+
+async def works_once(events: Events | None) -> None:
+    async def speaking(ctx: Attempt[Job], record: Job) -> None:
+        ctx.logger.info("hello from the handler")
+
+    store = MemoryStore()
+    await store.enqueue(NewJob(task="t"))
+    await Worker(store, speaking, WorkerOptions(once=True), events=events).run()
+
+
+async def test_a_worker_by_itself_logs_what_happens_and_what_its_handler_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "stowhand")
+    await works_once(None)
+    assert "hello from the handler" in caplog.text
+    assert "Completed task 1 (t) with success" in caplog.text
+
+
+async def test_a_worker_with_events_of_its_own_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "stowhand")
+    await works_once(Events())
+    assert caplog.text == ""
