@@ -59,6 +59,11 @@ def http_option(command: F) -> F:
     return _decorated(command, [SETTINGS["http"]])
 
 
+def table_run_options(command: F) -> F:
+    """How workers of a table are run, where their program says all the rest."""
+    return _decorated(command, [SETTINGS[name] for name in ("processes", "http", "log_level", "log_format")])
+
+
 def own_store(app: str) -> OwnStore:
     """What that App says of its store. Its module is imported: only where a command opens a store."""
     from stowhand.service.loading import load_app

@@ -8,7 +8,7 @@ import click
 
 from stowhand.cli import table_records
 from stowhand.cli.groups import Group
-from stowhand.cli.options import connection_options
+from stowhand.cli.options import connection_options, settings_of, table_run_options
 from stowhand.cli.table_target import columns_option, of_key, target_options, with_table
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
 from stowhand.execution_log import ExecutionLogEntry
@@ -117,6 +117,23 @@ def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
     else:
         click.echo("Nothing has been logged.", err=True)
     return OK
+
+
+@command.command("run")
+@click.argument("target", metavar="MODULE:NAME")
+@table_run_options
+def run_workers(target: str, **given: Any) -> int:
+    """Run a worker of a table of your own until it is stopped.
+
+    MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that gives
+    either (the name may be left out: worker). With --processes each process imports the module itself, one that dies is
+    replaced, and the first Ctrl-C or SIGTERM lets running records end, a second one hands them back.
+    """
+    from stowhand.service.table_run import Asked, run_table
+
+    settings = settings_of(given)
+    logged = (settings.log_level, settings.log_format)
+    return run_table(Asked(target, settings.processes, settings.http, logged=logged))
 
 
 for records_command in table_records.COMMANDS:

@@ -49,13 +49,18 @@ class Process(msgspec.Struct, frozen=True):
 
 def bounds(settings: WorkerSettings) -> dict[str, float]:
     """By loop: the age in seconds above which it is not alive."""
-    call = max(PATIENCE, 2 * settings.lease)
+    return bounds_of(settings.lease, settings.poll_interval)
+
+
+def bounds_of(lease: float, poll_interval: float | None) -> dict[str, float]:
+    """The same, of one worker."""
+    call = max(PATIENCE, 2 * lease)
     return {
-        "loop": max(SHORTEST, settings.lease),
+        "loop": max(SHORTEST, lease),
         "heartbeat": call,
         "claiming": call,
         "settling": call,
-        "waking": max(settings.poll_interval or 0.0, LONGEST_POLL) + call,
+        "waking": max(poll_interval or 0.0, LONGEST_POLL) + call,
         "cron": CRON_PATIENCE,
     }
 

@@ -1,0 +1,295 @@
+"""What ``stowhand table run`` does: workers of a table in this process, or the same in each of several.
+
+A child of several imports the program itself, so each has workers of its own. Its standard input ends with the parent,
+and so does it then, in order. One that dies is replaced; its records come back when their leases end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import Clock, SystemClock, stopwatch
+from stowhand.errors import ConfigurationError
+from stowhand.observe.job_logger import core_logger
+from stowhand.service import exit_codes, reporter
+from stowhand.service.health import Process, Report, bounds_of, refusals, stuck, stuck_processes, unready_processes
+from stowhand.service.run_all import Routine, run_all
+from stowhand.service.status_server import JSON, Answer, Pages, StatusServer
+from stowhand.service.wishes import Wishes
+from stowhand.tasks.loading import load_object
+from stowhand.worker import Worker
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+STEADY = 5.0
+"""A child that lived so many seconds is replaced at once."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+"""Seconds before one that did not is started again; each time twice as long."""
+FOR_GOOD = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
+"""Codes with which a child says, at its first start, that another one would end the same way."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What was typed."""
+
+    target: str
+    processes: int = 1
+    http: str | None = None
+    folder: Path | None = None
+    """This is a child: it leaves its reports there."""
+    logged: tuple[str, str] = ("info", "text")
+    """Level and format of the children's logs."""
+
+
+def run_table(asked: Asked) -> int:
+    """Work until stopped, or until the workers end by themselves. Gives the exit code; raises StowhandError."""
+    if asked.processes > 1:
+        return asyncio.run(_Crew(asked).run())
+    if asked.folder is not None:
+        threading.Thread(target=_end_with_the_parent, name="stowhand parent", daemon=True).start()
+    return asyncio.run(_work(asked))
+
+
+def routines_of(target: str, processes: int = 1) -> tuple[Routine, ...]:
+    """What MODULE:NAME means: a worker, routines, or a function that makes either. Raises ConfigurationError."""
+    found: Any = load_object(target, object, default="worker")
+    if callable(found) and not hasattr(found, "run"):
+        found = found()
+    given = tuple(found) if isinstance(found, Iterable) else (found,)
+    for one in given:
+        if isinstance(one, type) or not all(callable(getattr(one, name, None)) for name in ("run", "stop")):
+            raise ConfigurationError(
+                f"{target}: a {type(one).__qualname__} found; name a Worker, a list of workers and resetters, or a"
+                " function without arguments that gives either"
+            )
+    named = [one.options.name for one in given if isinstance(one, Worker) and one.options.name]
+    if processes > 1 and named:
+        raise ConfigurationError(
+            f"{target}: the worker is called {named[0]!r}, and no two processes may bear one name; leave"
+            " WorkerOptions(name=…) out"
+        )
+    if not any(isinstance(one, Worker) for one in given):
+        raise ConfigurationError(f"{target}: there is no Worker among {len(given)} routines")
+    return given
+
+
+def workers_of(routines: Iterable[Routine]) -> list[Worker]:
+    """The workers among them."""
+    return [one for one in routines if isinstance(one, Worker)]
+
+
+# -- in this process -------------------------------------------------------------------------------
+
+
+async def _work(asked: Asked) -> int:
+    routines = routines_of(asked.target)
+    workers, clock = workers_of(routines), SystemClock()
+    pages: Pages = {
+        "/healthz": lambda: _health([text for one in workers for text in stuck(one.vitals.ages(), _bounds(one))]),
+        "/readyz": lambda: _ready([text for one in workers for text in _unready(one)]),
+        "/metrics": partial(_metrics, None),
+    }
+    with _shown(asked.http, pages), _reported(asked.folder, workers, clock):
+        await run_all(*routines)
+    return exit_codes.FAILURE if any(one.unfinished for one in workers) else exit_codes.OK
+
+
+def _unready(worker: Worker) -> list[str]:
+    if not worker.vitals.claimed:
+        return ["it is starting: the table has answered no claim yet"]
+    return refusals(worker.vitals.refused())
+
+
+def _bounds(worker: Worker) -> dict[str, float]:
+    return bounds_of(worker.options.lease, worker.options.poll_interval)
+
+
+@contextmanager
+def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Iterator[None]:
+    """A child says every second how its first worker does."""
+    if folder is None:
+        yield
+        return
+    vitals = workers[0].vitals
+
+    def report() -> float:
+        reporter.write(folder, Report(at=clock.monotonic(), ages=vitals.ages(), heard=vitals.heard,
+                                      claimed=vitals.claimed, refused=vitals.refused()))  # fmt: skip
+        return reporter.EVERY
+
+    ticker = clock.ticker("stowhand reporter", report)
+    try:
+        yield
+    finally:
+        ticker.stop()
+
+
+def _end_with_the_parent() -> None:
+    while os.read(0, 1):  # not by sys.stdin, whose lock this thread would hold while the interpreter ends
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+# -- several ---------------------------------------------------------------------------------------
+
+
+class _Child:
+    def __init__(self, number: int) -> None:
+        self.name = f"process {number + 1}"
+        self.process: asyncio.subprocess.Process | None = None
+        self.moment = stopwatch()
+        """When it was started, or ended."""
+        self.done = False
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    def send(self, number: signal.Signals) -> None:
+        if self.process is not None and self.alive:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class _Crew:
+    """The parent: it starts children, replaces the dead, and shows how all of them do."""
+
+    def __init__(self, asked: Asked) -> None:
+        # A mistake in the program is told once, here, and not by every child.
+        self._bounds = _bounds(workers_of(routines_of(asked.target, asked.processes))[0])
+        self._asked, self._clock, self._wishes = asked, SystemClock(), Wishes()
+        self._children = [_Child(number) for number in range(asked.processes)]
+        self._stopping = asyncio.Event()
+        self._code = exit_codes.OK
+        self._folder = Path(tempfile.mkdtemp(prefix="stowhand-"))
+
+    async def run(self) -> int:
+        pages: Pages = {
+            "/healthz": lambda: _health(stuck_processes(self._processes(), self._bounds, self._clock.monotonic())),
+            "/readyz": lambda: _ready(self._unready()),
+            "/metrics": partial(_metrics, self._folder),
+        }
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._wish)
+        try:
+            with _shown(self._asked.http, pages):
+                async with asyncio.TaskGroup() as group:
+                    for child in self._children:
+                        group.create_task(self._keep(child))
+        finally:
+            for child in self._children:
+                child.send(signal.SIGKILL)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return self._code
+
+    def _wish(self) -> None:
+        """Drain; hand back at once; end."""
+        if self._wishes.add():
+            self._stop(signal.SIGKILL if self._wishes.count > 2 else signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stopping.set()
+        for child in self._children:
+            child.send(number)
+
+    async def _keep(self, child: _Child) -> None:
+        """Until it has done its work, or all are to stop."""
+        pause, first = FIRST_PAUSE, True
+        while not self._stopping.is_set():
+            began = stopwatch()
+            code = await self._live(child)
+            if code == exit_codes.OK or self._stopping.is_set():
+                self._code = self._code or (exit_codes.FAILURE if code > 0 else exit_codes.OK)
+                break
+            if first and code in FOR_GOOD:
+                self._code = code
+                self._stop(signal.SIGTERM)
+                break
+            first, pause = False, FIRST_PAUSE if stopwatch() - began > STEADY else min(2 * pause, LONGEST_PAUSE)
+            core_logger().warning(f"{child.name} ended with {code}; started again in {pause:g} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+        child.done = True
+
+    async def _live(self, child: _Child) -> int:
+        program = (sys.executable, "-m", "stowhand.service.table_child")
+        child.process = await asyncio.create_subprocess_exec(
+            *program, *self._asked.logged, str(self._folder), self._asked.target,
+            stdin=asyncio.subprocess.PIPE, start_new_session=True, env={**os.environ, MULTIPROCESS: str(self._folder)},
+        )  # fmt: skip
+        child.moment = stopwatch()
+        if self._stopping.is_set():  # the wish came while it was made
+            child.send(signal.SIGTERM)
+        code = await child.process.wait()
+        child.moment = stopwatch()
+        reporter.forget(self._folder, child.process.pid)
+        return code
+
+    def _processes(self) -> list[Process]:
+        return [
+            Process(one.name, stopwatch() - one.moment, reporter.read(self._folder, pid) if one.alive else None)
+            for one in self._children
+            if not one.done and (pid := -1 if one.process is None else one.process.pid)
+        ]
+
+    def _unready(self) -> list[str]:
+        found = self._processes()
+        late = [one.name for one in found if one.report is None or not one.report.claimed]
+        said = [f"{name} is starting: the table has answered it no claim yet" for name in late]
+        stopping = ["it is stopping"] if self._stopping.is_set() else []
+        return stopping + said + unready_processes(found, self._clock.monotonic())
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _shown(address: str | None, pages: Pages) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    server = StatusServer(address, pages)
+    core_logger().info(f"Metrics and health: {server.url}/metrics, /healthz, /readyz")
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def _health(reasons: list[str]) -> Answer:
+    return _said("stuck" if reasons else "ok", reasons)
+
+
+def _ready(reasons: list[str]) -> Answer:
+    return _said("not ready" if reasons else "ready", reasons)
+
+
+def _said(status: str, reasons: list[str]) -> Answer:
+    body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
+    return Answer(503 if reasons else 200, body, JSON)
+
+
+def _metrics(folder: Path | None) -> Answer:
+    """What the program counts (``TableMetrics``): of this process, or of all children together."""
+    try:
+        from stowhand.observe import prometheus
+    except ConfigurationError as error:
+        return Answer(501, f"{error}\n".encode())
+    registry = prometheus.REGISTRY
+    if folder is not None:
+        registry = prometheus.CollectorRegistry()
+        prometheus.MultiProcessCollector(registry, path=str(folder))
+    return Answer(200, prometheus.generate_latest(registry), prometheus.CONTENT_TYPE_LATEST)
