@@ -85,6 +85,9 @@ class Queue(msgspec.Struct, frozen=True):
     max_length: int | None = None
     """Jobs that may wait in it, where they are created there: more are refused. ``None``: a million in Redis, where
     they are in memory; SQL stores know no such limit."""
+    gather: bool = True
+    """Of a parent: put what its children end with into one attribute. ``False``: they are read in pages
+    (``Flow.get_children``), as they are where together they would be more than one attribute may be."""
     children: Sequence[Queue] = ()
     """A parent: what it fans out into. Its own work is to wait for them."""
 
@@ -99,14 +102,10 @@ class Queue(msgspec.Struct, frozen=True):
             raise ConfigurationError("; ".join(f"queue {self.name!r}: {problem}" for problem in problems))
 
     def _problems(self) -> Iterator[str]:
-        for field, least, most in (("priorities", 1, MOST_PRIORITIES), ("max_retries", 0, 10_000)):
-            value = getattr(self, field)
-            if type(value) is not int or not least <= value <= most:
-                yield f"{field}: {value!r} given; give a whole number from {least} to {most}"
-        if self.max_resets is not None and (type(self.max_resets) is not int or self.max_resets < 0):
-            yield f"max_resets: {self.max_resets!r} given; give a whole number from 0, or None"
-        if self.max_length is not None and (type(self.max_length) is not int or self.max_length < 1):
-            yield f"max_length: {self.max_length!r} given; give a whole number from 1, or None"
+        yield from self._numbers()
+        gather: object = self.gather
+        if not isinstance(gather, bool):
+            yield f"gather: {gather!r} given; give True or False"
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
             yield f"backoff: a {type(backoff).__qualname__} given; give a function of the attempt's number"
@@ -118,6 +117,16 @@ class Queue(msgspec.Struct, frozen=True):
         for child in self.children:
             if child.children or child.next_queue is not None:
                 yield f"its child {child.name!r} has children, or a next queue, of its own; a child ends where it is"
+
+    def _numbers(self) -> Iterator[str]:
+        for field, least, most in (("priorities", 1, MOST_PRIORITIES), ("max_retries", 0, 10_000)):
+            value = getattr(self, field)
+            if type(value) is not int or not least <= value <= most:
+                yield f"{field}: {value!r} given; give a whole number from {least} to {most}"
+        for field, least in (("max_resets", 0), ("max_length", 1)):
+            value = getattr(self, field)
+            if value is not None and (type(value) is not int or value < least):
+                yield f"{field}: {value!r} given; give a whole number from {least}, or None"
 
     def next_for(self, flow: str) -> str | None:
         """Where a job of that flow goes from here."""

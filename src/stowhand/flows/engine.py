@@ -106,6 +106,9 @@ class Engine(Protocol):
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """Everything known of each job, decoded, with its ``id``; ``None`` for one that is not there (any more)."""
 
+    async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
+        """A page of what is known of a parent's children, in the order in which they were made."""
+
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """Put failed jobs back into the queue in which they failed, retries 0. Refused for what has not failed."""
 

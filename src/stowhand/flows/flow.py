@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
 
+CHILDREN, MOST_CHILDREN = 1000, 10_000
+
+
 class Flow(Crew):
     """Jobs that pass queues one after another.
 
@@ -180,6 +183,17 @@ class Flow(Crew):
         ids = read_ids(job_ids)
         await self.open()
         return list(await self.engine.read(ids, resolve_children=resolve_children)) if ids else []
+
+    async def get_children(
+        self, job_id: str, queue: str, *, start: int = 0, limit: int = CHILDREN
+    ) -> list[dict[str, Any]]:
+        """A page of what a parent's children have come to, in the order in which they were made; empty: no more."""
+        if not self.shape.line(queue).is_parent:
+            raise ConfigurationError(f"queue {queue!r} has no children")
+        if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MOST_CHILDREN:
+            raise ConfigurationError(f"give a start from 0, and a limit of 1 to {MOST_CHILDREN}")
+        await self.open()
+        return list(await self.engine.children(read_id(job_id), queue, start, limit))
 
     async def get_jobs_by_key(self, key: str, value: object, resolve_children: bool = False) -> list[dict[str, Any]]:
         """The jobs with that value of a lookup attribute (a text or a number), oldest first."""

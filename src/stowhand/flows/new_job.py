@@ -13,6 +13,7 @@ from stowhand.flow_shape import RESERVED, FlowShape
 from stowhand.flows.engine import NewFlowJob
 from stowhand.limits import DELAY_LIMIT
 
+CHILDREN_LIMIT = 32 * 1024 * 1024
 NAME_LIMIT = 512
 """Characters of an attribute's name, and of a correlation id."""
 Correlate = Callable[[], str | None]
@@ -43,7 +44,7 @@ def new_job(
     given = attributes or {}
     return NewFlowJob(
         values={
-            _attribute(name): strict_json.encode(value, what=f"attribute {name!r}")
+            _attribute(name): strict_json.encode(value, what=f"attribute {name!r}", limit=size_limit(name))
             for name, value in given.items()
             if value is not None
         },
@@ -52,6 +53,12 @@ def new_job(
         correlation_id=correlation_id,
         delay=None if delay is None else _read_delay(delay),
     )
+
+
+def size_limit(name: str) -> int:
+    """Bytes of an attribute's JSON text: what children are given may be much, for there may be many."""
+    is_list = name.startswith("children:") and name.endswith(":params")
+    return CHILDREN_LIMIT if is_list else strict_json.SIZE_LIMIT
 
 
 def lookup_values(value: object) -> list[str]:

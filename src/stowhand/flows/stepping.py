@@ -18,6 +18,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison
 from stowhand.flow_shape import RESERVED, Line
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
+from stowhand.flows.new_job import size_limit
 from stowhand.handler import Attempt, Policy
 from stowhand.lane import Stop
 from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
@@ -206,7 +207,7 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
                 raise InvalidJob(f"the result's {name} is {value!r}; it is to be a queue's name")
             chosen = value or chosen
         elif value is not None:
-            fields[_attribute(name)] = strict_json.encode(value, what=f"the result's {name}")
+            fields[_attribute(name)] = strict_json.encode(value, what=f"the result's {name}", limit=size_limit(name))
     return fields, chosen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -70,6 +71,8 @@ class Run:
         """What a child's worker does when the end is recorded."""
         line = self.desk.engine.shape.line(self.queue)
         await self.desk.engine.left(line, self.desk.engine.job(line, Attempt(self.claim, 0.0), self.claim.record))
+        for asking in list(self.desk.engine._children._asking.values()):
+            await asyncio.wait([asking])
 
 
 class Desk:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from stowhand.flow_shape import Limiter, Queue
+from stowhand.flow_shape import FlowShape, Limiter, Queue
+from stowhand.flow_tables import FlowTables, Woken
+from stowhand.flows.on_queue.ids import Ids
+from stowhand.flows.on_queue.parents import Children
+from stowhand.flows.on_queue.step import Above
 from stowhand.lifecycle import Snooze
 from stowhand.queue_store import Done
 from stowhand.store import Verdict
@@ -260,19 +264,56 @@ def test_children_of_a_parent_deleted_while_it_fanned_out_are_not_called(desk: M
     run(story())
 
 
-def test_results_of_children_that_are_too_large_together_fail_the_parent(desk: MakeDesk, run: Run) -> None:
+def test_results_of_children_that_are_too_large_together_are_left_apart_and_read_in_pages(
+    desk: MakeDesk, run: Run
+) -> None:
     async def story() -> None:
         async with await made(desk) as at:
-            job_id = await at.create(params(*[{"childName": "other"}] * 2))
+            job_id = await at.create(params(*[{"childName": "other", "n": n} for n in range(3)]))
             await at.step("parent")
-            for _ in range(2):
+            for _ in range(3):
                 await at.step("parent:other", lambda job: {"text": "x" * 600_000})
             await at.step("parent")
-            job = await at.read(job_id)
-            assert job is not None
-            assert job["failedQueue"] == "parent"
-            assert "the children's results: 1200" in job["failedErrorMsg"]
-            assert "the limit is 1048576" in job["failedErrorMsg"]
+            assert await results_of(at, job_id) == []
+            pages = [await at.engine.children(job_id, "parent", start, 2) for start in (0, 2, 4)]
+            assert [[(child["n"], len(child["text"])) for child in page] for page in pages] == [
+                [(0, 600_000), (1, 600_000)], [(2, 600_000)], [],
+            ]  # fmt: skip
+
+    run(story())
+
+
+def test_a_parent_that_does_not_gather_leaves_the_results_apart(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("parent", gather=False, children=(Queue("kid"),))) as at:
+            job_id = await at.create(params(*[{"childName": "kid"}] * 2))
+            await at.step("parent")
+            for _ in range(2):
+                await at.step("parent:kid", lambda job: {"done_by": len(job.id)})
+            await at.step("parent")
+            assert await results_of(at, job_id) == []
+            assert all(child["done_by"] for child in await at.engine.children(job_id, "parent", 0, 10))
+
+    run(story())
+
+
+def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run) -> None:
+    asked: list[str] = []
+
+    class Slow:
+        async def wake(self, key: str) -> Woken:
+            asked.append(key)
+            await asyncio.sleep(0.01)
+            return Woken.OPEN
+
+    async def story() -> None:
+        children = Children(FlowShape(name="f", queues=(Queue("q"),)), cast("FlowTables", Slow()), Ids())
+        for _ in range(100):
+            await children.tell(Above("1", "q"))
+        assert len(asked) == 1
+        await asyncio.wait(list(children._asking.values()))
+        assert len(asked) == 2, "and once more after the last"
+        await children.close()
 
     run(story())
 

@@ -78,6 +78,7 @@ class QueueEngine(Jobs):
     async def close(self) -> None:
         """Let go of what was opened here."""
         await self._bell.close()
+        await self._children.close()
         if self._heart is not None:
             self._heart.close()
             self._heart = None

@@ -14,7 +14,7 @@ from stowhand.flow_shape import FlowShape, Line
 from stowhand.flow_tables import FlowTables, NewFlow, Standing
 from stowhand.flows.engine import NewFlowJob, Position
 from stowhand.flows.on_queue.ids import Ids
-from stowhand.flows.on_queue.reading import children_named, show
+from stowhand.flows.on_queue.reading import children_named, gathered, show
 from stowhand.flows.on_queue.step import Step, id_of, key_of, new_step, queue_of, raw, read_step, task_of
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, QueueStore
@@ -74,6 +74,13 @@ class Jobs:
                     found = await self.read(names, resolve_children=True)
                     job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
         return shown
+
+    async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
+        """From the newest step of each."""
+        (found,) = await self.read([job_id], resolve_children=False)
+        names = children_named(found or {}).get(f"children:{queue}:jobs", [])[start : start + limit]
+        jobs = await self._there(names)
+        return gathered(self.shape, names, jobs)
 
     async def _there(self, job_ids: Sequence[str]) -> list[Job | None]:
         """The newest step of each, unless it is another flow's, or its job has been deleted."""

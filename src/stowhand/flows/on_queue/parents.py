@@ -6,14 +6,17 @@ ever longer time, at most 30 s. It holds no slot meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from stowhand import strict_json
 from stowhand.clock import SystemClock
-from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.correlation import bound
+from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
 from stowhand.flow_shape import RESERVED, FlowShape, Line
 from stowhand.flow_tables import PARKED, FlowTables, Woken
 from stowhand.flows.on_queue.ids import Ids
@@ -23,7 +26,11 @@ from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Complete, Fail, Outcome, Snooze
 
+MOST_TOGETHER = strict_json.SIZE_LIMIT // 2
+"""Bytes of what children end with, in one attribute: all those of a job together may be twice as much."""
 FIRST_LOOK, LAST_LOOK = 2.0, 30.0
+QUICK, RESTS = 0.002, 10
+"""Seconds of a question that may be asked for each child; how many times as long as a longer one who asks rests."""
 SOON = 0.05
 PATIENCE = 40
 """Looks, ``SOON`` apart, at a parent that just looks itself."""
@@ -35,6 +42,8 @@ class Children:
     def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
         self._shape, self._tables, self._ids = shape, tables, ids
         self._clock = SystemClock()
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
 
     def fan_out(self, line: Line, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's own second run. ``None``: there are none."""
@@ -86,15 +95,50 @@ class Children:
         found = await self._tables.latest([key_of(job.flow, name) for name in names])
         if not all(map(has_ended, found)):
             return Snooze(_pause(job.ctx))
+        together = gathered(self._shape, names, found) if line.queue.gather else []
         try:
-            text = strict_json.encode(gathered(self._shape, names, found), what="the children's results")
+            text = strict_json.encode(together, what="the children's results", limit=MOST_TOGETHER)
         except InvalidJob as error:
-            return Fail(str(error))
+            job.ctx.logger.warning(f"{error}: they are left apart, to be read by get_children")
+            text = "[]"
         results = {f"children:{line.queue.name}:results": text}
         return results if names else results | {f"children:{line.queue.name}:jobs": "[]"}
 
+    async def close(self) -> None:
+        """Ask no more; a parent looks by itself."""
+        asking, self._asking = self._asking, {}
+        for task in asking.values():
+            task.cancel()
+        await asyncio.gather(*asking.values(), return_exceptions=True)
+
     async def tell(self, parent: Above) -> None:
-        """A child has ended. A parent that looks at this very moment may not have seen it, so it is told once more."""
+        """A child has ended. Whether it was the last is asked of all of them, which takes the longer the more there
+        are: so who asks rests ten times as long, and those that end meanwhile are asked about in one question.
+        """
+        if parent.id in self._asking:
+            self._again.add(parent.id)
+            return
+        began = self._clock.monotonic()
+        await self._ask(parent)
+        took = self._clock.monotonic() - began
+        if took > QUICK and parent.id not in self._asking:
+            with bound(None):
+                self._asking[parent.id] = asyncio.create_task(self._rest(parent, took), name="flow parent")
+
+    async def _rest(self, parent: Above, took: float) -> None:
+        try:
+            await self._clock.sleep(min(RESTS * took, FIRST_LOOK))
+            while parent.id in self._again:
+                self._again.discard(parent.id)
+                began = self._clock.monotonic()
+                with suppress(StoreError):  # it looks by itself
+                    await self._ask(parent)
+                await self._clock.sleep(min(RESTS * (self._clock.monotonic() - began), FIRST_LOOK))
+        finally:
+            self._asking.pop(parent.id, None)
+
+    async def _ask(self, parent: Above) -> None:
+        """A parent that looks at this very moment may not have seen it, so it is told once more."""
         for _ in range(PATIENCE):
             if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
                 return

@@ -14,8 +14,8 @@
 * A parent that cannot read its children, because the server is away, looks again after a second.
 * A value in a hash that is no JSON (somebody else wrote it) fails a job whose queue asks for it; whoever reads the job
   is given ``None``.
-* All children's results together take at most 1 MiB as JSON text: a parent that would gather more fails with that
-  reason.
+* All children's results together take at most 1 MiB as JSON text: where they would be more they are left apart, and
+  read in pages.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from stowhand.flow_shape import FlowShape, Layout, Line
 from stowhand.flows.engine import LineCount, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
 from stowhand.flows.on_redis.carrying import handed_over
-from stowhand.flows.on_redis.parents import Parents, raw
+from stowhand.flows.on_redis.parents import LOST, Parents, raw
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
 from stowhand.options import LEASE
@@ -118,6 +118,13 @@ class RedisEngine:
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """In the order given. A value that is no JSON is ``None``."""
         return await self._looking.read(job_ids, resolve_children=resolve_children)
+
+    async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
+        """Some hundreds in a round trip."""
+        spot = self._naming.spot(job_id)
+        keys = [] if spot is None else await self._looking.child_keys(spot.hash, queue)
+        found = await self._looking.children(keys[start : start + limit])
+        return [child if fields else child | LOST for fields, child in found]
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """One after the other, each in one script."""

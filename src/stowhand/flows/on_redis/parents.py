@@ -15,10 +15,12 @@ from stowhand.lifecycle import Fail, Outcome
 from stowhand.stores.redis.claiming import FlowRecord
 from stowhand.stores.redis.ending import NewChild, StepEnd
 from stowhand.stores.redis.layout import uuid7
-from stowhand.stores.redis.looking import Looking
+from stowhand.stores.redis.looking import CHILD_KEYS_LIMIT, Looking
 from stowhand.stores.redis.naming import Naming
 from stowhand.stores.redis.values import has_ended, readable, wanted
 
+MOST_TOGETHER = 20_000
+"""Children whose results are looked at to be put together: more would hardly fit in one attribute."""
 EXPIRED = "its hash expired"
 COMPLETED = "completed-queue"
 
@@ -61,7 +63,7 @@ class Parents:
         elif not isinstance(params, list):
             raise InvalidJob(f"{params_at} is no list of objects")
         made = list(self._made(line, job, params or []))
-        listed = strict_json.encode([key for key, _ in made], what=jobs_at)
+        listed = strict_json.encode([key for key, _ in made], what=jobs_at, limit=CHILD_KEYS_LIMIT)
         if made:
             return StepEnd(fields=raw({jobs_at: listed}), children=[child for _, child in made])
         return self._gathered(line, job, [], {jobs_at: listed})
@@ -98,14 +100,24 @@ class Parents:
         """Those that failed among them, in the order in which they were created."""
         if not isinstance(keys, list) or not all(self._naming.is_child(key) for key in keys):
             raise InvalidJob(f"{_fields(line)[1]} is no list of children")
+        if not line.queue.gather or len(keys) > MOST_TOGETHER:
+            return self._left_apart(line, job) if await self._looking.have_ended(keys) else StepEnd(children=[])
         found = await self._looking.children(keys)
         if not all(has_ended(fields) for fields, _ in found):
             return StepEnd(children=[])
-        return self._gathered(line, job, [child if fields else child | _LOST for fields, child in found], {})
+        return self._gathered(line, job, [child if fields else child | LOST for fields, child in found], {})
+
+    def _left_apart(self, line: Line, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
+        """They are read in pages; the attribute says that it has gathered."""
+        return StepEnd(fields=raw({**(also or {}), _results(line): "[]"}), next=line.queue.next_for(job.flow))
 
     def _gathered(self, line: Line, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
         name = _results(line)
-        text = strict_json.encode(results, what=name)
+        try:
+            text = strict_json.encode(results, what=name)
+        except InvalidJob as error:
+            job.ctx.logger.warning(f"{error}: its children are left apart, to be read by get_children")
+            return self._left_apart(line, job, also)
         return StepEnd(fields=raw({**also, name: text}), next=line.queue.next_for(job.flow))
 
 
@@ -116,7 +128,7 @@ def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
 
 _OWN = ("childName", "done", *RESERVED)
 """What a child is not given: by ``done`` its parent would take it for one that has ended."""
-_LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
+LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
 
 
 def _fields(line: Line) -> tuple[str, str]:

@@ -7,21 +7,28 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import msgspec
 import redis.asyncio
 from redis import exceptions as redis_errors
 
+from stowhand import strict_json
 from stowhand.clock import Clock
 from stowhand.flow_shape import Line
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Client
 from stowhand.stores.redis.naming import Naming
 from stowhand.stores.redis.trouble import repeated
-from stowhand.stores.redis.values import decoded, has_failed, readable
+from stowhand.stores.redis.values import decoded, has_ended, has_failed, readable
 
 PAGE = 200
 """Hashes read in one round trip."""
+CHILD_KEYS_LIMIT = 64 * 1024 * 1024
+"""Bytes of the list of a parent's children."""
 SCANNED = 1000
 """Keys that the server looks at in one step of a scan."""
+
+
+_keys: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
 
 
 class Looking:
@@ -64,6 +71,23 @@ class Looking:
         """Of each child, by its hash's key: its fields as they are, and as people read them with its ``id``."""
         found = await self.hashes(keys)
         return [(raw, self._child(key, raw)) for key, raw in zip(keys, found, strict=True)]
+
+    async def child_keys(self, key: str, queue: str) -> list[str]:
+        """Of the children that the job with this hash has made in a queue."""
+        (reply,) = await self._pipelined([("HMGET", key, f"children:{queue}:jobs")])
+        text = (reply or [None])[0]
+        keys = None if text is None else strict_json.decode_with(_keys, text, limit=CHILD_KEYS_LIMIT)
+        return [name for name in keys or () if self._naming.is_child(name)]
+
+    async def have_ended(self, keys: Sequence[str]) -> bool:
+        """All of these children; no more than that is read of them."""
+        for start in range(0, len(keys), SCANNED):
+            page = [("HMGET", key, "done", "failed", "parent") for key in keys[start : start + SCANNED]]
+            for done, failed, parent in [reply or (None, None, None) for reply in await self._pipelined(page)]:
+                known = {"done": done, "failed": failed, "parent": parent}
+                if not has_ended({name: text for name, text in known.items() if text is not None}):
+                    return False
+        return True
 
     async def hashes(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """The fields of each; none where there is no such hash."""

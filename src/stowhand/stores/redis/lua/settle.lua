@@ -77,18 +77,20 @@ function outcomes.park(index, entry, hash, base, row)
     redis.call('HDEL', hash, 'children:' .. line.queue .. ':results') -- of an earlier time
     has_children(hash, row[9])
   end
+  local made, from = 0, cjson.encode(id)
   for _, child in ipairs(entry[5]) do
     local child_id, key, list, fields = unpack(child)
     if redis.call('EXISTS', key) == 0 then
+      made = made + 1
+      fields[#fields + 1], fields[#fields + 2] = 'parent', from
       put(key, fields)
-      redis.call('HSET', key, 'parent', cjson.encode(id))
       if not line.lasting then
         redis.call('PEXPIRE', key, line.key_life)
       end
       redis.call('RPUSH', list, child_id)
     end
   end
-  local open = open_children(hash)
+  local open = #entry[5] > 0 and made == #entry[5] and made or open_children(hash)
   if open > 0 then
     park(id, base, open, now_ms())
   else
