@@ -755,10 +755,12 @@ begin
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
   _suspicious := "stowhand".is_suspicious(_payload::text);
-  -- One look at the commonest kind of job; the checks say which limit it is for the others.
-  if (length(_task) between 1 and 128 and _task <> all(array['jobs:purge_completed']) and _task !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
-      and length(_payload::text) < 8192 and not _suspicious
-      and _max_attempts > 0 and _queue is null and _key is null and _flags is null and _max_resets is null) is not true
+  -- One look at the commonest kinds of jobs; the checks say which limit it is for the others. What this look has found
+  -- to be in order is not looked at again.
+  if (length(_task) between 1 and 128 and _max_attempts > 0 and not _suspicious and length(_payload::text) < 8192
+      and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
+      and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+      and _task <> all(array['jobs:purge_completed']) and _flags is null and _max_resets is null) is not true
   then
     perform "stowhand".refuse_reserved(_task);
     perform "stowhand".check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
 import msgspec
+
+from stowhand import strict_json
 
 
 class State(StrEnum):
@@ -63,12 +67,17 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flags: tuple[str, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as its store knows it. ``payload`` and ``result`` are JSON text, decoded in the job's own attempt."""
+class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One job as its store knows it.
+
+    ``payload`` and ``result`` are values, decoded when they are first asked for; the texts, as the store has them, are
+    beside them. Asking raises UndecodablePayload for a text that nobody can read.
+    """
 
     id: int
     task: str
-    payload: str
+    payload_text: str = msgspec.field(name="payload")
+    """JSON, as it was written: numbers and the order of keys are the writer's."""
     state: State
     queue: str | None
     priority: int
@@ -89,4 +98,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     """Who holds it, while it is processing."""
     cancel_requested: bool = False
-    result: str | None = None
+    result_text: str | None = msgspec.field(default=None, name="result")
+    """JSON."""
+
+    @cached_property
+    def payload(self) -> Any:
+        """The value; ``None`` where a lent store keeps it to itself."""
+        return strict_json.decode(self.payload_text) if self.payload_text else None
+
+    @cached_property
+    def result(self) -> Any:
+        """What the handler returned; ``None`` where there is nothing."""
+        return None if self.result_text is None else strict_json.decode(self.result_text)

@@ -33,6 +33,8 @@ from stowhand.vitals import Call
 
 PATIENCE = 5.0
 """Seconds that the last claim may take when the worker has been told to stop."""
+ONCE_PATIENCE = 9
+"""Claims in a row that may fail before a run that works once ends: some twenty seconds."""
 SCHEMA_PATIENCE = 6
 """Claims in a row, over some seconds, that may find no schema."""
 BACKLOG = 1000
@@ -299,6 +301,8 @@ class Taker:
         self._failures += 1
         if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
             raise error  # somebody removed the schema: a worker that starts anew installs one, or says why it cannot
+        if self._options.once and self._failures > ONCE_PATIENCE and self.is_idle:
+            raise error  # nobody waits for the end of an outage with a run that is to end by itself
         pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
         beats = self._keeper.beats

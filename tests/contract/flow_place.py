@@ -211,7 +211,7 @@ class Dressed:
             attempts=int(values.get(f"retries:{known.task}", 0)) + began,
             resets=int(values.get(f"resets:{known.task}", 0)),
             last_error=json.loads(values.get("failedErrorMsg", "null")),
-            result=values.get("result"),
+            result_text=values.get("result"),
             worker=lock.rpartition(":")[0] if lock is not None else None,
         )
 
@@ -286,7 +286,7 @@ def made_job(job_id: Any, job: NewJob, due: datetime, now: datetime) -> Job:
     return Job(
         id=job_id,
         task=job.task,
-        payload=job.payload,
+        payload_text=job.payload,
         state=State.QUEUED,
         queue=None,
         priority=job.priority,

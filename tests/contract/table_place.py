@@ -239,7 +239,7 @@ class Dressed:
         return Job(
             id=row["id"],
             task=row["task"],
-            payload=row["payload"],
+            payload_text=row["payload"],
             state=state,
             queue=None,
             priority=row["priority"],

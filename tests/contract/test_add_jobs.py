@@ -40,7 +40,7 @@ async def test_several_hundred_come_back_in_order(bench: Bench) -> None:
     jobs = await bench.store.add_jobs(
         [NewJob(task="t", payload=str(n), key=f"k{n}" if n % 3 == 0 else None) for n in range(700)]
     )
-    assert [payload_of(job.payload) for job in jobs] == list(range(700))
+    assert [payload_of(job.payload_text) for job in jobs] == list(range(700))
     assert (await bench.store.counts())[State.QUEUED] == 700
 
 
@@ -65,7 +65,7 @@ async def test_arrays_of_keyed_jobs_are_appended(bench: Bench) -> None:
         [NewJob(task="t", key="l", payload="[9]"), NewJob(task="t", key="k", payload="[2, 3]")]
     )
     assert [job.id for job in second] == [first[1].id, first[0].id]
-    assert [payload_of(job.payload) for job in second] == [[9], [1, 2, 3]]
+    assert [payload_of(job.payload_text) for job in second] == [[9], [1, 2, 3]]
     assert [job.revision for job in second] == [1, 1]
 
 
@@ -113,4 +113,4 @@ async def test_two_calls_with_the_same_keys_in_opposite_order_both_succeed(bench
         )
     jobs = await bench.everything()
     assert sorted(job.key or "" for job in jobs) == sorted(keys)
-    assert all(payload_of(job.payload) == [1] * 10 for job in jobs)
+    assert all(payload_of(job.payload_text) == [1] * 10 for job in jobs)

@@ -171,7 +171,7 @@ async def test_completed_by_hand_is_in_the_history_and_its_key_free(bench: Bench
     await bench.pass_time(5)
     (done,) = await bench.store.complete_jobs([job.id])
     assert (done.state, done.finished_at, done.worker) == (C, bench.now, None)
-    assert (done.attempts, done.last_error, payload_of(done.payload)) == (job.attempts, job.last_error, {"n": 1})
+    assert (done.attempts, done.last_error, payload_of(done.payload_text)) == (job.attempts, job.last_error, {"n": 1})
     assert (await bench.store.counts())[C] == 1
     assert (await bench.add(key="k")).id != job.id
 
@@ -651,12 +651,12 @@ async def test_what_is_left_of_a_batch_survives_being_rescheduled(bench: Bench) 
     left: Settlement = judged(Retry("some failed", 60.0, "[2]"))
     await bench.settle(lease, left)
     (changed,) = await bench.store.reschedule_jobs([lease.job_id], Reschedule(run_at=bench.now))
-    assert payload_of(changed.payload) == [2]
+    assert payload_of(changed.payload_text) == [2]
 
 
 async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_else(bench: Bench) -> None:
     first = await bench.store.add_built_in(NewJob(task=PURGE, payload='{"a": 1}', key="k", queue="q", priority=3))
-    assert (first.task, payload_of(first.payload), first.key, first.queue, first.priority) == (
+    assert (first.task, payload_of(first.payload_text), first.key, first.queue, first.priority) == (
         PURGE,
         {"a": 1},
         "k",

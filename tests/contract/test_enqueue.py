@@ -18,9 +18,9 @@ from tests.contract.places import payload_of
 
 async def test_a_new_job_has_the_documented_defaults(bench: Bench) -> None:
     job = await bench.store.enqueue(NewJob(task="t"))
-    assert (job.task, payload_of(job.payload), job.state, job.queue) == ("t", {}, State.QUEUED, None)
+    assert (job.task, payload_of(job.payload_text), job.state, job.queue) == ("t", {}, State.QUEUED, None)
     assert (job.priority, job.attempts, job.max_attempts, job.resets, job.max_resets) == (0, 0, 25, 0, None)
-    assert (job.key, job.flags, job.last_error, job.revision, job.result) == (None, (), None, 0, None)
+    assert (job.key, job.flags, job.last_error, job.revision, job.result_text) == (None, (), None, 0, None)
     assert (job.run_at, job.created_at, job.updated_at) == (bench.now, bench.now, bench.now)
     assert (job.started_at, job.finished_at, job.worker, job.cancel_requested) == (None, None, None, False)
 
@@ -55,7 +55,7 @@ async def test_a_run_time_in_the_past_is_kept(bench: Bench) -> None:
 )
 async def test_any_json_value_is_a_payload(bench: Bench, payload: str) -> None:
     job = await bench.add(payload=payload)
-    assert payload_of((await bench.job(job.id)).payload) == payload_of(payload)
+    assert payload_of((await bench.job(job.id)).payload_text) == payload_of(payload)
 
 
 async def test_names_come_back_as_they_were_given(bench: Bench) -> None:
@@ -105,7 +105,9 @@ async def test_ids_grow(bench: Bench) -> None:
 async def test_many_come_back_as_ids_in_the_order_given(bench: Bench) -> None:
     ids = await bench.store.enqueue_many([NewJob(task=f"t{n}", priority=-n, payload=str(n)) for n in range(50)])
     jobs = [await bench.job(job_id) for job_id in ids]
-    assert [(job.task, job.priority, payload_of(job.payload)) for job in jobs] == [(f"t{n}", -n, n) for n in range(50)]
+    assert [(job.task, job.priority, payload_of(job.payload_text)) for job in jobs] == [
+        (f"t{n}", -n, n) for n in range(50)
+    ]
     assert ids == sorted(set(ids))
 
 
@@ -171,7 +173,7 @@ async def test_keyed_ones_among_many_follow_the_rules_of_keys(bench: Bench) -> N
     assert (ids[1], ids[3]) == (waiting.id, failed.id)
     assert ids[2] != running.job_id
     assert len(set(ids)) == 5
-    assert payload_of((await bench.job(waiting.id)).payload) == [1, 2]
+    assert payload_of((await bench.job(waiting.id)).payload_text) == [1, 2]
     assert (await bench.job(running.job_id)).key is None
     assert (await bench.job(failed.id)).state is State.QUEUED
 

@@ -36,7 +36,7 @@ async def test_a_key_update_keeps_the_id_and_replaces_every_detail(bench: Bench)
         flags=("b",),
         run_at=run_at,
     )
-    assert (new.id, new.task, payload_of(new.payload), new.queue) == (old.id, "new", {"n": 2}, "r")
+    assert (new.id, new.task, payload_of(new.payload_text), new.queue) == (old.id, "new", {"n": 2}, "r")
     assert (new.priority, new.max_attempts, new.max_resets, new.flags, new.run_at) == (6, 4, 2, ("b",), run_at)
     assert (new.revision, new.created_at, new.updated_at) == (1, old.created_at, bench.now)
     assert await bench.job(old.id) == new
@@ -48,14 +48,14 @@ async def test_a_key_update_merges_nothing(bench: Bench, mode: KeyMode) -> None:
         key="k", payload='{"n": 1}', queue="q", priority=5, max_attempts=3, max_resets=1, flags=("a",)
     )
     new = await bench.add("t", key="k", key_mode=mode)
-    assert (new.id, payload_of(new.payload), new.queue, new.priority) == (old.id, {}, None, 0)
+    assert (new.id, payload_of(new.payload_text), new.queue, new.priority) == (old.id, {}, None, 0)
     assert (new.max_attempts, new.max_resets, new.flags) == (25, None, ())
 
 
 async def test_preserve_run_at_keeps_the_time_of_a_job_that_was_never_tried(bench: Bench) -> None:
     old = await bench.add(key="k", run_at=bench.now + timedelta(hours=1), payload='{"n": 1}')
     new = await bench.add(key="k", key_mode=PRESERVE, run_at=bench.now + timedelta(hours=2), payload='{"n": 2}')
-    assert (new.id, new.run_at, payload_of(new.payload), new.revision) == (old.id, old.run_at, {"n": 2}, 1)
+    assert (new.id, new.run_at, payload_of(new.payload_text), new.revision) == (old.id, old.run_at, {"n": 2}, 1)
 
 
 @pytest.mark.parametrize("mode", UPDATING)
@@ -92,7 +92,7 @@ async def test_a_failed_job_is_revived_by_its_key(bench: Bench, mode: KeyMode) -
     await bench.pass_time(5)
     new = await bench.add(key="k", key_mode=mode, payload='{"n": 2}')
     assert (new.id, new.state, new.attempts, new.resets) == (old.id, State.QUEUED, 0, 0)
-    assert (new.last_error, new.run_at, payload_of(new.payload)) == (None, bench.now, {"n": 2})
+    assert (new.last_error, new.run_at, payload_of(new.payload_text)) == (None, bench.now, {"n": 2})
     assert (new.queue, new.finished_at, new.revision) == (None, None, 1)
     assert (await bench.take()).job_id == old.id
 
@@ -112,7 +112,7 @@ async def test_the_key_of_a_running_job_goes_to_a_second_job(bench: Bench, mode:
     assert new.id != lease.job_id
     assert (new.key, new.state, new.revision) == ("k", State.QUEUED, 0)
     running = await bench.job(lease.job_id)
-    assert (running.state, running.key, payload_of(running.payload)) == (State.PROCESSING, None, {"n": 1})
+    assert (running.state, running.key, payload_of(running.payload_text)) == (State.PROCESSING, None, {"n": 1})
     assert await bench.settle(lease) is Verdict.SETTLED
     assert (await bench.job(lease.job_id)).state is State.COMPLETED
 
@@ -178,25 +178,25 @@ async def test_arrays_are_appended_in_the_order_of_arrival(bench: Bench, mode: K
     first = await bench.add(key="k", payload="[1]")
     await bench.add(key="k", key_mode=mode, payload='[2, {"a": [3]}]')
     last = await bench.add(key="k", key_mode=mode, payload="[]")
-    assert (last.id, payload_of(last.payload)) == (first.id, [1, 2, {"a": [3]}])
+    assert (last.id, payload_of(last.payload_text)) == (first.id, [1, 2, {"a": [3]}])
 
 
 async def test_an_array_is_appended_to_a_job_that_waits_for_its_retry(bench: Bench) -> None:
     await bench.in_state(State.ERRORED, key="k", payload="[1]")
-    assert payload_of((await bench.add(key="k", payload="[2]")).payload) == [1, 2]
+    assert payload_of((await bench.add(key="k", payload="[2]")).payload_text) == [1, 2]
 
 
 @pytest.mark.parametrize(("old", "new"), [("[1]", '{"n": 2}'), ('{"n": 1}', "[2]"), ("[1]", "2"), ('"[1]"', "[2]")])
 async def test_anything_but_two_arrays_is_replaced(bench: Bench, old: str, new: str) -> None:
     await bench.add(key="k", payload=old)
-    assert payload_of((await bench.add(key="k", payload=new)).payload) == payload_of(new)
+    assert payload_of((await bench.add(key="k", payload=new)).payload_text) == payload_of(new)
 
 
 async def test_arrays_are_not_appended_to_what_runs_or_has_failed(bench: Bench) -> None:
     await bench.in_state(State.PROCESSING, key="k", payload="[1]")
-    assert payload_of((await bench.add("a", key="k", payload="[2]")).payload) == [2]
+    assert payload_of((await bench.add("a", key="k", payload="[2]")).payload_text) == [2]
     await bench.settle(await bench.take(tasks=("a",)), FAILED)
-    assert payload_of((await bench.add("a", key="k", payload="[3]")).payload) == [3]
+    assert payload_of((await bench.add("a", key="k", payload="[3]")).payload_text) == [3]
 
 
 async def test_arrays_that_grow_past_the_limit_are_refused_and_the_row_is_unchanged(bench: Bench) -> None:
@@ -217,7 +217,7 @@ async def test_a_key_names_one_live_job_whoever_asks_at_once(bench: Bench) -> No
     assert sorted(job.revision for job in jobs) == list(range(24))
     (final,) = await bench.everything()
     assert final.revision == 23
-    assert sorted(elements(final.payload)) == list(range(24))
+    assert sorted(elements(final.payload_text)) == list(range(24))
 
 
 def element(number: int) -> NewJob:
@@ -241,7 +241,7 @@ async def test_no_payload_is_lost_while_the_keys_job_is_claimed_again_and_again(
     producing = asyncio.create_task(produce())
     while not producing.done() or await bench.store.next_due(None) is not None:
         for claim in await bench.claim(5):
-            done.extend(elements(claim.record.payload))
+            done.extend(elements(claim.record.payload_text))
             while (verdict := await bench.settle(claim.lease)) is Verdict.BUSY:
                 pass  # whose key is taken from it just now
             assert verdict is Verdict.SETTLED

@@ -112,7 +112,7 @@ async def test_a_tick_makes_its_job_and_is_remembered(bench: Bench) -> None:
     (entered,) = await bench.store.schedule([tick(at, queue="q", priority=3, max_attempts=4, flags=("f",))])
     job = await bench.job(entered.job_id)
     assert entered == Entered(mine=True, job_id=job.id, spec="0 4 * * *")
-    assert (job.state, job.task, payload_of(job.payload)) == (State.QUEUED, "t", at.isoformat())
+    assert (job.state, job.task, payload_of(job.payload_text)) == (State.QUEUED, "t", at.isoformat())
     assert (job.queue, job.priority, job.max_attempts, job.flags) == ("q", 3, 4, ("f",))
     assert (job.run_at, job.created_at) == (bench.now, bench.now)
     (item,) = await bench.store.known_items()
@@ -146,7 +146,7 @@ async def test_answers_come_in_the_order_given_some_mine_some_not(bench: Bench) 
     entered = await bench.store.schedule(ticks)
     assert [one.mine for one in entered] == [True, False, True, True]
     assert entered[1].job_id == known.job_id
-    assert [(await bench.job(one.job_id)).payload for one in entered if one.mine] == [
+    assert [(await bench.job(one.job_id)).payload_text for one in entered if one.mine] == [
         ticks[n].job.payload for n in (0, 2, 3)
     ]
     assert len(await bench.everything()) == 4
@@ -230,7 +230,7 @@ async def test_a_keyed_item_has_at_most_one_job_waiting(bench: Bench) -> None:
     first, second = await bench.store.schedule([tick(at - timedelta(minutes=1), key="k"), tick(at, key="k")])
     assert (first.mine, second.mine, first.job_id) == (True, True, second.job_id)
     (job,) = await bench.everything()
-    assert (job.key, job.revision, payload_of(job.payload)) == ("k", 1, at.isoformat())
+    assert (job.key, job.revision, payload_of(job.payload_text)) == ("k", 1, at.isoformat())
     lease = await bench.take()
     (third,) = await bench.store.schedule([tick(at + timedelta(minutes=1), key="k")])
     assert third.job_id != lease.job_id

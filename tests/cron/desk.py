@@ -153,7 +153,7 @@ async def at_desk(at: str = "2030-01-01T00:00:00") -> AsyncIterator[Desk]:
 
 
 def cron_of(job: Job) -> dict[str, Any]:
-    cron: dict[str, Any] = json.loads(job.payload)["_cron"]
+    cron: dict[str, Any] = json.loads(job.payload_text)["_cron"]
     return cron
 
 

@@ -384,7 +384,7 @@ def test_what_a_state_has_no_place_for_is_ignored(lend: Lend) -> None:
     assert client.settle(claim, state="queued", ended="snoozed", refund=True, payload="[2]", result="3") == ["settled"]
     job = lending.do(store.get(job_id))
     assert job is not None
-    assert (job.payload, job.result) == ("[1]", None)
+    assert (job.payload_text, job.result_text) == ("[1]", None)
 
 
 def test_an_error_text_is_cleaned_and_cut(lend: Lend) -> None:

@@ -103,12 +103,12 @@ async def look(place: Place, twin: Twin) -> Rows:
 
 def describe(job: Job) -> dict[str, object]:
     """A row without its id, in words that mean the same in every store."""
-    skipped = ("id", "payload", "flags")
+    skipped = ("id", "payload_text", "flags")
     row = {name: getattr(job, name) for name in Job.__struct_fields__ if name not in skipped}
     if job.state is not State.PROCESSING:
         # When an attempt began that has ended is a note for people; it may get lost on the way.
         del row["started_at"]
-    return row | {"payload": payload_of(job.payload), "flags": set(job.flags)}
+    return row | {"payload": payload_of(job.payload_text), "flags": set(job.flags)}
 
 
 def differing(expected: Rows, found: Rows) -> str:

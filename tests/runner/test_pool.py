@@ -189,4 +189,4 @@ async def test_an_app_takes_a_pool_instead_of_a_url(postgres_url: str) -> None:
             await app.worker(once=True).run()
             done = await (await app.open()).get(job.id)
         assert done is not None
-        assert done.result == "1"
+        assert done.result == 1

@@ -65,7 +65,7 @@ def test_a_live_minute_is_scheduled_once_by_several(url: str, workers: Workers, 
     _wait_for(lambda: minute in {job.run_at for job in _jobs(url)}, workers)
     _wait_for(lambda: all(job.state is State.COMPLETED for job in _jobs(url)), workers)
     jobs = _jobs(url)
-    assert [json.loads(job.payload)["_cron"]["backfilled"] for job in jobs] == [False] * len(jobs)
+    assert [json.loads(job.payload_text)["_cron"]["backfilled"] for job in jobs] == [False] * len(jobs)
     assert len({job.run_at for job in jobs}) == len(jobs), "never two for one minute"
     (live,) = (job for job in jobs if job.run_at == minute)
     assert timedelta(0) <= live.created_at - minute < timedelta(seconds=20), "and on time"
@@ -228,7 +228,7 @@ def _jobs(url: str) -> list[Job]:
 def _ticks(url: str) -> list[str]:
     ticks = []
     for job in _jobs(url):
-        cron = json.loads(job.payload)["_cron"]
+        cron = json.loads(job.payload_text)["_cron"]
         assert datetime.fromisoformat(cron["ts"]).astimezone(UTC) == job.run_at
         ticks.append(cron["ts"] + ("*" if cron["backfilled"] else ""))
     return ticks

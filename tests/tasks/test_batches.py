@@ -145,7 +145,7 @@ def test_what_is_left_is_left_even_when_the_wait_cannot_be_decided(run: Run) -> 
         return [None, ValueError("no 2")]
 
     job = run(worked_off(app, [1, 2]))
-    assert (job.state, job.payload) == (State.ERRORED, "[2]")
+    assert (job.state, job.payload_text) == (State.ERRORED, "[2]")
     assert "how long to wait could not be decided" in (job.last_error or "")
 
 
@@ -208,7 +208,7 @@ def test_a_batch_without_attempts_left_is_failed_with_what_is_left(app: App, run
     given = declare(app, lambda number, attempt: number != 2)
     job = run(worked_off(app, [1, 2, 3], max_attempts=2))
     assert given == [[1, 2, 3], [1, 3]]
-    assert (job.state, job.attempts, json.loads(job.payload or "")) == (State.FAILED, 2, [1, 3])
+    assert (job.state, job.attempts, json.loads(job.payload_text or "")) == (State.FAILED, 2, [1, 3])
     assert job.last_error is not None
     assert "no 1" in job.last_error
     assert "no 3" in job.last_error
@@ -219,7 +219,7 @@ def test_the_handler_of_a_worker_judges_lists() -> None:
     declare(app, lambda number, attempt: number == 2)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     job = Job(
-        id=1, task="sum_up", payload="[1,2]", state=State.PROCESSING, queue=None, priority=0,
+        id=1, task="sum_up", payload_text="[1,2]", state=State.PROCESSING, queue=None, priority=0,
         run_at=noon, attempts=1, max_attempts=25, created_at=noon,
     )  # fmt: skip
     outcome = asyncio.run(app.handler().handle(Attempt(Claim(Lease(1, "t", 1), job, "sum_up", 1, 25), 0.0), job))

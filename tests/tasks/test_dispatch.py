@@ -74,7 +74,7 @@ async def ran(handler: Handler, attempt: Attempt[Job]) -> object:
 
 def attempt_of(task: str, payload: str = "{}", attempts: int = 1) -> Attempt[Job]:
     job = Job(
-        id=1, task=task, payload=payload, state=State.PROCESSING, queue=None, priority=0, run_at=NOON,
+        id=1, task=task, payload_text=payload, state=State.PROCESSING, queue=None, priority=0, run_at=NOON,
         attempts=attempts, max_attempts=25, created_at=NOON,
     )  # fmt: skip
     return Attempt(Claim(Lease(1, "token", 1), job, task, attempts, 25), started=0.0)

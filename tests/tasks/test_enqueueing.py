@@ -228,8 +228,8 @@ def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
 def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) -> None:
     async def add() -> None:
         job = await app.add_job("elsewhere", {"any": ["thing"]}, queue="q", flags=["slow"])
-        assert (job.task, job.payload, job.queue, job.flags) == ("elsewhere", '{"any":["thing"]}', "q", ("slow",))
-        assert (await app.add_job("elsewhere")).payload == "{}"
+        assert (job.task, job.payload_text, job.queue, job.flags) == ("elsewhere", '{"any":["thing"]}', "q", ("slow",))
+        assert (await app.add_job("elsewhere")).payload_text == "{}"
         assert (await app.add_job("send", {"to": "x"})).queue == "mail"
 
     run(add())
@@ -238,7 +238,7 @@ def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) ->
 def test_jobs_that_are_added_together_come_back_whole_and_in_order(run: Run) -> None:
     async def add() -> None:
         jobs = await app.add_jobs([app.make_job("send", {"to": str(n)}) for n in range(3)])
-        assert [(job.task, job.queue, job.payload) for job in jobs] == [
+        assert [(job.task, job.queue, job.payload_text) for job in jobs] == [
             ("send", "mail", f'{{"to":"{n}"}}') for n in range(3)
         ]
 
@@ -255,7 +255,7 @@ def test_a_batch_keeps_the_order_in_which_it_was_given(run: Run) -> None:
 
     async def enqueue() -> list[str]:
         ids = [*await task.enqueue_many({"number": number} for number in range(3)), *await task.enqueue_many(numbers())]
-        return [job.payload for one in ids if (job := await memory.get(one)) is not None]
+        return [job.payload_text for one in ids if (job := await memory.get(one)) is not None]
 
     assert run(enqueue()) == [f'{{"number":{number}}}' for number in (0, 1, 2, 0, 1, 2)]
 

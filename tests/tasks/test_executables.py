@@ -74,7 +74,7 @@ def write(folder: Path, name: str, text: str, mode: int = 0o755) -> Path:
 
 def attempt_of(payload: str = "{}", **details: Any) -> Attempt[Job]:
     job = Job(
-        id=7, task="hello", payload=payload, state=State.PROCESSING, queue=None, priority=-3, run_at=NOON,
+        id=7, task="hello", payload_text=payload, state=State.PROCESSING, queue=None, priority=-3, run_at=NOON,
         attempts=2, max_attempts=25, created_at=NOON, **details,
     )  # fmt: skip
     return Attempt(Claim(Lease(7, "token", 5), job, "hello", 2, 25), started=0.0)

@@ -25,7 +25,7 @@ def app(postgres_url: str) -> Iterator[App]:
 def test_a_job_commits_and_rolls_back_with_the_callers_transaction(app: App, postgres_url: str, run: Run) -> None:
     send = add_send(app)
     with psycopg.connect(postgres_url) as connection:
-        assert send.enqueue_in(connection, "rolled back").payload == '{"to":"rolled back"}'
+        assert send.enqueue_in(connection, "rolled back").payload == {"to": "rolled back"}
         connection.rollback()
         first = send.options(queue="q").enqueue_in(connection, "committed")
         connection.commit()

@@ -316,7 +316,7 @@ class Encoding:
 
 async def test_a_result_is_kept_as_the_handler_encodes_it() -> None:
     async with at_work(Encoding(lambda result: f'"{result}"')) as stage:
-        assert (await stage.does()).result == "\"{'a': 1}\""
+        assert (await stage.does()).result_text == "\"{'a': 1}\""
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(
 
     async with at_work(Encoding(encode)) as stage:
         job = await stage.does()
-        assert (job.state, job.result) == (State.COMPLETED, None)
+        assert (job.state, job.result_text) == (State.COMPLETED, None)
         assert len(stage.told(ResultDropped)) == 1
 
 

@@ -7,8 +7,9 @@ from datetime import datetime
 
 import msgspec
 
-from stowhand.cli.findings import Finding, ok, warn
+from stowhand.cli.findings import Finding, fail, ok, warn
 from stowhand.clock import wall_clock
+from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE
 from stowhand.service.settings import WorkerSettings
 
 OLDEST = 13
@@ -24,7 +25,9 @@ _LOOK = b"""
                  (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database()),
                  (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)),
            count(*) FILTER (WHERE application_name NOT LIKE 'stowhand:%%' AND pid <> pg_backend_pid())::int,
-           count(*) FILTER (WHERE application_name LIKE 'stowhand:%%')::int
+           count(*) FILTER (WHERE application_name LIKE 'stowhand:%%')::int,
+           current_setting('transaction_read_only')::bool,
+           current_setting('array_nulls')::bool
     FROM pg_stat_activity
     WHERE backend_type = 'client backend'
 """
@@ -43,6 +46,9 @@ class Server(msgspec.Struct, frozen=True):
     most: int
     used: int
     ours: int = 0
+    read_only: bool = False
+    nulls: bool = True
+    """Does an array's literal know NULL?"""
 
 
 def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
@@ -58,6 +64,11 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("server", f"PostgreSQL {major}; {OLDEST} is the oldest that is tried")
     else:
         yield ok("server", f"PostgreSQL {major}")
+    if server.read_only:
+        said = "a standby, or read-only: nothing can be enqueued or claimed; name the primary, or several hosts with"
+        yield fail("writes", f"{said} target_session_attrs=read-write", STORE_UNREACHABLE)
+    if not server.nulls:
+        yield fail("arrays", "array_nulls is off: settlements would fail; ALTER ROLE … SET array_nulls = on", USAGE)
     if abs(server.skew) > SKEW_LIMIT:
         word = "ahead of" if server.skew > 0 else "behind"
         yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
@@ -83,8 +94,8 @@ def _look(url: str) -> Server:
     link = BlockingLink(Address(url), lambda: "stowhand doctor", prepared=False)
     try:
         before = wall_clock()
-        ((version, now, most, used, ours),) = link.rows(_LOOK)
-        return Server(version, _ahead(now, before, wall_clock()), most, used, ours)
+        ((version, now, *facts),) = link.rows(_LOOK)
+        return Server(version, _ahead(now, before, wall_clock()), *facts)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001  boundary: a driver's error becomes one of ours

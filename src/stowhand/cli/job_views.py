@@ -56,7 +56,7 @@ def table_lines(rows: Sequence[Sequence[str]], width: int, *, painted: bool = Fa
 def job_page(job: Job) -> str:
     """Every field on a line of its own; payload and errors whole."""
     lines = []
-    for name, value in msgspec.structs.asdict(job).items():
+    for name, value in _fields(job).items():
         text = escape_lines(str(value)) if name in ("last_error", "payload", "result") else escape(_say(value))
         lines.append(f"{name.replace('_', ' '):<18}{text if value is not None else '-'}".rstrip())
     return "\n".join(lines)
@@ -64,10 +64,15 @@ def job_page(job: Job) -> str:
 
 def job_json(job: Job) -> str:
     """One line. ASCII only, so that it may be looked at in a terminal as well."""
-    fields = msgspec.structs.asdict(job)
-    fields["payload"] = _decoded(job.payload)
-    fields["result"] = _decoded(job.result) if job.result is not None else None
+    fields = _fields(job)
+    fields["payload"] = _decoded(job.payload_text)
+    fields["result"] = _decoded(job.result_text) if job.result_text is not None else None
     return json.dumps(fields, default=_plain)
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    """By the names that people know: the texts, for what cannot be read is shown too."""
+    return {name.removesuffix("_text"): value for name, value in msgspec.structs.asdict(job).items()}
 
 
 def answer_line(answer: Answer) -> str:

@@ -62,6 +62,16 @@ class Address:
         name = quote(known.pop("dbname", ""), safe="")
         return f"postgresql:///{name}" + (f"?{urlencode(known, quote_via=quote)}" if known else "")
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which a connection that is still being made is given up: each of several hosts has its time."""
+        hosts = self._parameters.get("host", self._parameters.get("hostaddr", "")).count(",") + 1
+        try:
+            each = int(self._parameters["connect_timeout"]) or CONNECT_TIMEOUT
+        except ValueError:
+            each = CONNECT_TIMEOUT
+        return hosts * each + 2.0
+
     def __str__(self) -> str:
         """For people: ``postgresql://user@host:port/name``, without password and options."""
         known = self._parameters
@@ -69,8 +79,12 @@ class Address:
         host = known.get("host", known.get("hostaddr", ""))
         if host.startswith("/"):
             return f"postgresql://{user}/{known.get('dbname', '')} (socket in {host})"
-        port = f":{known['port']}" if "port" in known else ""
-        return f"postgresql://{user}{host}{port}/{known.get('dbname', '')}"
+        ports = known.get("port", "").split(",")
+        hosts = host.split(",")
+        if len(ports) == 1:
+            ports *= len(hosts)
+        places = [f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=False)]
+        return f"postgresql://{user}{','.join(places)}/{known.get('dbname', '')}"
 
     __repr__ = __str__
 

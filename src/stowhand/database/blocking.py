@@ -6,13 +6,15 @@ holds behind a pooler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import psycopg
 
 from stowhand.clock import stopwatch
 from stowhand.database.address import DEADLINE, Address
+from stowhand.database.link import DEFAULT_ISOLATION, USUAL_ISOLATIONS
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.database.trouble import ends_connection
 from stowhand.errors import StoreUnreachable
@@ -42,7 +44,8 @@ class BlockingLink:
         self._connection.deadline = deadline
         try:
             cursor = self._connection.cursor(binary=True)
-            cursor.execute(statement, values, prepare=self._prepared or None)
+            with self._connection.alone() if self._connection.begins else nullcontext():
+                cursor.execute(statement, values, prepare=self._prepared or None)
             return cursor.fetchall() if cursor.rownumber is not None else []
         except BaseException as error:
             if ends_connection(error) or not isinstance(error, psycopg.Error):
@@ -68,6 +71,13 @@ class BlockingLink:
         except (psycopg.Error, OSError) as error:
             raise self.unreachable(error) from None
         read_timestamps_as_utc(connection)
+        try:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            ((level,),) = connection.execute(DEFAULT_ISOLATION, prepare=False).fetchall()
+        except (psycopg.Error, TimeoutError) as error:
+            connection.close()
+            raise self.unreachable(error) from None
+        connection.begins = level not in USUAL_ISOLATIONS
         return connection
 
 
@@ -76,6 +86,14 @@ class _Connection(psycopg.Connection[Row]):
 
     deadline = DEADLINE
     """Seconds."""
+    begins = False
+    """As link.Connection has it."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """As link.Connection has it."""
+        with self.pipeline(), self.transaction():
+            yield
 
     def wait(self, gen: Generator[Any, Any, _T], *args: Any, **options: Any) -> _T:
         return super().wait(_until(gen, stopwatch() + self.deadline), *args, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -118,6 +118,13 @@ class Guest:
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Several statements, all or none."""
         return self._connection.transaction()
+
+    begins = False
+    """Its isolation is its owner's."""
+
+    def alone(self) -> AbstractAsyncContextManager[Any]:
+        """As its owner has it."""
+        return nullcontext()
 
     async def execute(self, query: bytes) -> object:
         """Text without values; it may hold several statements."""

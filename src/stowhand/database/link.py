@@ -16,13 +16,15 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from stowhand.borrower import holding, turn
-from stowhand.database.address import CONNECT_TIMEOUT, DEADLINE, Address
+from stowhand.database.address import DEADLINE, Address
 from stowhand.database.places import Places
 from stowhand.database.timestamps import read_timestamps_as_utc
 from stowhand.database.trouble import ends_connection
 from stowhand.errors import StoreUnreachable
 
 Row = tuple[Any, ...]
+DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_isolation')"
+USUAL_ISOLATIONS = ("read committed", "read uncommitted")
 Values = Sequence[object] | Mapping[str, object]
 """Of a statement's places: in order, or by name."""
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
@@ -40,6 +42,13 @@ class Line(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Several statements, all or none."""
 
+    @property
+    def begins(self) -> bool:
+        """By itself a statement would not be read committed, and what two of us do at once would fail."""
+
+    def alone(self) -> AbstractAsyncContextManager[Any]:
+        """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
+
     async def execute(self, query: bytes) -> object:
         """Text without values; it may hold several statements."""
 
@@ -48,6 +57,17 @@ class Connection(psycopg.AsyncConnection[Row]):
     """psycopg's, with one cursor for all its statements: making one costs more than many a statement."""
 
     _reader: psycopg.AsyncCursor[Row] | None = None
+    begins = False
+    """As a Line's."""
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """BEGIN, statement and COMMIT in one journey: behind a pooler no setting would stay."""
+        if not is_idle(self):
+            yield  # within a transaction, which began as it should
+            return
+        async with self.pipeline(), self.transaction():
+            yield
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
         """The cursor; it reads binary."""
@@ -66,11 +86,21 @@ class Dialer:
     def __init__(self, address: Address, prepared: bool = True) -> None:
         self.address = address
         self.prepared = prepared
+        self._begins: bool | None = None
 
     async def dial(self, role: str) -> Connection:
         """A new connection in autocommit. Raises StoreUnreachable, without a password."""
         connection = await self._dial(Connection, role, autocommit=True)
         read_timestamps_as_utc(connection)
+        try:
+            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            if self._begins is None:  # asked of the first one
+                ((level,),) = await rows(connection, DEFAULT_ISOLATION, (), prepare=False)
+                self._begins = level not in USUAL_ISOLATIONS
+        except (psycopg.Error, TimeoutError) as error:
+            await hang_up(connection)
+            raise self.unreachable(error) from None
+        connection.begins = self._begins
         return connection
 
     async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
@@ -79,7 +109,7 @@ class Dialer:
 
     async def _dial(self, kind: type[C], role: str, *, autocommit: bool) -> C:
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT + 2):
+            async with asyncio.timeout(self.address.patience):
                 return await kind.connect(
                     **self.address.parameters(role),
                     autocommit=autocommit,
@@ -249,7 +279,11 @@ async def rows(connection: Line, statement: bytes, values: Values = (), prepare:
     """Run one statement with a deadline; its rows, read as binary."""
     async with asyncio.timeout(DEADLINE):
         cursor = connection.reader()
-        await cursor.execute(statement, values, prepare=connection.preparing(prepare))
+        if connection.begins:
+            async with connection.alone():
+                await cursor.execute(statement, values, prepare=connection.preparing(prepare))
+        else:
+            await cursor.execute(statement, values, prepare=connection.preparing(prepare))
         return await cursor.fetchall() if cursor.rownumber is not None else []
 
 

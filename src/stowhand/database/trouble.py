@@ -84,6 +84,16 @@ def is_forbidden(error: BaseException) -> bool:
     return _code(error) == "42501"
 
 
+def is_read_only(error: BaseException) -> bool:
+    """The server takes no writes."""
+    return _code(error) == "25006"
+
+
+def is_pooled(error: BaseException) -> bool:
+    """A prepared statement is there already, or not there: it was made on another connection of a pooler's."""
+    return _code(error) in {"42P05", "26000"}
+
+
 def ends_connection(error: BaseException) -> bool:
     """Reconnecting may help: the server went away, or turned out to be a replica."""
     return is_cut(error) or _code(error).startswith("57P") or _code(error) == "25006"

@@ -74,7 +74,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         """The job as this token may see it: payload and result only with that scope."""
         if Scope.PAYLOAD in self.scopes:
             return job
-        return msgspec.structs.replace(job, payload="", result=None)
+        return msgspec.structs.replace(job, payload_text="", result_text=None)
 
     def sees(self, job: Job) -> bool:
         """Is it among its tasks and queues?"""

@@ -18,7 +18,7 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import scrub
 from stowhand.service.setting_table import DEFAULT_STORE
-from stowhand.service.store_url import LENT, scheme_of, store_url
+from stowhand.service.store_url import LENT, places, scheme_of, store_url
 
 NOBODY = "the default; -c or DATABASE_URL names another"
 """The source of a store that nobody named."""
@@ -161,8 +161,9 @@ def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
     """Host, port and name, as libpq would find them."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
-    host = given.get("host") or unquote(parts.hostname or "") or environ.get("PGHOST", "")
-    port = given.get("port") or str(parts.port or "") or environ.get("PGPORT", "") or "5432"
+    hosts, ports = places(parts.netloc)
+    host = given.get("host") or unquote(hosts) or environ.get("PGHOST", "")
+    port = given.get("port") or ports or environ.get("PGPORT", "") or "5432"
     user = given.get("user") or unquote(parts.username or "") or environ.get("PGUSER", "") or _login()
     name = given.get("dbname") or unquote(parts.path.removeprefix("/")) or environ.get("PGDATABASE", "") or user
     return "" if host in _HERE or host.startswith(os.sep) else host.lower(), port, name

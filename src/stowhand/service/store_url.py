@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from stowhand.errors import ConfigurationError
 
@@ -19,6 +19,10 @@ HOW_TO_NAME_A_STORE = (
 )
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)", re.ASCII | re.DOTALL)
+# As libpq reads one: several hosts, each with or without a port, an IPv6 address in brackets, a folder encoded.
+_POSTGRES = re.compile(r"postgresql://(?P<user>[^@/?#]*@)?(?P<hosts>[^@/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]*\]|[^:\[\]]*)(?::\d*)?", re.ASCII)
+_HOST_AND_PORT = re.compile(r":\d*$", re.ASCII)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -91,22 +95,28 @@ def _check_lent(url: str) -> str:
 
 def _understand_ssl(url: str) -> str:
     """``ssl=true``, as drivers of other languages spell it, is libpq's ``sslmode=require``."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-        if parts.netloc.count("@") > 1:
-            raise ValueError
-    except ValueError:
-        raise _unreadable() from None
-    options = parse_qsl(parts.query, keep_blank_values=True)
+    parts = _POSTGRES.fullmatch(url)
+    if parts is None or not all(map(_HOST.fullmatch, (parts["hosts"] or "").split(","))):
+        raise _unreadable()
+    options = parse_qsl(parts["query"] or "", keep_blank_values=True)
     if not any(name == "ssl" for name, _ in options):
         return url
     kept = [(name, value) for name, value in options if name != "ssl"]
     if not any(name == "sslmode" for name, _ in kept):
         kept.append(("sslmode", _ssl_mode(dict(options)["ssl"])))
-    # urlunsplit drops the empty host of postgresql:///name; libpq wants its slashes.
-    made = urlunsplit(("", parts.netloc, parts.path, urlencode(kept, quote_via=quote), parts.fragment))
-    return f"postgresql:{made}" if made.startswith("//") else f"postgresql://{made}"
+    query = urlencode(kept, quote_via=quote)
+    return f"postgresql://{parts['user'] or ''}{parts['hosts']}{parts['path'] or ''}" + (f"?{query}" if query else "")
+
+
+def places(netloc: str) -> tuple[str, str]:
+    """Hosts and ports of a PostgreSQL URL, in libpq's lists: ``a,b`` and ``1,2``; "" where there are none."""
+    both = [host.rpartition(":") if _HOST_AND_PORT.search(host) else (host, "", "") for host in _hosts(netloc)]
+    ports = [port for *_, port in both]
+    return ",".join(name.strip("[]") for name, *_ in both), ",".join(ports) if any(ports) else ""
+
+
+def _hosts(netloc: str) -> list[str]:
+    return netloc.rpartition("@")[2].split(",")
 
 
 def _unreadable() -> ConfigurationError:

@@ -72,7 +72,7 @@ class TaskHandler:
             return back
         self._first_connection.found(attempt)
         if type(returned) is list:
-            return await judge_batch(job.payload, returned, lambda words: self._new_logger(job).warning(words))
+            return await judge_batch(job.payload_text, returned, lambda words: self._new_logger(job).warning(words))
         return returned
 
     def policy(self, claim: Claim[Job]) -> Policy:
@@ -125,14 +125,14 @@ class TaskHandler:
             return lambda attempt: _at_once(partial(function, **arguments(attempt)))
         if definition.shape.injected.any:
             return lambda attempt: function(**arguments(attempt))
-        return lambda attempt: function(**read(attempt.claim.record.payload))
+        return lambda attempt: function(**read(attempt.claim.record.payload_text))
 
     def _arguments(self, definition: TaskDefinition) -> Callable[[Attempt[Job]], dict[str, Any]]:
         shape = definition.shape
         blocking = definition.executor == "thread"
 
         def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
-            given = shape.read(attempt.claim.record.payload)
+            given = shape.read(attempt.claim.record.payload_text)
             if shape.injected.any:
                 borrowing(attempt)
                 context = Context(attempt, self._new_logger, self._connect)

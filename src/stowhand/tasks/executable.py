@@ -55,7 +55,7 @@ class Executable:
 
         talk = Conversation(Lines(logger.info), Lines(complain))
         # In JSON a line break stands between values only: as a space it means the same, and the payload is one line.
-        given = f'{{"payload":{job.payload.translate(_ONE_LINE)}}}\n'.encode()
+        given = f'{{"payload":{job.payload_text.translate(_ONE_LINE)}}}\n'.encode()
         try:
             self._check()
             code = await run_program(

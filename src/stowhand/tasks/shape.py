@@ -158,7 +158,13 @@ class Injected(msgspec.Struct, frozen=True):
 
 def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False, poison: bool = False) -> Shape:
     """Look at a function's signature. Raises ConfigurationError when it cannot be a task."""
-    found = [(one, _annotation(function, task, one)) for one in inspect.signature(function).parameters.values()]
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise ConfigurationError(
+            f"task {task!r}: what {function!r} takes cannot be seen, not being Python: wrap it in a function"
+        ) from None
+    found = [(one, _annotation(function, task, one)) for one in signature.parameters.values()]
     for one, _ in found:
         _refuse_kind(task, one)
     injected = _injected(found, positional=positional)

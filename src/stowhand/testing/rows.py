@@ -63,7 +63,7 @@ class Row:
 
     def job(self) -> Job:
         """What everybody may see."""
-        return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
+        return Job(**{name: getattr(self, name.removesuffix("_text")) for name in Job.__struct_fields__})
 
 
 class Rows:

@@ -27,7 +27,7 @@ def test_the_job_is_there_if_and_only_if_the_caller_commits(
     with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
         job = store.enqueue_in(connection, NewJob(task="t", payload="[1]", delay=5.0, flags=("a",)))
         assert isinstance(job, Job)
-        assert (job.state, job.payload, job.flags) == (State.QUEUED, "[1]", ("a",))
+        assert (job.state, job.payload_text, job.flags) == (State.QUEUED, "[1]", ("a",))
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
         assert sql("select count(*) from stowhand.live") == [(0,)]
         (connection.commit if commits else connection.rollback)()

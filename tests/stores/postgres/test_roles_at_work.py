@@ -121,7 +121,7 @@ def test_an_app_of_an_enqueuer_enqueues_and_one_of_a_worker_works(logins: Logins
         async with app("worker") as worker:
             async with worker.run_in_background(concurrency=2):
                 (found,) = await settled(await worker.open(), job.id)
-            assert found.result == '"a"'
+            assert found.result_text == '"a"'
 
     run(story())
 

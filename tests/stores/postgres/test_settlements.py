@@ -45,7 +45,7 @@ def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore
         assert {reply for place, reply in enumerate(verdicts) if place != 42} == {Verdict.SETTLED}
         unwritten = await store.get(claims[42].lease.job_id)
         assert unwritten is not None
-        assert (unwritten.state, unwritten.result) == (State.PROCESSING, None)
+        assert (unwritten.state, unwritten.result_text) == (State.PROCESSING, None)
         assert (await store.counts())[State.COMPLETED] == 99
         followed = Counter(job.task for job in await store.list(JobFilter(limit=1000)))
         assert followed == {"next": 99, "t": 1}

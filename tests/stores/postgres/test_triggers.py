@@ -199,7 +199,7 @@ def test_a_worker_of_that_schema_claims_what_a_trigger_added(installed: str, run
         store = PostgresStore(installed, OPTIONS)
         await store.open()
         (claimed,) = await claim(store)
-        assert (claimed.task, claimed.record.payload) == ("hello", '{"name" : "Bobby Tables"}')
+        assert (claimed.task, claimed.record.payload_text) == ("hello", '{"name" : "Bobby Tables"}')
         await store.close()
 
     run(story())

@@ -114,7 +114,7 @@ def test_a_file_without_our_tables_says_what_to_do(tmp_path: Path) -> None:
 def test_the_callers_factories_are_neither_used_nor_lost(path: Path) -> None:
     connection = application(path)
     connection.row_factory, connection.text_factory = sqlite3.Row, bytes
-    assert SqliteStore(path).enqueue_in(connection, JOB).payload == "{}"
+    assert SqliteStore(path).enqueue_in(connection, JOB).payload_text == "{}"
     assert (connection.row_factory, connection.text_factory) == (sqlite3.Row, bytes)
     connection.close()
 

@@ -55,7 +55,7 @@ def test_processes_that_schedule_the_same_ticks_make_each_job_once(path: Path, r
         store = SqliteStore(path)
         jobs = await store.list(JobFilter(limit=1000))
         await store.close()
-        return [job.payload for job in jobs]
+        return [job.payload_text for job in jobs]
 
     scheduled = run(payloads())
     assert len(scheduled) == len(set(scheduled)) == 360

@@ -71,7 +71,7 @@ def children_named(values: dict[str, Any]) -> dict[str, list[str]]:
 
 def _results(job: Job) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(job.result or "{}")
+        found = msgspec.json.decode(job.result_text or "{}")
     except msgspec.DecodeError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -83,7 +83,7 @@ def raw(fields: Mapping[str, str]) -> Values:
 
 def read_step(job: Job) -> Step:
     """What a job carries. Raises UndecodablePayload."""
-    step: Step = strict_json.decode_with(_decoder, job.payload)
+    step: Step = strict_json.decode_with(_decoder, job.payload_text)
     return step
 
 

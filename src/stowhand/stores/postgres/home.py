@@ -20,6 +20,8 @@ from stowhand.limits import RESERVED
 from stowhand.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 from stowhand.stores.postgres.roles import role_fillings, role_names
 
+QUOTES = "$stowhand$"
+"""Around the bodies of functions, where the schema's name holds the usual ones."""
 NAME_LIMIT = 63
 """Bytes of an identifier in PostgreSQL."""
 
@@ -52,7 +54,11 @@ class Home:
         self.keep = options.history is not None
         """Is there a history?"""
         self.fillings = fillings_of(self.schema)
-        self.statements = load_statements(files("stowhand.stores.postgres") / "statements.sql", self.fillings)
+        self.statements = load_statements(
+            files("stowhand.stores.postgres") / "statements.sql",
+            # A % in the schema's name is none of the driver's places.
+            {name: text.replace("%", "%%") for name, text in self.fillings.items()},
+        )
         self.worker = ""
         """Who claims through this store: part of the names of its connections."""
         self.patience = DEADLINE
@@ -98,6 +104,16 @@ class Home:
     def translate(self, error: BaseException) -> StoreError:
         """The error of ours that says the same."""
         said = self.address.said(error)
+        if trouble.is_pooled(error):
+            return StoreError(
+                f"{self.address}: {said}. A pooler stands between that does not keep prepared statements apart: give"
+                " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
+            )
+        if trouble.is_read_only(error):
+            return StoreUnreachable(
+                f"{self.address}: {said}. It is a standby, or read-only: name the primary, or several hosts with"
+                " target_session_attrs=read-write"
+            )
         if trouble.is_cut(error) or trouble.is_transient(error):
             return StoreUnreachable(f"{self.address}: {said}")
         if trouble.is_forbidden(error):
@@ -118,6 +134,8 @@ def _checked(schema: str) -> str:
         raise ConfigurationError(
             f"schema {schema!r}: a schema's name has 1 to {NAME_LIMIT} bytes and does not begin with pg_"
         )
+    if "$$" in schema and QUOTES in f"{schema}$":
+        raise ConfigurationError(f"schema {schema!r}: a name that holds $$ cannot hold {QUOTES} too")
     return schema
 
 

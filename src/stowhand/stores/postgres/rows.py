@@ -25,7 +25,7 @@ def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
     job = Job(
         id=id_,
         task=task,
-        payload=payload,
+        payload_text=payload,
         state=_PROCESSING,
         queue=queue,
         priority=priority,
@@ -54,7 +54,7 @@ def read_job(row: Row) -> Job:
     return Job(
         id=id_,
         task=task,
-        payload=payload,
+        payload_text=payload,
         state=_STATES[state],
         queue=queue,
         priority=priority,
@@ -73,7 +73,7 @@ def read_job(row: Row) -> Job:
         finished_at=finished_at,
         worker=worker,
         cancel_requested=cancel_requested,
-        result=result,
+        result_text=result,
     )
 
 
@@ -83,7 +83,7 @@ def new_job(job: NewJob, row: Row) -> Job:
     return Job(
         id=id_,
         task=job.task,
-        payload=job.payload,
+        payload_text=job.payload,
         state=State.QUEUED,
         queue=job.queue,
         priority=job.priority,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from stowhand import limits
 from stowhand.database.link import Line, Row, rows
 from stowhand.database.statements import quote_identifier, quote_text
-from stowhand.errors import SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
+from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from stowhand.job import MAX_ATTEMPTS
 from stowhand.queue_store import SchemaStatus
 from stowhand.stores.postgres.comparing import altered_functions, altered_relations
@@ -77,8 +77,7 @@ class Installer:
                 texts = await self._script(connection, roles=roles, anyway=altered)
         if not texts:
             return ""
-        lock = self._home.statements["lock_schema"].decode()
-        return "\n".join(["begin;", f"{lock};", *texts, "commit;"])
+        return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"])
 
     async def uninstall(self) -> None:
         """Everything of ours is in the schema."""
@@ -198,8 +197,8 @@ class Installer:
             )
 
     def _text(self, name: str) -> str:
-        """A statement without values, as part of a script."""
-        return self._home.statements[name].decode() + ";\n"
+        """A statement without values, as part of a script, in which % is just a character."""
+        return self._home.statements[name].decode().replace("%%", "%") + ";\n"
 
     def _note(self, migration: Migration) -> str:
         values = f"({migration.number}, {str(migration.breaking).lower()})"
@@ -212,7 +211,13 @@ class Installer:
 
     async def _applied(self, connection: Line) -> list[Row] | None:
         """Numbers and whether they break; ``None`` when nothing is there."""
-        ((ours, theirs, live),) = await self._ask(connection, "standing")
+        ((ours, theirs, live, nulls),) = await self._ask(connection, "standing")
+        if not nulls:
+            raise ConfigurationError(
+                f"{self._home.address}: array_nulls is off for this login, database or server, so that what is NULL"
+                " in an array would arrive as the text 'NULL', and settlements would fail: ALTER ROLE … SET"
+                " array_nulls = on"
+            )
         if not (ours or theirs):
             return None
         if not live or (ours and theirs == "r") or not (ours or theirs == "r"):

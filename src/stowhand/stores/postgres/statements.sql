@@ -218,7 +218,7 @@ select pg_catalog.to_regnamespace({schema_name}) is not null
 select pg_catalog.to_regclass({schema_name} || '.applied_migrations') is not null,
   (select c.relkind::text from pg_catalog.pg_class c
    where c.oid = pg_catalog.to_regclass({schema_name} || '.migrations')),
-  pg_catalog.to_regclass({schema_name} || '.live') is not null
+  pg_catalog.to_regclass({schema_name} || '.live') is not null, pg_catalog.current_setting('array_nulls')::bool
 
 -- name: applied
 select id, breaking from {schema}.applied_migrations order by id

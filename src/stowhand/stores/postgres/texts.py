@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from stowhand.database.statements import fill
+from stowhand.stores.postgres.home import QUOTES
 
 _FILE = re.compile(r"(\d{6})_\w+\.sql")
 _HERE = files("stowhand.stores.postgres")
@@ -44,7 +46,7 @@ def read_migrations(fillings: dict[str, str]) -> list[Migration]:
     folder = _HERE / "migrations"
     found = [(match, file) for file in folder.iterdir() if (match := _FILE.fullmatch(file.name))]
     found.sort(key=lambda pair: pair[0][1])
-    return [Migration(int(match[1]), fill(file.read_text("utf-8"), fillings)) for match, file in found]
+    return [Migration(int(match[1]), _filled(file, fillings)) for match, file in found]
 
 
 def sources(functions: list[str]) -> list[tuple[str, str]]:
@@ -60,9 +62,15 @@ def digest(body: str) -> str:
 def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -> list[str]:
     """The texts of the functions, with the schema's name filled in."""
     folder = _HERE / "functions"
-    return [fill((folder / f"{name}.sql").read_text("utf-8"), fillings) for name in names]
+    return [_filled(folder / f"{name}.sql", fillings) for name in names]
 
 
 def read_text(name: str, fillings: dict[str, str]) -> str:
     """Another file of this folder, filled in."""
-    return fill((_HERE / name).read_text("utf-8"), fillings)
+    return _filled(_HERE / name, fillings)
+
+
+def _filled(file: Traversable, fillings: dict[str, str]) -> str:
+    """A body stands between $$ and $$; where the schema's name holds that, between others (which home.py refuses)."""
+    text = file.read_text("utf-8")
+    return fill(text.replace("$$", QUOTES) if "$$" in fillings["schema"] else text, fillings)

@@ -32,7 +32,7 @@ def to_job(row: JobRow) -> Job:
     return Job(
         id=id_,
         task=task,
-        payload=payload,
+        payload_text=payload,
         state=State(state),
         queue=queue,
         priority=priority,
@@ -51,7 +51,7 @@ def to_job(row: JobRow) -> Job:
         finished_at=None if finished_at is None else to_datetime(finished_at),
         worker=worker,
         cancel_requested=bool(cancel_requested),
-        result=result,
+        result_text=result,
     )
 
 

@@ -1,0 +1,119 @@
+"""Servers, logins and names that are set up otherwise than usual: it works, or is refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from stowhand.database.link import Dialer
+from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.job import NewJob, State
+from stowhand.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.store import StoreOptions, Verdict
+from stowhand.stores.postgres import PostgresStore
+from tests.stores.postgres.verbs import claim
+
+
+async def everything(store: PostgresStore) -> None:
+    """Install, enqueue in each way, claim, beat, settle with and without a result, look, maintain."""
+    await store.install()
+    await store.open()
+    await store.enqueue(NewJob(task="t"))
+    await store.enqueue(NewJob(task="t", key="k", flags=("a",)))
+    await store.enqueue_many([NewJob(task="t", queue="q")] * 2)
+    claims = await claim(store, 9)
+    heart = store.heart()
+    leases = [each.lease for each in claims]
+    assert not heart.beat(leases, 30.0).lost
+    ends = [COMPLETED, *(Settlement(State.COMPLETED, Ended.OK, result="1") for _ in leases[1:])]
+    assert set(await store.settle(list(zip(leases, ends, strict=True)))) == {Verdict.SETTLED}
+    assert len(leases) == 3, "one of a serial queue"
+    heart.maintain()
+    heart.close()
+    assert await store.foreign_changes() == []
+    await store.close()
+
+
+@pytest.mark.parametrize("schema", ["a%b", "100%s", "x$$y", "$$", 'we"ird', "it's", "back\\slash", "{schema}"])
+def test_a_schema_may_be_called_as_it_likes(empty_url: str, run: Any, schema: str) -> None:
+    run(everything(PostgresStore(empty_url, StoreOptions(schema=schema))))
+
+
+def test_what_no_quotes_can_hold_is_refused_before_connecting() -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot hold \$stowhand\$ too"):
+        PostgresStore("postgresql:///nowhere", StoreOptions(schema="a$$b$stowhand$c"))
+
+
+@pytest.mark.parametrize("setting", ["default_transaction_isolation=serializable", "standard_conforming_strings=off"])
+def test_it_works_whatever_the_login_has_set(empty_url: str, run: Any, setting: str) -> None:
+    run(everything(PostgresStore(make_conninfo(empty_url, options=f"-c {setting}"))))
+
+
+def test_claims_at_once_do_not_fail_where_serializable_is_the_default(own_url: str, run: Any) -> None:
+    """Ours are read committed: locks decide, and nobody is told to try again (40001)."""
+    url = make_conninfo(own_url, options="-c default_transaction_isolation=serializable")
+
+    async def story() -> None:
+        stores = [PostgresStore(url) for _ in range(3)]
+        await stores[0].enqueue_many([NewJob(task="t", queue=f"q{n % 5}" if n % 2 else None) for n in range(60)])
+
+        async def drain(store: PostgresStore, worker: str) -> int:
+            done = 0
+            while claims := await claim(store, 4, worker=worker):
+                await store.settle([(each.lease, COMPLETED) for each in claims])
+                done += len(claims)
+            return done
+
+        assert sum(await asyncio.gather(*(drain(store, f"w{n}") for n, store in enumerate(stores)))) == 60
+        for store in stores:
+            await store.close()
+
+    run(story())
+
+
+def test_where_the_default_is_usual_nothing_is_sent_besides(own_url: str, run: Any) -> None:
+    async def story() -> None:
+        store = PostgresStore(own_url)
+        usual = await Dialer(store._home.address).dial("x")
+        assert not usual.begins
+        await usual.close()
+        odd = make_conninfo(own_url, options="-c default_transaction_isolation=serializable")
+        other = await PostgresStore(odd)._home.dialer.dial("x")
+        assert other.begins
+        await other.close()
+
+    run(story())
+
+
+REFUSED: dict[str, tuple[str, type[Exception], str]] = {
+    "NULL in arrays": ("array_nulls=off", ConfigurationError, "ALTER ROLE"),
+    "read-only": ("default_transaction_read_only=on", StoreUnreachable, "target_session_attrs=read-write"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_cannot_work_is_refused_with_the_reason(own_url: str, run: Any, why: str) -> None:
+    setting, error, said = REFUSED[why]
+
+    async def story() -> None:
+        store = PostgresStore(make_conninfo(own_url, options=f"-c {setting}"))
+        with pytest.raises(error, match=said):
+            await used(store)
+        await store.close()
+
+    async def used(store: PostgresStore) -> None:
+        await store.open()
+        await store.enqueue(NewJob(task="t"))
+
+    run(story())
+
+
+@pytest.mark.parametrize("state", [psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName])
+def test_a_pooler_that_mixes_prepared_statements_up_names_the_flag(own_url: str, state: type[Exception]) -> None:
+    said = str(PostgresStore(own_url)._home.translate(state()))
+    assert "--no-prepared-statements" in said
+    assert isinstance(PostgresStore(own_url)._home.translate(state()), StoreError)
