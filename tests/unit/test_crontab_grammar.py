@@ -77,7 +77,7 @@ def test_every_option_reaches_the_job() -> None:
 
 def test_a_job_without_options_has_the_defaults() -> None:
     job = parse("* * * * * t").job(AT, backfilled=False)
-    assert (job.queue, job.priority, job.max_attempts, job.key, job.key_mode) == (None, 0, 25, None, KeyMode.REPLACE)
+    assert (job.queue, job.priority, job.max_attempts, job.key, job.key_mode) == (None, 0, None, None, KeyMode.REPLACE)
 
 
 def test_comments_blank_lines_tabs_trailing_spaces_and_a_bom_are_accepted() -> None:
