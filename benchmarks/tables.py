@@ -2,7 +2,8 @@
 
     claims    a claim of one record and its settlement, in one table with few rows and in tables where something is in
               the way; they take turns, so that whatever else the machine does falls on all. What counts is the ratio.
-    drains    records per second of one worker, on a table, on a table with transactional handlers, and on our own queue
+    drains    records per second of one worker, on a table, on one with transactional handlers, on our own queue, and
+              within a budget: by its column, which the claim sums; by a condition, one record at a time
 
 One durable PostgreSQL is started for the run, and nothing is left behind.
 """
@@ -26,7 +27,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 
 import psycopg  # noqa: E402
 
-from stowhand import Attempt, NewJob, StoreOptions, Where, Worker, WorkerOptions, open_store, sql  # noqa: E402
+from stowhand import Attempt, Budget, NewJob, StoreOptions, Where, Worker, WorkerOptions, open_store, sql  # noqa: E402
 from stowhand.lifecycle import COMPLETED  # noqa: E402
 from stowhand.store import ClaimRequest  # noqa: E402
 from stowhand.stores.table import TableOptions, TableStore  # noqa: E402
@@ -121,14 +122,19 @@ async def drain(store: Any, handler: Any, jobs: int, concurrency: int) -> float:
 async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int) -> None:
     """The three kinds in turn."""
 
-    async def table(transactional: bool) -> float:
+    async def budgeted(column: Any) -> float:
+        budget: Budget[Any] = Budget(concurrency, cost=lambda record: record["size"], column=column)
+        return await table(False, budget.around(nothing))
+
+    async def table(transactional: bool, handler: Any = None) -> float:
         url = server.create_database()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(full_ddl(Plan(shape=read_shape("jobs", None, {}))).encode())
+            connection.execute(b"alter table jobs add size int not null default 1")
             connection.execute(f"insert into jobs (state) select 'queued' from generate_series(1, {jobs})".encode())
         options: TableOptions[Any] = TableOptions(name="jobs", table_name="jobs", transactional=transactional)
         async with TableStore(url, options) as store:
-            return await drain(store, writes if transactional else nothing, jobs, concurrency)
+            return await drain(store, handler or (writes if transactional else nothing), jobs, concurrency)
 
     async def queue() -> float:
         store = open_store(server.create_database(), StoreOptions(history=None))
@@ -143,6 +149,8 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         "our own queue": queue,
         "a table": lambda: table(False),
         "a table, transactional": lambda: table(True),
+        "a budget's column": lambda: budgeted("size"),
+        "a budget's condition": lambda: budgeted(lambda left: Where("size", "<=", left)),
     }
     rates: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(runs):

@@ -3,7 +3,7 @@
     budget = Budget(8 * 1024**3, cost=lambda upload: upload.size, column="size")
     worker = Worker(store, budget.around(handle), WorkerOptions(concurrency=16))
 
-Before each claim the store is asked for a record that fits into what is left; what the record costs is taken before its
+Before each claim the store is asked for records that fit together into what is left; what one costs is taken before its
 handler and given back after it, so larger records are skipped over, not waited for. A record that costs more than the
 whole budget is never claimed: look for such now and then.
 """
@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from stowhand.conditions import Condition, Where
+from stowhand.conditions import TOGETHER, Condition, Where
 from stowhand.errors import ConfigurationError, NonRetryable
-from stowhand.handler import Asking, Attempt, Function, Handler, handler_of
+from stowhand.handler import Asking, Attempt, Claimable, Function, Handler, handler_of
 
 if TYPE_CHECKING:
     # A lambda's cost says nothing of the record's type. (Checkers know this module without its being installed.)
@@ -43,12 +43,13 @@ class Budget(Generic[R]):
     ) -> None:
         """``cost``: what a record needs, in the unit of ``capacity``.
 
-        ``column``: where the store keeps that, or a function from what is left to a condition, such as
-        ``lambda left: sql("j.pages * 4096 <= {}", left)``. Raises ConfigurationError.
+        ``column``: where the store keeps that: it sums what it claims then, and several come at once. Or a function
+        from what is left to a condition, such as ``lambda left: sql("j.pages * 4096 <= {}", left)``: one comes at a
+        time. Raises ConfigurationError.
         """
         self.capacity = _check(capacity, cost, column)
         self._cost = cost
-        self._condition = column if callable(column) else lambda left: Where(column, "<=", left)
+        self._column = column
         self._taken: dict[tuple[Any, str], float] = {}
         self._freed = asyncio.Event()
         self.peak: float = 0
@@ -64,9 +65,13 @@ class Budget(Generic[R]):
         """Headroom."""
         return self.capacity - self.taken
 
-    async def pre_claim(self, ctx: Asking) -> bool | Condition:
+    async def pre_claim(self, ctx: Asking) -> Claimable | bool:
         """Only what fits into the headroom; nothing at all when there is none."""
-        return self._condition(self.left) if self.left > 0 else False
+        if self.left <= 0:
+            return False
+        if callable(self._column):
+            return Claimable((self._column(self.left),))
+        return Claimable((Where(self._column, TOGETHER, self.left),), limit=max(ctx.free, 1))
 
     async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
         """Take what the record costs.
@@ -110,15 +115,17 @@ class _Budgeted:
 
     async def pre_claim(self, ctx: Asking) -> object:
         ours = await self._budget.pre_claim(ctx)
-        if ours is False or self._theirs is None:
+        if isinstance(ours, bool) or self._theirs is None:
             return ours
         theirs = await self._theirs(ctx)
-        if isinstance(theirs, bool):
-            return ours if theirs else False
-        # Claimed one at a time all the same: two that fit one by one need not fit together.
-        if hasattr(theirs, "conditions"):
-            theirs = theirs.conditions
-        return (ours, *(theirs if isinstance(theirs, list | tuple) else (theirs,)))
+        if theirs is False:
+            return False
+        if theirs is True:
+            theirs = Claimable()
+        elif not isinstance(theirs, Claimable):
+            theirs = Claimable(tuple(theirs) if isinstance(theirs, list | tuple) else (theirs,))
+        # A budget of theirs within this one, or a limit, says that several may come at once.
+        return Claimable((*ours.conditions, *theirs.conditions), min(ours.limit, theirs.limit))
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)

@@ -2,6 +2,7 @@
 
     Where("size", "<=", 10)                       closed: a column, an operator of the list, a value; any store that
                                                   takes conditions takes these, a remote one too
+    Where("size", "together <=", 10)              of all that one claim brings: their sum is no more than that
     sql("length(j.path) < {}", 200)               text of the program's own, with a place for each value
 
 Text never comes from data: values travel beside it, as parameters. ``{}`` is a place, ``{{`` and ``}}`` are braces.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -21,7 +22,9 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 
-OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null")
+TOGETHER = "together <="
+"""For a claim alone: the records that it brings have no more than that together, and so has each of them."""
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", TOGETHER)
 _LISTS = ("in", "not in")
 _BARE = ("is null", "is not null")
 _VALUES = (str, int, float, bool, Decimal, datetime, date, UUID)
@@ -46,6 +49,12 @@ class Where(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "value", values)
             if not 0 < len(values) <= MOST_VALUES:
                 raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes 1 to {MOST_VALUES} values")
+        elif self.op == TOGETHER and (
+            isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)
+        ):
+            raise ConfigurationError(
+                f"condition on {self.column!r}: {self.op!r} takes a number, and {self.value!r} is none"
+            )
         elif self.op in _BARE and self.value is not None:
             raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes no value")
         for value in self.value if self.op in _LISTS else () if self.op in _BARE else (self.value,):
@@ -94,6 +103,17 @@ def sql(text: str, *values: Any) -> Sql:
 
 
 Condition = Where | Sql
+
+
+def apart(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]]:
+    """What each record must fulfil, and what those of one claim must fulfil together."""
+    together = tuple(one for one in conditions if isinstance(one, Where) and one.op == TOGETHER)
+    if not together:
+        return tuple(conditions), ()
+    return tuple(
+        Where(one.column, "<=", one.value) if isinstance(one, Where) and one.op == TOGETHER else one
+        for one in conditions
+    ), together
 
 
 def refuse_conditions(conditions: tuple[Any, ...]) -> None:

@@ -98,6 +98,11 @@ class Settler:
         self.soon(settled())
 
     @property
+    def underway(self) -> int:
+        """On the pile, or in the call that is on its way: their slots fall free together, soon."""
+        return len(self._pile) + len(self._flying)
+
+    @property
     def backlog(self) -> int:
         """Ended and not yet recorded."""
         return len(self._pile) + len(self._flying) + len(self._later_on)

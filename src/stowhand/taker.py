@@ -99,6 +99,8 @@ class Taker:
                 await self._rest(LAST_LOOKS)
                 continue
             limit = 0 if self._dry or self._is_full else self._pace.limit()
+            if self._hooks.holds_slots and 0 < limit < self._settler.underway:
+                limit = 0  # more slots are about to fall free than are free: one claim for all of them
             if limit:
                 returned = self._keeper.returned  # what goes back while it looks, it may not see
                 if await self._look(limit) or self._keeper.returned != returned:

@@ -11,6 +11,7 @@ import msgspec
 
 from stowhand import events as all_events
 from stowhand.clock import Clock
+from stowhand.conditions import TOGETHER
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events
 from stowhand.handler import Attempt, Handler, handler
@@ -107,12 +108,14 @@ class ChoosyStore(FaultyStore):
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         most = min(fits.value for fits in request.conditions) if request.conditions else 2**31
+        # It sums nothing: of those that are to fit together it gives one.
+        limit = 1 if any(fits.op == TOGETHER for fits in request.conditions) else request.limit
         rows = [row for row in self._rows.live.values() if row.priority > most and row.state is State.QUEUED]
         for row in rows:
             row.run_at = row.run_at.replace(year=row.run_at.year + 1)
         self.conditions.append(request.conditions)
         try:
-            return await super().claim(msgspec.structs.replace(request, conditions=()))
+            return await super().claim(msgspec.structs.replace(request, conditions=(), limit=limit))
         finally:
             for row in rows:
                 row.run_at = row.run_at.replace(year=row.run_at.year - 1)

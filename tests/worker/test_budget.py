@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from stowhand.attempt_logger import AttemptLogger
 from stowhand.budget import Budget
 from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError
 from stowhand.events import JobStarted
-from stowhand.handler import Asking, Attempt
+from stowhand.handler import Asking, Attempt, Claimable
 from stowhand.job import Job, State
 from stowhand.testing import FakeClock
 from tests.worker.stage import ChoosyStore, at_work, taking
+
+FITS = Where("size", "together <=", 10)
 
 
 def cost(job: Job) -> float:
@@ -94,15 +97,18 @@ class Inner:
     ("theirs", "both"),
     [
         (False, False),
-        (True, Where("size", "<=", 10)),
-        (sql("x = {}", 1), (Where("size", "<=", 10), sql("x = {}", 1))),
-        ([Where("a", "=", 1)], (Where("size", "<=", 10), Where("a", "=", 1))),
+        (True, Claimable((FITS,))),
+        (sql("x = {}", 1), Claimable((FITS, sql("x = {}", 1)))),
+        ([Where("a", "=", 1)], Claimable((FITS, Where("a", "=", 1)))),
+        (Claimable(limit=3), Claimable((FITS,), limit=3)),
+        (Claimable(limit=9), Claimable((FITS,), limit=5)),
     ],
 )
 async def test_the_handlers_own_pre_claim_counts_too(theirs: Any, both: Any) -> None:
     budget = Budget(10, cost=cost, column="size")
     handler: Any = budget.around(Inner(theirs))
-    assert await handler.pre_claim(None) == both
+    asking = Asking("w", free=5, running=0, logger=AttemptLogger.mute())
+    assert await handler.pre_claim(asking) == both
 
 
 async def test_a_cost_may_be_a_decimal_as_numeric_columns_and_sums_give_it() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from stowhand.clock import SystemClock, stopwatch
+from stowhand.conditions import apart
 from stowhand.database.address import DEADLINE
 from stowhand.database.link import Connection, Link, Row
 from stowhand.database.repeating import repeated
@@ -67,6 +68,8 @@ class Claims:
             for number in range(1, ROUNDS + 1):
                 more, again, canceled = await self._claim(request, request.limit - len(taken))
                 taken += more
+                if taken and apart(request.conditions)[1]:
+                    break  # what is left of the bound is known to whoever set it
                 if not again or len(taken) >= request.limit:
                     break
                 if canceled and (number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before):
@@ -141,7 +144,8 @@ class Claims:
                 return [], False, False
             sifter = Sifter(self._home, connection, pick, values, self._marking(request))
             await self._end_walk(connection, request)
-            marked = await sifter.claim(limit)
+            # One fits by itself; how much several are together is not summed here.
+            marked = await sifter.claim(1 if apart(request.conditions)[1] else limit)
             rows = [row for row in marked if not row[1]]
             taken = self._taken(request, rows, sifter.rows, sifter.bad)
         for key, why in sifter.unchanged.items():

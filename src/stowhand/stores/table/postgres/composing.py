@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from stowhand.conditions import apart
 from stowhand.database.statements import fill, load_statements, quote_text
 from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.table.backend import MOST_RESETS
@@ -56,7 +57,7 @@ class Composer:
         self._fixed["ordered"] = self._source(self._order.text, locked=False)
         self._raw = {name: text.decode() for name, text in load_statements(_FILE, _Untouched()).items()}
         self._fixed["marking"] = fill(self._raw["marking"], self._fixed)
-        later = ("claim", "pick", "marking", "count", "exists", "read_beside")
+        later = ("claim", "numbered_within", "pick", "marking", "count", "exists", "read_beside")
         self.statements = {
             name: fill(text, self._fixed).encode() for name, text in self._raw.items() if name not in later
         }
@@ -75,18 +76,21 @@ class Composer:
     ) -> tuple[bytes, dict[str, object]]:
         """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
         in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
-        given = self._writer.conditions(conditions)
+        each, together = apart(conditions)
+        given, bounds = self._writer.conditions(each), self._writer.bounds(together)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
         if overdue is not None:
             due = self._row("process_after")
             since = self._in("process_after", f"{_NOW} - interval '{round(overdue * 1e6)} microseconds'")
             suspicion += f" and ({due} is null or {due} <= {since})"
-        source = self._source(self._order.text + given.text, locked=True)
-        fillings = {"source": source, "conditions": given.text, "suspicion": suspicion}
+        source = self._source(self._order.text + given.text + bounds.costs, locked=True)
+        fillings = {"source": source, "conditions": given.text, "suspicion": suspicion, "costs": bounds.costs}
+        numbered = "numbered_within" if together else "numbered"
+        fillings["numbered"] = fill(self._raw[numbered], {"totals": bounds.totals, "within": bounds.within})
         if passing:
             fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fixed['id_type']}[])"
-        return fill(self._raw[name], self._fixed | fillings).encode(), self._order.values | given.values
+        return fill(self._raw[name], self._fixed | fillings).encode(), self._order.values | given.values | bounds.values
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
         """``count`` or ``exists``."""

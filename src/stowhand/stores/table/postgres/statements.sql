@@ -9,11 +9,13 @@
 -- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
 
 -- One transaction (claiming.py). The lock says that this token's claim is under way: who abandons it waits for the end.
--- What follows reads timestamps as text, so they are to be in UTC; and compiling would cost more than any claim.
+-- What follows reads timestamps as text, so they are to be in UTC; and compiling would cost more than any claim. A claim
+-- that a crash of the server undoes leaves its record waiting, so it need not wait for the disk; what is settled does.
 -- name: begin_claim
 select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(token)s, 9)),
   pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
-  pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true)
+  pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true),
+  pg_catalog.set_config('synchronous_commit', 'off', true)
 
 -- Who makes way for a suspect, one after the other.
 -- name: one_makes_way
@@ -24,12 +26,14 @@ select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({table_text}
 select count(distinct {bare}) filter (where coalesce(j.{num_resets}, 0) >= 2),
   count(distinct {bare}) filter (where {bare} <> %(worker)s)
 from {table} as j where j.{state} = 'processing'
--- The same where an index holds what waits in the order of claims: it is walked, and nothing is sorted. Without fresh
+
+-- As begin_claim, where an index holds what waits in the order of claims: it is walked, and nothing is sorted. Without fresh
 -- statistics (a backlog that has just come) the planner believes that little waits, and sorts all of it for each claim.
 -- name: begin_walk
 select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(token)s, 9)),
   pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true),
+  pg_catalog.set_config('synchronous_commit', 'off', true),
   pg_catalog.set_config('stowhand.enable_sort', pg_catalog.current_setting('enable_sort'), true),
   pg_catalog.set_config('enable_sort', 'off', true)
 
@@ -39,14 +43,14 @@ select pg_catalog.set_config('enable_sort', pg_catalog.current_setting('stowhand
 
 -- name: claim
 with picked as (
-  select {p_id} as id
+  select {p_id} as id{costs}
   from {source}
   where {eligible}{suspicion}{conditions}
   order by {order}
   limit %(limit)s
   for update of {locked} skip locked
 ), numbered as (
-  select id, row_number() over () as place from picked
+  {numbered}
 ), marked as (
   update {table} as j
   {marking}
@@ -58,6 +62,19 @@ with picked as (
 -- Without anything but its id: a trigger of the user's has kept it as it is.
 select n.place, n.id::text, m.canceled, m.epoch, m.failures, m.resets
 from numbered n left join marked m on m.id = n.id
+
+-- Parts of a claim: all that is locked; or as much of it, from the first one on, as is together within its bounds. (A
+-- window function cannot stand beside FOR UPDATE: lock first, then sum. What is too much is let go with the transaction.)
+-- name: numbered
+select id, row_number() over () as place from picked
+
+-- name: numbered_within
+select summed.id, summed.place
+  from (
+    select placed.id, placed.place{totals}
+    from (select *, row_number() over () as place from picked) as placed
+  ) as summed
+  where {within}
 
 -- Part of two statements.
 -- name: marking

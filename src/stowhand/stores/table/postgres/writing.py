@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from psycopg import sql
 
-from stowhand.conditions import Sql, Where
+from stowhand.conditions import TOGETHER, Sql, Where
 from stowhand.errors import ConfigurationError
 from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import Column, Read, Shape, quote
@@ -19,6 +19,17 @@ class Written(msgspec.Struct, frozen=True):
     """Part of a statement, and its parameters."""
 
     text: str
+    values: dict[str, object] = {}
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Of what one claim brings together."""
+
+    costs: str = ""
+    """Beside each key."""
+    totals: str = ""
+    """Of each and those before it."""
+    within: str = "true"
     values: dict[str, object] = {}
 
 
@@ -40,6 +51,18 @@ class Writer:
         """Each in parentheses of its own, all of them to hold. Raises ConfigurationError for what is none."""
         found = [self._condition(one, f"c{at}") for at, one in enumerate(given)]
         return _joined([Written(f" and ({one.text}\n)", one.values) for one in found], "")
+
+    def bounds(self, together: Sequence[Where]) -> Bounds:
+        """``Where(column, "together <=", value)``, one or several."""
+        numbers = range(len(together))
+        columns = [self.expression(self._shape.column(one.column), "").text for one in together]
+        over = "over (order by placed.place rows unbounded preceding)"
+        return Bounds(
+            "".join(f", {column} as cost_{at}" for at, column in enumerate(columns)),
+            "".join(f", sum(placed.cost_{at}) {over} as total_{at}" for at in numbers),
+            " and ".join(f"summed.total_{at} <= %(most_{at})s" for at in numbers),
+            {f"most_{at}": one.value for at, one in enumerate(together)},
+        )
 
     def expression(self, given: Read, prefix: str) -> Written:
         """A column, ``Sql``, or what ``psycopg.sql`` composes."""
@@ -68,6 +91,8 @@ class Writer:
             )
         if not isinstance(given, Where):
             return self.expression(given, prefix)
+        if given.op == TOGETHER:
+            raise ConfigurationError(f"condition on {given.column!r}: {given.op!r} is for a claim; write '<='")
         column = self.expression(self._shape.column(given.column), prefix).text
         if given.op in ("is null", "is not null"):
             return Written(f"{column} {given.op}")

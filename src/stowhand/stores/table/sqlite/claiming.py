@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stowhand.conditions import apart
 from stowhand.database.sqlite_savepoint import attempt
 from stowhand.errors import TableUnsuitable
 from stowhand.lifecycle import may_make_way
@@ -141,12 +142,29 @@ def _take_in_order(
     while full and len(counts) < limit and canceled < CANCELED_AT_ONCE:
         room = limit - len(counts) + CANCELED_AT_ONCE // 10
         over = [*passed, *map(str, refused)]
-        found = _candidates(connection, table, now, request, room, over)
+        found = within(_candidates(connection, table, now, request, room, over), request.conditions)
         full = len(found) == room
         put_away = _change(connection, table, now, request, limit, found, counts, refused)
         full = full and len(refused) < MOST_REFUSED
         canceled += put_away
+        if counts and apart(request.conditions)[1]:
+            break  # what is left of the bound is known to whoever set it
     return counts, refused
+
+
+def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+    """As many, from the first one on, as are together within the bounds of the conditions."""
+    _, together = apart(conditions)
+    for at, one in enumerate(together):
+        total = 0.0
+        for number, row in enumerate(found):
+            if row[1]:
+                continue  # it is put away, and takes up nothing
+            total += row[2 + at]
+            if total > one.value:
+                found = found[:number]
+                break
+    return found
 
 
 def _candidates(
@@ -156,7 +174,7 @@ def _candidates(
     request: ClaimRequest,
     room: int,
     passed: Sequence[str],
-) -> list[tuple[JobId, int]]:
+) -> list[tuple[Any, ...]]:
     # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
     now -= round((request.overdue or 0.0) * SECOND)
     in_order = table.walks and _due(connection, table, now, MANY) == MANY
@@ -178,13 +196,13 @@ def _change(
     now: int,
     request: ClaimRequest,
     limit: int,
-    found: Sequence[tuple[JobId, int]],
+    found: Sequence[tuple[Any, ...]],
     counts: dict[JobId, tuple[int, int]],
     refused: dict[JobId, str],
 ) -> int:
     """Take them, or put them away; how many were put away."""
     canceled = 0
-    for key, cancel in found:
+    for key, cancel, *_ in found:
         if not _is_key(key) or key in counts or (not cancel and len(counts) >= limit):
             continue
         done = False

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from stowhand.conditions import Sql, Where
+from stowhand.conditions import TOGETHER, Sql, Where, apart
 from stowhand.errors import ConfigurationError
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER
@@ -60,16 +60,20 @@ class Selecting:
         return f"SELECT count(*) FROM (SELECT 1 FROM ({self._due}) LIMIT :limit)"
 
     def candidates(self, conditions: Sequence[Any], *, suspects: bool, in_order: bool, passing: bool = False) -> Query:
-        """Due records in order: key, and whether each is to be canceled. Parameters: as ``due``.
+        """Due records in order: key, whether each is to be canceled, and what of each is summed (``together <=``).
+
+        Parameters: as ``due``.
 
         ``in_order``: walk an index of that order until there are enough, instead of sorting all that are due.
         ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
         """
+        conditions, together = apart(conditions)
         query = _Composing(self._shape, (*self._order, *conditions))
         at = query.at
         order = ", ".join(query.expression(one) for one in self._order)
+        costs = "".join(f", {query.expression(self._shape.column(one.column))}" for one in together)
         return query.whole(
-            f"SELECT {at['id']}, {truth(at['cancel']) if self._shape.has('cancel') else '0'}",
+            f"SELECT {at['id']}, {truth(at['cancel']) if self._shape.has('cancel') else '0'}{costs}",
             [
                 *(self._waiting(at) if in_order else [f"{at['id']} IN (\n{self._due}\n)"]),
                 f"typeof({at['id']}) IN ('integer', 'text')",
@@ -196,6 +200,8 @@ class _Composing:
                 f"condition: a {type(given).__qualname__} given; for SQLite give Where(column, op, value) or"
                 " sql(text, *values)"
             )
+        if given.op == TOGETHER:
+            raise ConfigurationError(f"condition on {given.column!r}: {given.op!r} is for a claim; write '<='")
         column = self.expression(self._shape.column(given.column))
         if given.op in ("is null", "is not null"):
             return f"{column} {given.op.upper()}"
