@@ -48,8 +48,16 @@ def read_key(key: str) -> str:
 
 def read_filter(wanted: JobFilter) -> JobFilter:
     """The same, with empty names, which nothing bears, for what no store could hold."""
-    names = {field: getattr(wanted, field) for field in ("task", "queue", "key")}
+    names = {field: getattr(wanted, field) for field in ("task", "queue", "key", "worker", "error")}
+    for field in ("since", "until"):
+        if (moment := getattr(wanted, field)) is not None and moment.tzinfo is None:
+            raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+    unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}
+    if "error" in unknown:  # an empty text would be in every error: that nothing is found says the key
+        unknown |= {"key": "", "error": None}
+    elif wanted.error == "":
+        unknown["error"] = None
     return msgspec.structs.replace(wanted, **unknown) if unknown else wanted
 
 

@@ -51,8 +51,18 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     queue: str | None = None
     key: str | None = None
+    worker: str | None = None
+    """Only what this worker holds."""
+    error: str | None = None
+    """Only those whose last error holds this text, in whatever case."""
+    since: datetime | None = None
+    """Only those that ended at this moment or later; of those that are not over: that were made then."""
+    until: datetime | None = None
+    """Only those before this moment, likewise."""
+    newest_first: bool = False
+    """In falling order of ids; else in rising order."""
     after: int = 0
-    """Keyset: only ids above this."""
+    """Keyset: only ids above this; newest first, below it, unless it is 0."""
     limit: int = 100
 
 

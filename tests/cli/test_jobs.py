@@ -190,3 +190,41 @@ def test_a_table_fits_its_terminal_whatever_names_are_like(width: int) -> None:
     assert starts == {columns(lines[0].partition("RUN AT")[0])}
     assert "\x1b" not in "".join(lines)
     assert "\x1b[" in "".join(table_lines(rows, width, painted=True)[2]), "a state has a colour where it is wanted"
+
+
+def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(queue: Stowhand) -> None:
+    ids = [queue("add", "hello").out.strip() for _ in range(3)]
+    queue("jobs", "fail", ids[0], "--reason", "LookupError: no such order")
+    assert [row["id"] for row in queue("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
+    assert [row["id"] for row in queue("jobs", "list", "--newest", "--after", 2, "--json").rows()] == [1]
+    assert [row["id"] for row in queue("jobs", "list", "--error", "NO SUCH", "--json").rows()] == [1]
+    assert queue("jobs", "list", "--worker", "w").err == "No jobs.\n"
+    assert len(queue("jobs", "list", "--since", "1h", "--until", "2100-01-01", "--json").rows()) == 3
+    assert queue("jobs", "list", "--until", "1h", "--json").rows() == []
+    refused = queue("jobs", "list", "--since", "yesterday")
+    assert refused.code == 2
+    assert "or a moment: 2030-01-31T09:00:00Z" in refused.err
+
+
+def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(queue: Stowhand) -> None:
+    for task in ("send", "send", "keep"):
+        assert queue("add", task).code == 0
+    rescheduled = queue("jobs", "reschedule", "--task", "send", "--priority", 7, "--yes")
+    assert (rescheduled.code, rescheduled.out) == (0, "1: done (it is queued)\n2: done (it is queued)\n")
+    assert [row["priority"] for row in queue("jobs", "list", "--json").rows()] == [7, 7, 0]
+    assert queue("jobs", "cancel", "--task", "send", "--until", "0s", "-y").out == "1: done\n2: done\n"
+    assert queue("jobs", "remove", "--all", "-y").out == "3: done\n"
+    assert queue("jobs", "remove", "--all", "-y").err == "No such jobs.\n"
+    assert queue("jobs", "list").err == "No jobs.\n"
+
+
+def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_said(queue: Stowhand) -> None:
+    queue("add", "send")
+    asked = queue("jobs", "cancel", "--task", "send")
+    assert (asked.code, asked.out) == (1, "")
+    assert "Cancel 1 queued, errored, processing jobs of task send?" in asked.err
+    for nothing_said in (("cancel",), ("remove", "-y"), ("cancel", "1", "--task", "send"), ("remove", "1", "--all")):
+        refused = queue("jobs", *nothing_said)
+        assert refused.code == 2
+        assert "describe them" in refused.err
+    assert [row["state"] for row in queue("jobs", "list", "--json").rows()] == ["queued"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
+from typing import Any
 
+import msgspec
 import pytest
 
+from stowhand.errors import InvalidJob
 from stowhand.job import NewJob, State
 from stowhand.lifecycle import COMPLETED
 from stowhand.queue_store import JobFilter
 from stowhand.store import Verdict
-from tests.contract.bench import STATES, Bench
+from tests.contract.bench import FAILED, STATES, Bench
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -130,3 +134,41 @@ async def test_a_name_that_nothing_can_bear_lists_nothing(bench: Bench, name: st
     await bench.add(queue="q", key="k")
     for wanted in (JobFilter(task=name), JobFilter(queue=name), JobFilter(key=name)):
         assert list(await bench.store.list(wanted)) == []
+
+
+async def test_the_newest_come_first_and_what_follows_lies_below(bench: Bench) -> None:
+    jobs = [(await bench.in_state(state)).id for state in (*STATES, State.QUEUED)]
+    seen: list[int] = []
+    while page := await bench.store.list(
+        JobFilter(states=STATES, newest_first=True, after=seen[-1] if seen else 0, limit=2)
+    ):
+        seen += [job.id for job in page]
+    assert seen == sorted(jobs, reverse=True)
+    assert [job.id for job in await bench.store.list(JobFilter(newest_first=True, limit=1))] == [jobs[-1]]
+
+
+async def test_the_filter_knows_moments_workers_and_words_of_the_error(bench: Bench) -> None:
+    failed = await bench.start()
+    await bench.settle(failed, msgspec.structs.replace(FAILED, error="LookupError: no such Order\ntraceback"))
+    began = await bench.store.now()
+    await bench.pass_time(60.0)
+    waiting = await bench.add()
+    running = await bench.start(priority=-1)
+    completed = await bench.start(priority=-1)
+    await bench.settle(completed, COMPLETED)
+
+    async def found(**asked: Any) -> list[int]:
+        return [job.id for job in await bench.store.list(JobFilter(states=STATES, **asked))]
+
+    everything = await found()
+    assert await found(error="no such order") == [failed.job_id]
+    assert await found(error="%") == await found(error="nul \0") == []
+    assert await found(worker="w1") == [running.job_id]
+    assert await found(worker="w2") == []
+    later = began + timedelta(seconds=30)
+    assert await found(until=later) == [failed.job_id]
+    assert await found(since=later) == [one for one in everything if one != failed.job_id]
+    assert await found(since=later, until=later) == []
+    assert waiting.id in await found(since=later)
+    with pytest.raises(InvalidJob, match="no time zone"):
+        await found(since=datetime(2030, 1, 1))  # noqa: DTZ001

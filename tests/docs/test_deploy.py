@@ -229,6 +229,17 @@ def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
+def test_the_alerts_are_those_of_the_page_and_ask_for_metrics_that_exist() -> None:
+    (group,) = yaml.safe_load((DEPLOY / "prometheus-rules.yaml").read_text())["groups"]
+    asked = [rule["expr"] for rule in group["rules"]]
+    page = (DOCS / "how-to" / "watch-a-worker-with-prometheus.md").read_text()
+    table = page.partition("## When to worry")[2].partition("[All names]")[0]
+    assert set(re.findall(r"^\| `(.+?)` \|", table, re.M)) == {query.replace("|", "\\|") for query in asked}
+    assert {name for query in asked for name in names(query)} <= samples().keys()
+    assert len({rule["alert"] for rule in group["rules"]}) == len(asked)
+    assert all(rule["labels"]["severity"] and rule["annotations"]["summary"] for rule in group["rules"])
+
+
 def test_the_page_of_metrics_is_what_is_shown() -> None:
     page = read("metrics.md")
     shown = {name for name in rows(page) if name.startswith("stowhand_")}

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
 import msgspec
 
+from stowhand.cli.job_filter import agreed
 from stowhand.cli.job_views import answer_json, answer_line
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.durations import parse_duration
 from stowhand.job import State
+from stowhand.matching import PAGE, ids_of
 from stowhand.observe.safe_text import escape
 from stowhand.operating import Ages, Explanation
 from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.settings import StoreSettings
-
-PAGE = 500
-"""Jobs that are looked at, or retried, in one call: with their payloads, 500 MiB at most."""
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 
@@ -100,7 +99,7 @@ def purge_jobs(
         click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class FailedOnes(msgspec.Struct, frozen=True, kw_only=True):
     """Which failed jobs are meant."""
 
     task: str | None = None
@@ -114,40 +113,21 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return task + (f" in queue {escape(self.queue)}" if self.queue is not None else "")
 
 
-def retry_failed(store: StoreSettings, wanted: Wanted, *, yes: bool, as_json: bool) -> int:
+def retry_failed(store: StoreSettings, wanted: FailedOnes, *, yes: bool, as_json: bool) -> int:
     """Count them, ask, and retry them page by page; a line for each that was not."""
     job_ids = with_store(store, lambda store: _find(store, wanted))
     if not job_ids:
         click.echo("No failed jobs.", err=True)
         return OK
-    if not yes and not _agreed(f"Retry {len(job_ids)} failed job{'' if len(job_ids) == 1 else 's'}{wanted.say()}?"):
+    if not yes and not agreed(f"Retry {len(job_ids)} failed job{'' if len(job_ids) == 1 else 's'}{wanted.say()}?"):
         click.echo("Nothing was retried.", err=True)
         return FAILURE
     return with_store(store, lambda store: _retry(store, job_ids, as_json=as_json))
 
 
-async def _find(store: QueueStore, wanted: Wanted) -> list[int]:
-    before: datetime | None = None
-    if wanted.older_than is not None:
-        before = await store.now() - timedelta(seconds=wanted.older_than)
-    found: list[int] = []
-    after = 0
-    while True:
-        asked = JobFilter(states=(State.FAILED,), task=wanted.task, queue=wanted.queue, after=after, limit=PAGE)
-        jobs = await store.list(asked)
-        found += [job.id for job in jobs if before is None or (job.finished_at or before) < before]
-        if len(jobs) < PAGE:
-            return found
-        after = jobs[-1].id
-
-
-def _agreed(question: str) -> bool:
-    """Outside of any session: nobody's connection waits for a person."""
-    try:
-        return click.confirm(question, err=True)
-    except click.Abort:
-        click.echo("", err=True)
-        return False
+async def _find(store: QueueStore, wanted: FailedOnes) -> list[int]:
+    before = None if wanted.older_than is None else await store.now() - timedelta(seconds=wanted.older_than)
+    return await ids_of(store, JobFilter(states=(State.FAILED,), task=wanted.task, queue=wanted.queue, until=before))
 
 
 async def _left(store: QueueStore, job_id: int) -> Answer:

@@ -24,7 +24,7 @@ from stowhand.queue_store import Answer
 
 HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
 TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})
-NAMES = ("TASK", "QUEUE", "KEY")
+NAMES = ("TASK", "QUEUE", "KEY", "WORKER")
 WIDEST = 40
 """Columns for a name, at most; and at least, where the terminal is narrow."""
 NAME_LEAST = 8
@@ -37,20 +37,28 @@ UNLIMITED = 200
 def job_table(jobs: Sequence[Job]) -> None:
     """Print a table: as wide as the terminal, or as it needs to be where nobody watches."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
-    for line in table_lines([_cells(job) for job in jobs], width, painted=wants_color(sys.stdout)):
+    headings: tuple[str, ...] = HEADINGS
+    rows = [_cells(job) for job in jobs]
+    if any(job.worker is not None for job in jobs):
+        headings = (*HEADINGS[:-1], "WORKER", HEADINGS[-1])
+        rows = [(*row[:-1], _name(job.worker), row[-1]) for row, job in zip(rows, jobs, strict=True)]
+    for line in table_lines(rows, width, painted=wants_color(sys.stdout), headings=headings):
         click.echo(line)
 
 
-def table_lines(rows: Sequence[Sequence[str]], width: int, *, painted: bool = False) -> list[str]:
+def table_lines(
+    rows: Sequence[Sequence[str]], width: int, *, painted: bool = False, headings: Sequence[str] = HEADINGS
+) -> list[str]:
     """Aligned columns. Names are cut first where there is no room; the last column gets what is left."""
-    widths = {heading: max(columns(row[at]) for row in (HEADINGS, *rows)) for at, heading in enumerate(HEADINGS)}
-    widths |= {name: min(widths[name], WIDEST) for name in NAMES}
+    widths = {heading: max(columns(row[at]) for row in (headings, *rows)) for at, heading in enumerate(headings)}
+    names = [name for name in NAMES if name in widths]
+    widths |= {name: min(widths[name], WIDEST) for name in names}
     while (
-        _left(widths, width) < ERROR_LEAST and widths[longest := max(NAMES, key=lambda name: widths[name])] > NAME_LEAST
+        _left(widths, width) < ERROR_LEAST and widths[longest := max(names, key=lambda name: widths[name])] > NAME_LEAST
     ):
         widths[longest] -= 1
-    widths[HEADINGS[-1]] = max(_left(widths, width), ERROR_LEAST)
-    return [_aligned(row, widths, painted=painted and row is not HEADINGS) for row in (HEADINGS, *rows)]
+    widths[headings[-1]] = max(_left(widths, width), ERROR_LEAST)
+    return [_aligned(row, widths, painted=painted and row is not headings) for row in (headings, *rows)]
 
 
 def job_page(job: Job) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -12,30 +12,36 @@ import msgspec
 from stowhand.checking import check_reschedule
 from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
-from stowhand.cli.job_operations import Wanted, age_option, explain_job, purge_jobs, retry_failed
+from stowhand.cli.job_filter import Wanted, agreed, filter_options, wanted_of
+from stowhand.cli.job_operations import FailedOnes, age_option, explain_job, purge_jobs, retry_failed
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
-from stowhand.cli.options import completing, settings_of, store_options
+from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.job import Job, State
-from stowhand.queue_store import Answer, Done, JobFilter, QueueStore, Reschedule
+from stowhand.matching import PAGE, ids_of
+from stowhand.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.setting_values import OneOf
 
+F = TypeVar("F", bound=Callable[..., Any])
 MOST = 10_000
 """Jobs in one list, at most; --after gives the next ones."""
-
-
-def _states(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[State, ...]:
-    del ctx, param
-    try:
-        return tuple(State(OneOf(*State)(word)) for word in value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 ID = click.IntRange(1, 2**63 - 1)
 ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ID)
+some_or_ids_argument = click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID)
+CANCELABLE = (State.QUEUED, State.ERRORED, State.PROCESSING)
+REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
+RESCHEDULABLE = (State.QUEUED, State.ERRORED)
+"""Where no state is given. What else may be done must be asked for: failed jobs are run again by rescheduling them."""
+
+
+def many_options(command: F) -> F:
+    """For all jobs of a kind: they are counted, and a person is asked."""
+    command = click.option("-y", "--yes", is_flag=True, help="Of all that are described: do not ask.")(command)
+    command = click.option("every", "--all", is_flag=True, help="Every job in which it can be done.")(command)
+    return filter_options(command)
 
 
 @click.group(cls=Group, name="jobs")
@@ -44,34 +50,27 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--state",
-    multiple=True,
-    callback=_states,
-    metavar="STATE",
-    help=f"{', '.join(State)}; may be repeated.",
-    shell_complete=completing(State),
-)
-@click.option("--task", help="Only this task.")
-@click.option("--queue", help="Only this queue.")
+@filter_options
 @click.option("--key", help="Only the job with this key.")
-@click.option("--after", type=click.IntRange(0, 2**63 - 1), default=0, metavar="ID", help="Only ids above this one.")
+@click.option("--newest", is_flag=True, help="The newest first.")
+@click.option(
+    "--after",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    metavar="ID",
+    help="Only ids above this one; with --newest below it.",
+)
 @click.option("--limit", type=click.IntRange(1, MOST), default=100, show_default=True, help="How many at most.")
 @json_option
 @store_options
-def list_jobs(
-    state: tuple[State, ...],
-    task: str | None,
-    queue: str | None,
-    key: str | None,
-    after: int,
-    limit: int,
-    as_json: bool,
-    **typed: Any,
-) -> None:
+def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bool, **typed: Any) -> None:
     """List jobs in the order of their ids: live and failed ones, unless --state says otherwise."""
-    wanted = JobFilter(states=state, task=task, queue=queue, key=key, after=after, limit=limit)
-    jobs = with_store(settings_of(typed).store, lambda store: store.list(wanted))
+    wanted = wanted_of(typed)
+
+    async def find(store: QueueStore) -> Sequence[Job]:
+        return await store.list(await wanted.filter(store, key=key, newest_first=newest, after=after, limit=limit))
+
+    jobs = with_store(settings_of(typed).store, find)
     if as_json:
         for job in jobs:
             click.echo(job_json(job))
@@ -120,33 +119,48 @@ def retry_jobs(
     """Make jobs due now, with all their attempts. Not while they run, and not when they completed."""
     if failed == bool(job_ids):
         raise click.UsageError("name the jobs: ID..., or --failed")
-    wanted = Wanted(task=task, queue=queue, older_than=older_than)
+    wanted = FailedOnes(task=task, queue=queue, older_than=older_than)
     if failed:
         return retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)
-    if yes or wanted != Wanted():
+    if yes or wanted != FailedOnes():
         raise click.UsageError("--task, --queue, --older-than and --yes go with --failed")
-    return _act(typed, lambda store: store.retry_jobs(job_ids), job_ids, as_json=as_json)
+    return _act(typed, lambda store, ids: store.retry_jobs(ids), job_ids, as_json=as_json)
 
 
 @command.command("cancel")
-@ids_argument
+@some_or_ids_argument
+@many_options
 @json_option
 @store_options
-def cancel_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
-    """Cancel jobs: waiting ones at once, running ones are asked to stop."""
-    return _act(typed, lambda store: store.cancel_jobs(job_ids), job_ids, as_json=as_json)
+def cancel_jobs(job_ids: tuple[int, ...], every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+    """Cancel jobs: waiting ones at once, running ones are asked to stop. By id, or all that the options describe."""
+    chosen = _chosen(typed, job_ids, "Cancel", every=every, yes=yes, states=CANCELABLE)
+    if chosen is None:
+        return FAILURE
+    return _act(typed, lambda store, ids: store.cancel_jobs(ids), chosen, as_json=as_json)
 
 
 @command.command("remove")
-@click.argument("job_ids", metavar="ID...", nargs=-1, type=ID)
+@some_or_ids_argument
 @click.option("keys", "--key", multiple=True, help="The job that holds this key; may be repeated.")
+@many_options
 @json_option
 @store_options
-def remove_jobs(job_ids: tuple[int, ...], keys: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Delete jobs, by id or by key. A running job is refused by id; by key it loses the key and runs no more."""
-    if not job_ids and not keys:
-        raise click.UsageError("name the jobs to remove: ID..., or --key KEY")
-    return _act(typed, lambda store: store.remove_jobs(job_ids), job_ids, keys, as_json=as_json)
+def remove_jobs(
+    job_ids: tuple[int, ...], keys: tuple[str, ...], every: bool, yes: bool, as_json: bool, **typed: Any
+) -> int:
+    """Delete jobs, by id, by key, or all that the options describe.
+
+    A running job is refused by id; by key it loses the key and runs no more.
+    """
+    if keys:
+        if wanted_of(typed) != Wanted() or every:
+            raise click.UsageError("--key names a single job: leave the other options out")
+        return _act(typed, lambda store, ids: store.remove_jobs(ids), job_ids, keys, as_json=as_json)
+    chosen = _chosen(typed, job_ids, "Remove", every=every, yes=yes, states=REMOVABLE)
+    if chosen is None:
+        return FAILURE
+    return _act(typed, lambda store, ids: store.remove_jobs(ids), chosen, as_json=as_json)
 
 
 @command.command("complete")
@@ -155,7 +169,7 @@ def remove_jobs(job_ids: tuple[int, ...], keys: tuple[str, ...], as_json: bool, 
 @store_options
 def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
     """Complete jobs, waiting or failed, as if they had been worked off. Not while they run."""
-    return _administer(typed, job_ids, lambda store: store.complete_jobs(job_ids), as_json=as_json)
+    return _administer(typed, job_ids, lambda store, ids: store.complete_jobs(ids), as_json=as_json)
 
 
 @command.command("fail")
@@ -165,15 +179,16 @@ def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 @store_options
 def fail_jobs(job_ids: tuple[int, ...], reason: str | None, as_json: bool, **typed: Any) -> int:
     """Fail jobs for good: they stay, and are not tried again. Not while they run."""
-    return _administer(typed, job_ids, lambda store: store.permanently_fail_jobs(job_ids, reason), as_json=as_json)
+    return _administer(typed, job_ids, lambda store, ids: store.permanently_fail_jobs(ids, reason), as_json=as_json)
 
 
 @command.command("reschedule")
-@ids_argument
+@some_or_ids_argument
 @when_option
 @click.option("--priority", type=int, metavar="N", help="Smaller runs first.")
 @click.option("--attempts", type=int, metavar="N", help="How often they count as tried; 0 runs failed jobs again.")
 @click.option("--max-attempts", type=int, metavar="N", help="How often they are tried at most.")
+@many_options
 @json_option
 @store_options
 def reschedule_jobs(
@@ -182,23 +197,31 @@ def reschedule_jobs(
     priority: int | None,
     attempts: int | None,
     max_attempts: int | None,
+    every: bool,
+    yes: bool,
     as_json: bool,
     **typed: Any,
 ) -> int:
-    """Give jobs, waiting or failed, another time, priority or number of attempts. What is not given stays."""
+    """Give jobs, waiting or failed, another time, priority or number of attempts. What is not given stays.
+
+    By id, or all that the options describe.
+    """
     given = Reschedule(run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
     if given == Reschedule() and when.delay is None:
         raise click.UsageError("say what to change: --run-at, --priority, --attempts or --max-attempts")
     check_reschedule(given)
+    chosen = _chosen(typed, job_ids, "Reschedule", every=every, yes=yes, states=RESCHEDULABLE)
+    if chosen is None:
+        return FAILURE
 
-    async def reschedule(store: QueueStore) -> Sequence[Job]:
+    async def reschedule(store: QueueStore, ids: Sequence[int]) -> Sequence[Job]:
         if when.delay is None:
-            return await store.reschedule_jobs(job_ids, given)
+            return await store.reschedule_jobs(ids, given)
         # From now, by the store's clock, as a delay of `stowhand add` is.
         run_at = await store.now() + timedelta(seconds=when.delay)
-        return await store.reschedule_jobs(job_ids, msgspec.structs.replace(given, run_at=run_at))
+        return await store.reschedule_jobs(ids, msgspec.structs.replace(given, run_at=run_at))
 
-    return _administer(typed, job_ids, reschedule, as_json=as_json)
+    return _administer(typed, chosen, reschedule, as_json=as_json)
 
 
 @command.command("unlock")
@@ -215,48 +238,91 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
     return OK if taken else FAILURE
 
 
+def _chosen(
+    typed: dict[str, Any],
+    job_ids: Sequence[int],
+    what: str,
+    *,
+    every: bool,
+    yes: bool,
+    states: tuple[State, ...],
+) -> Sequence[int] | None:
+    """The jobs that were named; else those that the options describe, once a person has agreed. ``None``: nobody has.
+
+    ``states``: in which it can be done, where no state was given.
+    """
+    wanted = wanted_of(typed)
+    described = every or wanted != Wanted()
+    if described == bool(job_ids):
+        raise click.UsageError("name the jobs: ID..., or describe them (--task, --state, …), or --all")
+    if job_ids:
+        return job_ids
+    if not wanted.states:
+        wanted = msgspec.structs.replace(wanted, states=states)
+
+    async def find(store: QueueStore) -> list[int]:
+        return await ids_of(store, await wanted.filter(store))
+
+    found = with_store(settings_of(typed).store, find)
+    if not found:
+        click.echo("No such jobs.", err=True)
+    elif not yes and not agreed(f"{what} {len(found)} {wanted.say()}?"):
+        click.echo("Nothing was changed.", err=True)
+        return None
+    return found
+
+
 def _act(
     typed: dict[str, Any],
-    act: Callable[[QueueStore], Awaitable[Sequence[Answer]]],
+    act: Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]],
     job_ids: Sequence[int],
     keys: Sequence[str] = (),
     *,
     as_json: bool,
 ) -> int:
-    """Act on all at once, then on keys (to remove), and print an answer for each in the order given.
+    """Act on all, some at a time, then on keys (to remove), and print an answer for each in the order given.
 
     The number is 1 if any was refused or is missing.
     """
 
     async def all_of_them(store: QueueStore) -> int:
-        by_id = {answer.job_id: answer for answer in (await act(store) if job_ids else ())}
         code = OK
-        for answer in [by_id[job_id] for job_id in job_ids] + [await store.remove_key(key) for key in keys]:
-            _print(answer, as_json=as_json)
-            if answer.done in (Done.REFUSED, Done.MISSING):
-                code = FAILURE
-        return code
+        for start in range(0, len(job_ids), PAGE):
+            page = job_ids[start : start + PAGE]
+            by_id = {answer.job_id: answer for answer in await act(store, page)}
+            code = max(code, _told([by_id[job_id] for job_id in page], as_json=as_json))
+        return max(code, _told([await store.remove_key(key) for key in keys], as_json=as_json))
 
     return with_store(settings_of(typed).store, all_of_them)
+
+
+def _told(answers: Sequence[Answer], *, as_json: bool) -> int:
+    for answer in answers:
+        _print(answer, as_json=as_json)
+    return FAILURE if any(answer.done in (Done.REFUSED, Done.MISSING) for answer in answers) else OK
 
 
 def _administer(
     typed: dict[str, Any],
     job_ids: Sequence[int],
-    act: Callable[[QueueStore], Awaitable[Sequence[Job]]],
+    act: Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]],
     *,
     as_json: bool,
 ) -> int:
-    """Act on all at once, then print an answer for each, in the order given; 1 if any was not changed."""
+    """Act on all, some at a time, and print an answer for each, in the order given; 1 if any was not changed."""
 
-    async def all_at_once(store: QueueStore) -> int:
-        changed = {job.id: job for job in await act(store)}
-        for job_id in job_ids:
-            job = changed.get(job_id)
-            _print(_changed(job) if job else _skipped(job_id, await store.get(job_id)), as_json=as_json)
-        return OK if changed.keys() >= set(job_ids) else FAILURE
+    async def all_of_them(store: QueueStore) -> int:
+        code = OK
+        for start in range(0, len(job_ids), PAGE):
+            page = job_ids[start : start + PAGE]
+            changed = {job.id: job for job in await act(store, page)}
+            for job_id in page:
+                job = changed.get(job_id)
+                _print(_changed(job) if job else _skipped(job_id, await store.get(job_id)), as_json=as_json)
+            code = OK if changed.keys() >= set(page) and code == OK else FAILURE
+        return code
 
-    return with_store(settings_of(typed).store, all_at_once)
+    return with_store(settings_of(typed).store, all_of_them)
 
 
 def _changed(job: Job) -> Answer:

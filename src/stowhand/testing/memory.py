@@ -15,7 +15,15 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from stowhand import limits
-from stowhand.checking import check_reschedule, read_id, read_ids, read_reason, read_workers, refuse_default_attempts
+from stowhand.checking import (
+    check_reschedule,
+    read_filter,
+    read_id,
+    read_ids,
+    read_reason,
+    read_workers,
+    refuse_default_attempts,
+)
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.conditions import refuse_conditions
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
@@ -148,7 +156,10 @@ class MemoryStore(MemoryOperations):
 
     async def list(self, wanted: JobFilter) -> Sequence[Job]:
         with self.transaction() as (rows, _):
-            everything = sorted([*rows.live.values(), *rows.history.values()], key=lambda row: row.id)
+            wanted = read_filter(wanted)
+            everything = sorted(
+                [*rows.live.values(), *rows.history.values()], key=lambda row: row.id, reverse=wanted.newest_first
+            )
             return [row.job() for row in everything if matches(row, wanted)][: wanted.limit]
 
     async def counts(self) -> dict[State, int]:
@@ -299,12 +310,18 @@ def claimed(row: Row) -> Claim[Job]:
 
 def matches(row: Row, wanted: JobFilter) -> bool:
     """Is it one of the jobs to list?"""
+    below = wanted.newest_first and wanted.after > 0
+    at = row.finished_at or row.created_at
     return (
-        row.id > wanted.after
+        (row.id < wanted.after if below else wanted.newest_first or row.id > wanted.after)
         and row.state in (wanted.states or LISTED)
         and wanted.task in (None, row.task)
         and wanted.queue in (None, row.queue)
         and wanted.key in (None, row.key)
+        and wanted.worker in (None, row.worker)
+        and (wanted.error is None or wanted.error.lower() in (row.last_error or "").lower())
+        and (wanted.since is None or at >= wanted.since)
+        and (wanted.until is None or at < wanted.until)
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import psycopg
 
 from stowhand.checking import read_filter, read_id, read_ids, read_key
+from stowhand.database.link import Values
 from stowhand.errors import StoreUnreachable
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, JobFilter
@@ -15,6 +16,8 @@ from stowhand.stores.postgres.rows import Row, plain_array, read_job
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 HISTORY = (State.COMPLETED, State.CANCELED)
+ABOVE_ALL = 2**63 - 1
+_NAMES = ("task", "queue", "key", "worker", "error", "since", "until", "limit")
 AT_ONCE = 500
 """Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
 
@@ -31,10 +34,9 @@ class Inspector:
         return read_job(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[Job]:
-        """In id order."""
+        """In id order, rising or falling."""
         wanted = read_filter(wanted)
-        states = set(wanted.states or LIVE)
-        found = await self._rows("list", (*_part(wanted, states, LIVE), *_part(wanted, states, HISTORY), wanted.limit))
+        found = await self._rows("newest" if wanted.newest_first else "list", _asked(wanted))
         return [read_job(row) for row in found]
 
     async def counts(self) -> dict[State, int]:
@@ -102,7 +104,7 @@ class Inspector:
         ((done, why),) = await self._rows(name, values)
         return _answer(job_id, done, why)
 
-    async def _rows(self, name: str, values: Sequence[object] = ()) -> list[Row]:
+    async def _rows(self, name: str, values: Values = ()) -> list[Row]:
         with self._home.translated():
             try:
                 return await self._home.pool.rows("inspect", self._home.statements[name], values)
@@ -120,9 +122,12 @@ def _answer(job_id: int, done: str, why: str) -> Answer:
     return Answer(job_id, Done(done), f"there is no job {job_id}" if done == Done.MISSING else why)
 
 
-def _part(wanted: JobFilter, states: set[State], kept: Sequence[State]) -> tuple[object, ...]:
-    """What one table is asked: whether at all, and unless for all that it keeps, for which states."""
-    here = [state.value for state in kept if state in states]
-    names = None if len(here) == len(kept) else here
-    task, queue, key = wanted.task, wanted.queue, wanted.key
-    return (bool(here), wanted.after, names, names, task, task, queue, queue, key, key, wanted.limit)
+def _asked(wanted: JobFilter) -> dict[str, object]:
+    """Of each of the two tables: whether it is read at all, and unless for all that it keeps, for which states."""
+    asked: dict[str, object] = {name: getattr(wanted, name) for name in _NAMES}
+    asked["after"] = wanted.after or (ABOVE_ALL if wanted.newest_first else 0)
+    states = set(wanted.states or LIVE)
+    for table, kept in (("live", LIVE), ("history", HISTORY)):
+        here = [state.value for state in kept if state in states]
+        asked[table], asked[f"{table}_states"] = bool(here), None if len(here) == len(kept) else here
+    return asked

@@ -112,19 +112,54 @@ from {schema}.everything where id = %s::bigint
 (select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
 from {schema}.live
-where %s::bool and id > %s::bigint and (%s::text[] is null or state = any(%s::text[]))
-  and (%s::text is null or task = %s::text) and (%s::text is null or queue = %s::text)
-  and (%s::text is null or key = %s::text)
-order by id limit %s::int)
+where %(live)s::bool and id > %(after)s::bigint
+  and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
+  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
+  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null or worker = %(worker)s::text)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
+  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+order by id limit %(limit)s::int)
 union all
 (select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, null::text, cancel_requested, result::text
 from {schema}.history
-where %s::bool and id > %s::bigint and (%s::text[] is null or state = any(%s::text[]))
-  and (%s::text is null or task = %s::text) and (%s::text is null or queue = %s::text)
-  and (%s::text is null or key = %s::text)
-order by id limit %s::int)
-order by id limit %s::int
+where %(history)s::bool and id > %(after)s::bigint
+  and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
+  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
+  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
+  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+order by id limit %(limit)s::int)
+order by id limit %(limit)s::int
+
+-- The same, newest first.
+-- name: newest
+(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+from {schema}.live
+where %(live)s::bool and id < %(after)s::bigint
+  and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
+  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
+  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null or worker = %(worker)s::text)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
+  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+order by id desc limit %(limit)s::int)
+union all
+(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, null::text, cancel_requested, result::text
+from {schema}.history
+where %(history)s::bool and id < %(after)s::bigint
+  and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
+  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
+  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
+  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+order by id desc limit %(limit)s::int)
+order by id desc limit %(limit)s::int
 
 -- name: counts
 select state, count(*) from {schema}.live group by state

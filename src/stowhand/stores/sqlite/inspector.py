@@ -10,11 +10,12 @@ from stowhand.checking import read_filter, read_id, read_key
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, JobFilter
 from stowhand.stores.sqlite import enqueue, leave
-from stowhand.stores.sqlite.moment import Moment
+from stowhand.stores.sqlite.moment import Moment, to_micros
 from stowhand.stores.sqlite.rows import as_json, to_job
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("inspect")
+ABOVE_ALL = 2**63 - 1
 LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 """What a list shows unless a state is named."""
 
@@ -26,20 +27,24 @@ def get(connection: sqlite3.Connection, job_id: int) -> Job | None:
 
 
 def find(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
-    """In id order."""
+    """In id order, rising or falling."""
     wanted = read_filter(wanted)
+    newest = wanted.newest_first
     given = {
         "states": as_json(wanted.states or LISTED),
         "task": wanted.task,
         "queue": wanted.queue,
         "key": wanted.key,
-        "after": wanted.after,
+        "worker": wanted.worker,
+        "error": wanted.error,
+        "since": None if wanted.since is None else to_micros(wanted.since),
+        "until": None if wanted.until is None else to_micros(wanted.until),
+        "after": wanted.after or (ABOVE_ALL if newest else 0),
         "limit": wanted.limit,
     }
-    tables = ["list_live"]
-    if set(wanted.states) & {State.COMPLETED, State.CANCELED}:
-        tables.append("list_past")
-    rows = merge(*(connection.execute(SQL[table], given) for table in tables), key=lambda row: row[0])
+    kept = ["live", "past"] if set(wanted.states) & {State.COMPLETED, State.CANCELED} else ["live"]
+    parts = (connection.execute(SQL[f"{'newest' if newest else 'list'}_{table}"], given) for table in kept)
+    rows = merge(*parts, key=lambda row: row[0], reverse=newest)
     return [to_job(row) for row in islice(rows, wanted.limit)]
 
 
