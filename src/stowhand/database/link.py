@@ -2,6 +2,11 @@
 
 An error closes what it may have left in an unknown state, and the next use connects again. How long to wait before
 that is the caller's affair. Every statement has a deadline of ours: a server that stops answering is as good as gone.
+
+Why not ``psycopg_pool``, which is as fast (to borrow one and give it back: 15 us, here 14 us)? It makes connections
+in tasks of its own, which nobody here would own; it has one kind of connection under one name, where ours say what they
+are for and those lent to applications stay apart; and it cannot keep one back from them while they wait for each other.
+Whoever has such a pool gives it, and it is borrowed from (borrowed.py).
 """
 
 from __future__ import annotations
