@@ -48,7 +48,7 @@ def test_an_item_has_what_its_task_says_unless_it_says_otherwise(app: App, task:
     assert (first.key, first.key_mode) == ("rollup", KeyMode.PRESERVE_RUN_AT)
     assert json.loads(first.payload)["hours"] == 4
     assert (other.queue, other.priority, other.max_attempts, other.key) == ("fast", 0, 2, None)
-    assert (elsewhere.queue, elsewhere.max_attempts) == (None, 25)
+    assert (elsewhere.queue, elsewhere.max_attempts) == (None, None)
     assert app.cron_items[2].fill == 3600
 
 
@@ -116,3 +116,14 @@ def test_a_worker_with_once_schedules_what_is_due_first(run: Run) -> None:
 
     run(scenario())
     assert set(ran) == {7}
+
+
+def test_an_item_that_names_a_declared_task_has_what_that_declares(app: App) -> None:
+    @app.task(queue="bank", max_attempts=3)
+    def charge(cents: int) -> None: ...
+
+    app.cron("0 4 * * *", "charge", {"cents": 5}, priority=2)
+    job = app.cron_items[-1].job(datetime(2030, 1, 1, 4, tzinfo=UTC), backfilled=False)
+    assert (job.queue, job.max_attempts, job.priority) == ("bank", 3, 2)
+    with pytest.raises(ConfigurationError, match="payload of task 'charge': missing argument 'cents'"):
+        app.cron("0 5 * * *", "charge", identifier="wrong")

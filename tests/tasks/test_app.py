@@ -128,7 +128,10 @@ def test_bad_rows_fail_alone_with_a_readable_reason(app: App, url: str, run: Run
             ids = [(await send.enqueue(f"good {number}")).id for number in range(len(bad) + 1)]
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
                 for one, payload in zip(ids, bad, strict=False):
-                    connection.execute(f"update {live_table(connection)} set payload = ? where id = ?", (payload, one))
+                    connection.execute(
+                        f"update {live_table(connection)} set payload = ?, max_attempts = 1 where id = ?",
+                        (payload, one),
+                    )
                 connection.commit()
             async with app.run_in_background(concurrency=3):
                 jobs = await settled(store, *ids)
@@ -280,6 +283,27 @@ def test_a_store_in_memory_is_one_for_all_loops_and_its_jobs_are_worked_off(run:
     run(scenario())
     app.sync.close()
     assert done == ["from a script", "from a loop"]
+
+
+def test_a_job_made_by_hand_must_suit_the_task_that_is_declared_here(app: App, run: Run) -> None:
+    add_send(app)
+    app.sync.install()
+    wrong = NewJob(task="send", payload='{"to":7}')
+    calls: list[Any] = [
+        lambda: app.enqueue(wrong),
+        lambda: app.add_jobs([NewJob(task="elsewhere"), wrong]),
+        lambda: app.enqueue_many([NewJob(task="elsewhere"), wrong]),
+    ]
+
+    async def scenario() -> None:
+        for call in calls:
+            with pytest.raises(InvalidJob, match="payload of task 'send': argument 'to'"):
+                await call()
+        await app.enqueue(NewJob(task="elsewhere", payload='{"to":7}'))
+        assert sum((await (await app.open()).counts()).values()) == 1
+        await app.close()
+
+    run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from stowhand.queue_store import QueueStore
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.service.built_in import with_built_in
-from stowhand.service.crontabs import items_of
+from stowhand.service.crontabs import declared, items_of
 from stowhand.service.embedding import traced
 from stowhand.service.own_store import NOBODY
 from stowhand.service.settings import read_setting, resolve_store_url
@@ -154,7 +154,7 @@ def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     given, problems = _sound(given, _OF_RUNNERS)
     registry, passed_over = _tasks(given, problems)
     worker = _worker(given, registry, problems, once=once)
-    cron = _cron(given, problems)
+    cron = _cron(given, registry, problems)
     events = given.get("events")
     store = _store(given, problems, worker=True)
     _finish(whose, problems)
@@ -287,16 +287,16 @@ def _seconds(name: str, given: Any) -> float:
         raise ConfigurationError(f"{name}: {error}") from None
 
 
-def _cron(given: Mapping[str, Any], problems: list[str]) -> tuple[ParsedItem, ...]:
+def _cron(given: Mapping[str, Any], registry: Registry, problems: list[str]) -> tuple[ParsedItem, ...]:
     source = _one_of(given, ("crontab", "crontab_file", "parsed_cron_items"), "what recurs is named", problems)
     try:
         match source:
             case "crontab":
-                return items_of({"crontab": given[source]})
+                return declared(items_of({"crontab": given[source]}), registry)
             case "crontab_file":
-                return items_of({"crontab_file": given[source]})
+                return declared(items_of({"crontab_file": given[source]}), registry)
             case "parsed_cron_items":
-                return items_of({"cron_items": given[source]})
+                return declared(items_of({"cron_items": given[source]}), registry)
     except StowhandError as error:
         problems.append(str(error))
     return ()

@@ -136,30 +136,35 @@ class App:
         ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
         """
         item = declare_item(pattern, task, payload, identifier, tz, options)
+        if isinstance(task, str):
+            (item,) = declared([item], self.registry)
         self.cron_items = refuse_duplicates((*self.cron_items, item))
 
     # -- enqueueing ------------------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job. Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable."""
-        checked = limits.check(job)
+        """Commit one job, as it is. A task that is declared here must take its payload.
+
+        Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable.
+        """
+        checked = self._check(job)
         return await (await self.open()).enqueue(checked)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
         store = await self.open()
         if isinstance(jobs, AsyncIterable):
-            return await store.enqueue_many(check_each_async(jobs))
-        return await store.enqueue_many(check_each(jobs))
+            return await store.enqueue_many(check_each_async(jobs, self._check))
+        return await store.enqueue_many(check_each(jobs, self._check))
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
-        checked = list(check_each(jobs))
+        checked = list(check_each(jobs, self._check))
         return await (await self.open()).add_jobs(checked)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
-        checked = limits.check(job)
+        checked = self._check(job)
         return cast("Job | Awaitable[Job]", traced(self.any_store(), self.traces).enqueue_in(connection, checked))
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
@@ -170,6 +175,12 @@ class App:
         """The job that ``add_job`` would enqueue. A task that is declared here has its say. Raises InvalidJob."""
         self.discover()
         return self.registry.new_job(task, payload, options)
+
+    def _check(self, job: NewJob) -> NewJob:
+        checked = limits.check(job)
+        if (task := self.registry.find(job.task)) is not None:
+            task.shape.check(job.payload)
+        return checked
 
     # -- connecting ------------------------------------------------------------------------------
 
