@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
 from datetime import timedelta
 
 import msgspec
@@ -144,7 +145,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)
         if beat is not None and (trouble := too_rare(beat, terms.lease, "stalled_max_age")) is not None:
             raise ConfigurationError(trouble)
-        return msgspec.structs.replace(self, lease=terms.lease, heartbeat_interval=beat)
+        settled = copy(self)  # not made anew: a store may lay down a shorter lease than a worker may ask for
+        msgspec.structs.force_setattr(settled, "lease", terms.lease)
+        msgspec.structs.force_setattr(settled, "heartbeat_interval", beat)
+        return settled
 
     def poll(self, *, hears: bool) -> float:
         """Seconds between two looks of an idle worker."""
@@ -203,9 +207,9 @@ def _trouble(name: str, value: object) -> str | None:
         if name in _WHOLE or not isinstance(value, str):
             return f"a {type(value).__qualname__} given; give a {'whole ' * (name in _WHOLE)}number"
         return f"{reprlib.repr(value)} given; give seconds, a timedelta, or a phrase such as '30s'"
-    if name == "lease" and value < SHORTEST_LEASE:
-        return f"{value!r} given, must be at least {SHORTEST_LEASE:g} s"
     if not value > 0 and not (name in _MAY_BE_ZERO and value == 0):
         return f"{value!r} given, must {'not be negative' if name in _MAY_BE_ZERO else 'be more than 0'}"
+    if name == "lease" and value < SHORTEST_LEASE:
+        return f"{value!r} given, must be at least {SHORTEST_LEASE:g} s"
     most, shown = (MOST, str(MOST)) if name in _WHOLE else (LONGEST, "100 years")
     return f"{reprlib.repr(value)} given, the limit is {shown}" if value > most else None

@@ -34,7 +34,7 @@ async def nothing(ctx: object, record: object) -> None: ...
         ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
         ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),
         ({"job_timeout": timedelta(seconds=-1)}, "job_timeout: -1.0 given"),
-        ({"max_active_time": "1h"}, "max_active_time: a str given; give a number"),
+        ({"max_active_time": "long"}, "max_active_time: 'long' given; give seconds, a timedelta, or a phrase"),
         ({"max_jobs": timedelta(1)}, "max_jobs: a timedelta given; give a whole number"),
         ({"lease": 3.0, "heartbeat_interval": 2.0}, "three beats"),
     ],
@@ -131,3 +131,15 @@ async def test_a_worker_with_events_of_its_own_is_silent(caplog: pytest.LogCaptu
     caplog.set_level("DEBUG", "stowhand")
     await works_once(Events())
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("lease", [0.1, "500ms", timedelta(milliseconds=999)])
+def test_a_lease_is_a_second_at_least_unless_the_store_lays_it_down(lease: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"lease: .* given, must be at least 1 s"):
+        WorkerOptions(lease=lease)
+    assert WorkerOptions().under(Terms(lease=0.5)).lease == 0.5
+
+
+def test_durations_of_a_worker_may_be_phrases() -> None:
+    options = WorkerOptions(lease="1m", grace="90s", poll_interval="250ms", job_timeout="1h")  # type: ignore[arg-type]
+    assert (options.lease, options.grace, options.poll_interval, options.job_timeout) == (60.0, 90.0, 0.25, 3600.0)
