@@ -6,12 +6,12 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Stowhand
+from tests.cli.conftest import Stowhand, command
 
 _numbers = itertools.count(1)
 JOBS = """\
@@ -249,3 +249,26 @@ def test_a_module_that_cannot_be_imported_is_named(place: Place, call: Stowhand)
     ended = call("worker", "--once", "--app", app)
     assert ended.code == 2
     assert "no module named 'no_such_module_here'" in ended.err
+
+
+def test_a_watching_worker_waits_for_the_first_file_of_an_empty_folder(folder: Path) -> None:
+    (folder / "tasks" / "hello.py").unlink()
+    with subprocess.Popen(command("worker", "--watch"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        try:
+            assert any("No tasks yet in tasks: waiting" in line for line in until(worker.stderr, "looking for jobs"))
+            (folder / "tasks" / "hello.py").write_text("def hello(payload, helpers): ...\n")
+            assert "(task names: 'hello')" in until(worker.stderr, "Loaded the tasks again")[-1]
+        finally:
+            worker.terminate()
+            worker.communicate(timeout=60)
+
+
+def until(lines: Iterable[str], words: str) -> list[str]:
+    """The lines up to the one that has these words."""
+    read: list[str] = []
+    for line in lines:
+        read.append(line)
+        if words in line:
+            return read
+    raise AssertionError(f"{words!r} was never said: {''.join(read)}")
