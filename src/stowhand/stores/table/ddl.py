@@ -120,12 +120,19 @@ class Index(msgspec.Struct, frozen=True):
 
 NEXT = Index("next", ("id",), ("queued", "errored"))
 """Whose turn it is. Where records are ordered by other columns, these take the id's place."""
+DUE = Index("state_process_after", ("state", "process_after"))
+STALLED = Index("stalled", ("last_heartbeat_at",), ("processing",))
 RECOMMENDED = (
-    Index("state_process_after", ("state", "process_after")),
+    DUE,
     NEXT,
-    Index("stalled", ("last_heartbeat_at",), ("processing",)),
+    STALLED,
     Index("suspects", ("num_resets",), ("queued", "errored"), QUARANTINE_AFTER),
 )
+
+
+SOUGHT = {DUE.suffix: NEXT.states, STALLED.suffix: STALLED.states}
+"""Without these indexes, or any other of those states, every look walks over all that is over: claims and polls by the
+first, sweeps by the second. A worker that starts says so."""
 
 
 def index_ddl(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stowhand.errors import ConfigurationError
 from stowhand.job import State
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import NEXT, RECOMMENDED, Plan, full_ddl, trigger_ddl, view_ddl
+from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, trigger_ddl, view_ddl
 from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.expressions import order_of
 from stowhand.stores.table.names import COLUMNS, OPTIONAL, TOKEN, Column, Relation, Shape
@@ -231,7 +231,16 @@ def advise(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[F
         if not any(_serves(index, wanted, own, shape) for index in facts.indexes):
             behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
             mend = mender.recommended(wanted, own)
-            yield Finding(f"no index on ({', '.join(own)}){behind}", mend, fatal=False, alone="CONCURRENTLY" in mend)
+            sought = SOUGHT.get(wanted.suffix, ())
+            walks = bool(sought) and not any(_finds(index, sought, shape) for index in facts.indexes)
+            over = ": every look walks over all that is finished" if walks else ""
+            yield Finding(
+                f"no index on ({', '.join(own)}){behind}{over}",
+                mend,
+                fatal=False,
+                alone="CONCURRENTLY" in mend,
+                warned=walks,
+            )
     if options.notify_channel is not None and not facts.triggered:
         yield Finding(
             f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll",
@@ -248,6 +257,14 @@ def _ordered_by(facts: Facts, shape: Shape, options: TableOptions[Any]) -> list[
         return []
     names = [one.name if isinstance(one, Column) else "" for one in order]
     return list(dict.fromkeys(names)) if all(name in facts.columns for name in names) else []
+
+
+def _finds(index: Index, states: Sequence[str], shape: Shape) -> bool:
+    """Does it lead to the rows in these states, whatever their order?"""
+    own = shape.columns["state"]
+    if not index.valid or index.predicate is None:
+        return index.valid and index.columns[:1] == [own]
+    return own in index.predicate and all(f"'{state}'" in index.predicate for state in states)
 
 
 def _serves(index: Index, wanted: Recommended, own: list[str], shape: Shape) -> bool:

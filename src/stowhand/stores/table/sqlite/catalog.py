@@ -12,14 +12,14 @@ import difflib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from stowhand.job import State
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import RECOMMENDED, Plan, full_ddl, index_ddl, view_ddl
+from stowhand.stores.table.ddl import RECOMMENDED, SOUGHT, Plan, full_ddl, index_ddl, view_ddl
 from stowhand.stores.table.names import OPTIONAL, TOKEN, Relation, Shape, quote
 from stowhand.stores.table.sqlite.facts import Column, Facts
 from stowhand.stores.table.sqlite.moments import Kind, kind_of
@@ -271,7 +271,19 @@ def _advice(facts: Facts, shape: Shape) -> Iterator[Finding]:
                 f"no index on ({', '.join(columns)}){where}: claims and resets would walk over what is finished",
                 index_ddl(shape, wanted, "sqlite"),
                 fatal=False,
+                warned=wanted.suffix in SOUGHT and not _finds(facts, shape, SOUGHT[wanted.suffix]),
             )
+
+
+def _finds(facts: Facts, shape: Shape, states: Sequence[str]) -> bool:
+    """Does any index lead to the rows in these states, whatever their order?"""
+    own = shape.columns["state"].lower()
+    return any(
+        ((index.columns or (None,))[0] or "").lower() == own
+        if not index.predicate
+        else own in index.predicate.lower() and all(f"'{state}'" in index.predicate for state in states)
+        for index in facts.indexes
+    )
 
 
 def _normal(predicate: str) -> str:
