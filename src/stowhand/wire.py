@@ -31,7 +31,7 @@ from stowhand.conditions import Where
 from stowhand.execution_log import ExecutionLogEntry
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Settlement
-from stowhand.store import JobId, Lease
+from stowhand.store import JobId, Lease, ResetJob
 
 TELLS = "Stowhand-Tells"
 """A header of a client that understands ``Verdicts.told``."""
@@ -139,6 +139,18 @@ class Released(Message, frozen=True):
     busy: tuple[tuple[JobId, str], ...] = ()
     """Not handed back yet: try again."""
     abandoned: bool = True
+
+
+class Reset(Message, frozen=True):
+    leases: tuple[Proof, ...] = ()
+    """Of jobs under which their worker, or its child, has died."""
+    worker: str | None = None
+    """The name of a worker that has died: all that was lent to it under the same worker token."""
+
+
+class ResetDone(Message, frozen=True):
+    jobs: tuple[ResetJob, ...] = ()
+    """What was taken back. Each death is counted."""
 
 
 class LogChange(Message, frozen=True):

@@ -51,8 +51,6 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
         {
             # done by the server, for all of its workers
             "reset_stalled",
-            "reset_worker",
-            "reset_lease",
             "check",
             "maintain",
             # done where the jobs are kept

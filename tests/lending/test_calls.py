@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from stowhand.job import NewJob
+from stowhand.lending.holdings import Holdings
 from stowhand.lending_events import LentChanged
-from stowhand.store import ClaimRequest, Terms
+from stowhand.store import ClaimRequest, Lease, Terms
 from stowhand.testing import FakeClock, MemoryStore
 from tests.lending.conftest import Lend
 from tests.lending.lending import claiming, proof, token_of
@@ -63,6 +64,42 @@ def test_the_job_of_a_dead_remote_worker_is_lent_again_within_its_lease_and_two_
     (claim,) = lending.client().claim(wait=30)
     assert claim["lease"]["job_id"] == job_id
     assert lease <= time.monotonic() - began < lease + 2
+
+
+def test_whoever_saw_a_worker_die_takes_back_what_was_lent_to_it_under_the_same_token(lend: Lend, tokens: Path) -> None:
+    mine, theirs = token_of(tokens), token_of(tokens, name="theirs")
+    lending = lend()
+    ids = [lending.add() for _ in range(3)]
+    (first,) = lending.client(mine).claim(worker="dies")
+    (second,) = lending.client(mine).claim(worker="lives")
+    (third,) = lending.client(theirs).claim(worker="dies")
+    assert [one["lease"]["job_id"] for one in (first, second, third)] == ids
+    parent = lending.client(mine)
+    assert [job["job_id"] for job in parent.post("reset", worker="dies").body["jobs"]] == [ids[0]]
+    assert parent.post("reset", worker="dies").body == {"jobs": []}
+    assert [lending.state(job_id) for job_id in ids] == ["queued", "processing", "processing"]
+    assert parent.post("reset", leases=[proof(third)]).body == {"jobs": []}, "that was lent to others"
+    (job,) = parent.post("reset", leases=[proof(second)]).body["jobs"]
+    assert (job["job_id"], job["state"], job["worker"]) == (ids[1], "queued", "lives")
+    assert lending.client(mine).settle(first, second) == ["lost", "lost"]
+
+
+def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
+    lending = lend()
+    lending.add()
+    (claim,) = lending.client().claim(worker="w")
+    assert lending.client().settle(claim) == ["settled"]
+    assert lending.client().post("reset", worker="w").body == {"jobs": []}
+
+
+def test_what_is_known_of_who_holds_what_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.lending.holdings.MOST", 2)
+    known = Holdings()
+    leases = [Lease(n, "t", 1) for n in range(3)]
+    known.lent(("", "w"), leases)
+    assert (known.of(("", "w")), len(known)) == (leases[1:], 2)
+    known.over(leases)
+    assert (known.of(("", "w")), len(known)) == ([], 0)
 
 
 def test_a_canceled_and_a_lost_job_are_told_by_the_heartbeat(lend: Lend) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from stowhand.clock import Clock
+from stowhand.lending.holdings import Holdings
 from stowhand.store import JobId, Lease
 
 MOST = 20_000
@@ -69,6 +70,8 @@ class Answers:
         self._clock = clock
         self._by_token: OrderedDict[str, Answer] = OrderedDict()
         self._bytes = 0
+        self.holdings = Holdings()
+        """Which worker has what; for longer than answers are remembered."""
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -91,6 +94,8 @@ class Answers:
 
     def over(self, leases: Iterable[Lease]) -> None:
         """These (in the store) are held no more: settled, released or lost."""
+        leases = tuple(leases)
+        self.holdings.over(leases)
         for lease in leases:
             answer = self._by_token.get(lease.token)
             gone = answer.sent.pop(lease.job_id, None) if answer is not None else None

@@ -36,7 +36,7 @@ from stowhand.lending.metrics import Metrics
 from stowhand.lending.refusals import Refused
 from stowhand.lending.slow_requests import CONNECTION
 from stowhand.lending_events import LentChanged, RequestAnswered, RequestBroken
-from stowhand.wire import TELLS, ClaimAsked, DueAsked, Enqueue, Held, Kind, LogChange, Release, Settlements
+from stowhand.wire import TELLS, ClaimAsked, DueAsked, Enqueue, Held, Kind, LogChange, Release, Reset, Settlements
 
 RETRY_AFTER = 1
 """Seconds after which a store that did not answer may be asked again."""
@@ -77,6 +77,7 @@ class LendingApp:
             "heartbeat": self._heartbeat,
             "settle": self._settle,
             "release": self._release,
+            "reset": self._reset,
             "logs": self._log,
             "enqueue": self._enqueue,
             "due": self._due,
@@ -112,6 +113,13 @@ class LendingApp:
         if asked.token is not None:
             ids, words = [*ids, "*"], [*words, "token released" if found.abandoned else "token busy"]
         self._audit(request, grant, ids, words)
+        return _reply(found)
+
+    async def _reset(self, request: Request, grant: Grant) -> Response:
+        asked = await read(request, Reset)
+        found = await self._lender.reset(grant, asked)
+        words = [f"reset: {job.state.value}" for job in found.jobs]
+        self._audit(request, grant, [job.job_id for job in found.jobs], words, worker=asked.worker or "")
         return _reply(found)
 
     async def _log(self, request: Request, grant: Grant) -> Response:

@@ -134,6 +134,7 @@ class Claims:
                 return []
             fits = _fitting(sent)
             self._answers.remember(request.token, sent[:fits])
+            self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])
             if fits < len(sent):
                 await self._hand_back([one.lease for one in sent[fits:]])
             return sent[:fits]

@@ -41,6 +41,8 @@ from stowhand.wire import (
     Proof,
     Release,
     Released,
+    Reset,
+    ResetDone,
     Settlements,
     TermsOffered,
     Told,
@@ -175,6 +177,19 @@ class Lender:
         if done:
             self._answers.over([one.lease for one in answer.sent.values()])
         return done
+
+    async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
+        """Take back what died workers held: proved leases, and what was lent to a worker under the same token."""
+        grant.need(Scope.CLAIM)
+        proved, _ = self._sort(grant, reset.leases)
+        leases = [lease for _, lease in proved]
+        if reset.worker is not None:
+            leases += self._answers.holdings.of((grant.id, reset.worker))[: MOST - len(leases)]
+        if not leases:
+            return ResetDone()
+        found = await self._heart.call(lambda heart: [job for lease in leases for job in heart.reset_lease(lease)])
+        self._answers.over(leases)
+        return ResetDone(jobs=tuple(found))
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
         """Append entries, then put others in the place of earlier ones. Raises LogRefused, LeaseLost."""

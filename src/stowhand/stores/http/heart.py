@@ -3,8 +3,8 @@
 A loop in a thread rather than a blocking client, because only there a deadline is one for the whole call: a blocking
 client waits anew for every few bytes that a bad line lets through, and a beat that hangs lets leases end.
 
-Dead workers are found by the server: it resets what is stalled, so there is nothing to do for that here. A child that
-died in quarantine is no exception; its lease is renewed no more, ends, and is reset there, counted as it should be.
+Dead workers are found by the server: it resets what is stalled, so there is nothing to do for that here. Whoever saw
+one die, a supervisor its child say, tells the server, and nobody waits for the lease.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stowhand.stores.http.bodies import ITEMS
 from stowhand.stores.http.line import Line
 from stowhand.stores.http.options import HttpOptions
 from stowhand.stores.http.proofs import Pair, Proofs
-from stowhand.wire import Beaten, Held, Release, Released
+from stowhand.wire import Beaten, Held, Release, Released, Reset, ResetDone
 
 T = TypeVar("T")
 
@@ -76,12 +76,14 @@ class HttpHeart:
         return ()
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Nothing: its leases end, and the server resets them."""
-        return ()
+        """What was lent to it under this store's worker token, since the server started."""
+        return self._run(self._line.post("/v1/reset", Reset(worker=worker), ResetDone)).jobs
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        """Nothing: it ends, and the server resets it."""
-        return ()
+        """Take back this one."""
+        found = self._run(self._line.post("/v1/reset", Reset(leases=(self._proofs.of(lease),)), ResetDone)).jobs
+        self._proofs.end([(lease.job_id, lease.token)])
+        return found
 
     def refused(self) -> Sequence[Refusal]:
         """Nothing: the server names them."""
