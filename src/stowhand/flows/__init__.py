@@ -12,12 +12,15 @@ from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.stepping import DelayError
+from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker, Status
 
 __all__ = [
     "DelayError",
     "Flow",
     "FlowJob",
+    "FlowJobFailed",
+    "FlowJobView",
     "FlowMonitor",
     "FlowShape",
     "FlowWorker",
@@ -26,5 +29,6 @@ __all__ = [
     "LineCount",
     "Position",
     "Queue",
+    "Stage",
     "Status",
 ]

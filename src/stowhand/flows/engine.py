@@ -14,6 +14,7 @@ import msgspec
 
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.flows.job import FlowJob
+from stowhand.flows.view import FlowJobView
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Outcome
 from stowhand.options import LEASE
@@ -105,6 +106,9 @@ class Engine(Protocol):
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """Everything known of each job, decoded, with its ``id``; ``None`` for one that is not there (any more)."""
+
+    async def stand(self, job_id: str) -> FlowJobView | None:
+        """Where it stands, and all that is known of it; ``None``: it is not there."""
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """A page of what is known of a parent's children, in the order in which they were made."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from stowhand.clock import SystemClock
 from stowhand.correlation import bound
 from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, StoreError
@@ -20,6 +21,8 @@ from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.opening import engine_at
+from stowhand.flows.sync import FlowPortal, OfTheFlow
+from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 
 CHILDREN, MOST_CHILDREN = 1000, 10_000
+FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
+"""Seconds between two looks whether a job has ended."""
 
 
 class Flow(Crew):
@@ -81,6 +86,8 @@ class Flow(Crew):
         self.engine: Engine = engine_at(place, self.shape)
         self.monitor = FlowMonitor(self.engine)
         self._correlate = correlate or bound_or_new
+        self._clock = SystemClock()
+        self.sync = FlowSync(lambda: self._twin(place))
         self._logs = events is None
         self._opened = False
         self._stop = asyncio.Event()
@@ -93,6 +100,22 @@ class Flow(Crew):
     def name(self) -> str:
         """The flow's name."""
         return self.shape.name
+
+    def _twin(self, place: str | QueueStore) -> Flow:
+        """The same with connections of its own, and without workers."""
+        shape = self.shape
+        return Flow(
+            shape.name,
+            place,
+            queues=shape.queues,
+            lookup_attributes=shape.lookup_attributes,
+            layout=shape.layout,
+            hash_tag=shape.hash_tag,
+            key_life=shape.key_life,
+            correlate=self._correlate,
+            events=self.events,
+            traces=self.traces,
+        )
 
     def trace(self, traces: Traces) -> None:
         """Make spans of what is created and executed from here on, unless that is done already. Before it starts."""
@@ -184,6 +207,29 @@ class Flow(Crew):
         await self.open()
         return list(await self.engine.read(ids, resolve_children=resolve_children)) if ids else []
 
+    async def get_job(self, job_id: str) -> FlowJobView | None:
+        """Where a job stands, in which queue, since when, why it has failed; ``None``: it is not there (any more)."""
+        await self.open()
+        return await self.engine.stand(read_id(job_id))
+
+    async def result(self, job_id: str, timeout: float | timedelta | None = None) -> dict[str, Any]:
+        """Wait until the job has ended, and give all its attributes. It is asked about, at most once a second.
+
+        Raises FlowJobFailed where it has failed, was canceled or is not there, and TimeoutError after ``timeout``.
+        """
+        async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+            pause = FIRST_PAUSE
+            while True:
+                job = await self.get_job(job_id)
+                if job is None:
+                    raise FlowJobFailed(f"there is no job {job_id}, or it is not kept any more", None)
+                if job.state is Stage.COMPLETED:
+                    return job.attributes
+                if job.state.has_ended:
+                    raise FlowJobFailed(f"job {job_id} {job.state} in {job.queue}: {job.failure}", job)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE)
+
     async def get_children(
         self, job_id: str, queue: str, *, start: int = 0, limit: int = CHILDREN
     ) -> list[dict[str, Any]]:
@@ -251,3 +297,17 @@ class Flow(Crew):
         self._stop.set()
         for worker in self.workers:
             worker.tell(now=now)
+
+
+class FlowSync(FlowPortal):
+    """``flow.sync``: for scripts, Django views, tests. A thread and connections of its own serve all threads."""
+
+    create_job = OfTheFlow(Flow.create_job)
+    create_jobs = OfTheFlow(Flow.create_jobs)
+    delete_job = OfTheFlow(Flow.delete_job)
+    get_job = OfTheFlow(Flow.get_job)
+    get_jobs = OfTheFlow(Flow.get_jobs)
+    get_children = OfTheFlow(Flow.get_children)
+    get_jobs_by_key = OfTheFlow(Flow.get_jobs_by_key)
+    retry_jobs = OfTheFlow(Flow.retry_jobs)
+    result = OfTheFlow(Flow.result)

@@ -55,9 +55,9 @@ def new_job(
     )
 
 
-def size_limit(name: str) -> int:
+def size_limit(name: object) -> int:
     """Bytes of an attribute's JSON text: what children are given may be much, for there may be many."""
-    is_list = name.startswith("children:") and name.endswith(":params")
+    is_list = isinstance(name, str) and name.startswith("children:") and name.endswith(":params")
     return CHILDREN_LIMIT if is_list else strict_json.SIZE_LIMIT
 
 

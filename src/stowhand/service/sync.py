@@ -8,8 +8,8 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from stowhand.job import Job, NewJob
+from stowhand.portal import Portal
 from stowhand.queue_store import QueueStore
-from stowhand.service.portal import Portal
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.task import ConfiguredTask
 

@@ -48,6 +48,9 @@ def shape_of(variant: str) -> FlowShape:
     )
 
 
+GIVEN = ("flowName", "priority", "correlationId", "endedAtTimestamp")
+
+
 class Desk:
     """Blocking; its coroutines run on one loop of its own."""
 
@@ -120,9 +123,9 @@ class Desk:
         return f"{self.keys.hashes(self.shape.line(queue))}{job_id}"
 
     def values(self, job_id: str, queue: str = "first") -> dict[str, Any]:
-        """The hash, decoded; without what ``add`` has put there."""
+        """The hash, decoded; without what ``add`` has put there, and when it ended."""
         told = {name: json.loads(text) for name, text in self.client.hgetall(self.hash(queue, job_id)).items()}
-        return {name: value for name, value in told.items() if name not in ("flowName", "priority", "correlationId")}
+        return {name: value for name, value in told.items() if name not in GIVEN}
 
     def ids(self, queue: str = "first", kind: str = "waiting", priority: int = 1) -> list[str]:
         """Of one of its lists, or sorted sets."""
@@ -238,8 +241,10 @@ SETTLEMENTS = {
 KIDS = ("kid", "kid", "other")
 
 
-def park(desk: Desk, lease: Lease, kids: Sequence[str] = KIDS) -> list[tuple[str, str]]:
-    """The parent fans out; gives (queue, id) of its children."""
+def park(
+    desk: Desk, lease: Lease, kids: Sequence[str] = KIDS, *, recorded: object = Verdict.SETTLED
+) -> list[tuple[str, str]]:
+    """The parent fans out; gives (queue, id) of its children. ``recorded``: the state, where that is another."""
     made = [(f"parent:{kid}", *desk.keys.child("parent", kid, f"u{number}")) for number, kid in enumerate(kids)]
     children = [
         NewChild(queue, child_id, {"flowName": raw_of(queue), "n": raw_of(number), "nothing": raw_of(None)})
@@ -247,5 +252,6 @@ def park(desk: Desk, lease: Lease, kids: Sequence[str] = KIDS) -> list[tuple[str
     ]
     fields = {"children:parent:jobs": raw_of([key for _, _, key in made])}
     end = Settlement(State.COMPLETED, Ended.OK, result=encode_end(StepEnd(fields=fields, children=children)))
-    assert desk.settle(lease, end, "parent") is Verdict.SETTLED
+    told: object = desk.settle(lease, end, "parent")
+    assert getattr(told, "state", told) is recorded
     return [(queue, child_id) for queue, child_id, _ in made]

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.job import State
 from stowhand.lifecycle import Retry, Settlement, Snooze
 from stowhand.store import ClaimRequest, Verdict
 from stowhand.stores.redis.store import LARGEST_CLAIM, FlowStore
@@ -82,7 +83,9 @@ def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: 
     leases = [plain_desk.start() for _ in range(3)]
     plain_desk.client.set(plain_desk.keys.waiting("second"), "somebody else's")
     ends = [ended("second"), ended("once"), ended("second")]
-    assert set(plain_desk.run(plain_desk.store().settle(list(zip(leases, ends, strict=True))))) == {Verdict.SETTLED}
+    first, second, third = plain_desk.run(plain_desk.store().settle(list(zip(leases, ends, strict=True))))
+    assert second is Verdict.SETTLED
+    assert [getattr(one, "state", one) for one in (first, third)] == [State.FAILED] * 2
     plain_desk.client.delete(plain_desk.keys.waiting("second"))
     assert [plain_desk.where(lease.job_id) for lease in leases] == [[], ["once waiting"], []]
     for lease in (leases[0], leases[2]):
@@ -95,7 +98,7 @@ def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: 
 def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_desk: Desk) -> None:
     lease = plain_desk.start("parent")
     plain_desk.client.set(plain_desk.keys.waiting("parent:kid"), "somebody else's")
-    park(plain_desk, lease)
+    park(plain_desk, lease, recorded=State.FAILED)
     plain_desk.client.delete(plain_desk.keys.waiting("parent:kid"))
     assert plain_desk.where(lease.job_id) == []
     assert "WRONGTYPE" in plain_desk.values(lease.job_id, "parent")["failedErrorMsg"]

@@ -12,10 +12,12 @@ from stowhand.checking import is_storable
 from stowhand.errors import UndecodablePayload
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.flow_tables import FlowTables, NewFlow, Standing
+from stowhand.flows.creating import Creating
 from stowhand.flows.engine import NewFlowJob, Position
 from stowhand.flows.on_queue.ids import Ids
-from stowhand.flows.on_queue.reading import children_named, gathered, show
+from stowhand.flows.on_queue.reading import children_named, gathered, show, stage_of
 from stowhand.flows.on_queue.step import Step, id_of, key_of, new_step, queue_of, raw, read_step, task_of
+from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.job import Job, State
 from stowhand.queue_store import Answer, Done, QueueStore
 
@@ -29,11 +31,11 @@ class Jobs:
     def __init__(self, shape: FlowShape, store: QueueStore, tables: FlowTables, ids: Ids) -> None:
         self.shape = shape
         self._store, self._tables, self._ids = store, tables, ids
+        self._creating = Creating(self.create_many)
 
     async def create(self, job: NewFlowJob) -> str:
         """Its row, its lookups and its first step, in one transaction."""
-        (job_id,) = await self.create_many([job])
-        return job_id
+        return await self._creating.create(job)
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """All or none."""
@@ -74,6 +76,23 @@ class Jobs:
                     found = await self.read(names, resolve_children=True)
                     job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
         return shown
+
+    async def stand(self, job_id: str) -> FlowJobView | None:
+        """Its newest step."""
+        (job,) = await self._there([job_id])
+        if job is None:
+            return None
+        stage = stage_of(job)
+        return FlowJobView(
+            id=job_id,
+            state=stage,
+            queue=queue_of(job.task),
+            attributes=self._shown(job_id, job),
+            failure=(job.last_error or stage.value) if stage in (Stage.FAILED, Stage.CANCELED) else None,
+            created_at=created_at(job_id),
+            ready_at=job.run_at if stage is Stage.DELAYED else None,
+            ended_at=job.finished_at if stage.has_ended else None,
+        )
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """From the newest step of each."""

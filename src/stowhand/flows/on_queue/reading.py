@@ -7,12 +7,21 @@ from typing import Any
 
 import msgspec
 
+from stowhand.clock import wall_clock
 from stowhand.errors import UndecodablePayload
 from stowhand.flow_shape import FlowShape
+from stowhand.flow_tables import PARKED
 from stowhand.flows.on_queue.step import COMPLETED_QUEUE, Step, facts_of, facts_shown, queue_of, read_step
+from stowhand.flows.view import Stage
 from stowhand.job import Job, State
 
 VANISHED = "it was removed, or its end was not kept long enough"
+_STAGES = {
+    State.PROCESSING: Stage.PROCESSING,
+    State.COMPLETED: Stage.COMPLETED,
+    State.FAILED: Stage.FAILED,
+    State.CANCELED: Stage.CANCELED,
+}
 _BROKEN = (UndecodablePayload, msgspec.DecodeError)
 
 
@@ -33,6 +42,15 @@ def show(shape: FlowShape, job: Job) -> dict[str, Any]:
     if job.state is State.COMPLETED and step.parent is not None:
         shown["done"] = True
     return shown
+
+
+def stage_of(job: Job) -> Stage:
+    """Where the job of a step stands; what is ready is told by this machine's clock."""
+    if job.state in _STAGES:
+        return _STAGES[job.state]
+    if job.run_at <= wall_clock():
+        return Stage.WAITING
+    return Stage.PARKED if PARKED in job.flags else Stage.DELAYED
 
 
 def failure(why: str, queue: str | None = None) -> dict[str, Any]:

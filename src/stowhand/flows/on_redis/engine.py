@@ -11,10 +11,13 @@ from stowhand.carried import TRACE_PARENT, handed_on
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.flow_shape import FlowShape, Layout, Line
+from stowhand.flows.creating import Creating
 from stowhand.flows.engine import LineCount, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
 from stowhand.flows.on_redis.carrying import handed_over
 from stowhand.flows.on_redis.parents import LOST, Parents, raw
+from stowhand.flows.on_redis.seeing import seen
+from stowhand.flows.view import FlowJobView
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
 from stowhand.options import LEASE
@@ -63,6 +66,7 @@ class RedisEngine:
         way = (self._address, self._dialer.calls, SystemClock())
         self._looking, self._standing = Looking(self._naming, *way), Standing(self._naming, *way)
         self._jobs = Jobs(self._naming, self._looking, *way)
+        self._creating = Creating(self.create_many)
         self._retrying = Retrying(self._naming, self._looking, *way)
         self._parents = Parents(self._naming, self._looking)
         self._bare: dict[str | None, Outcome] = {}
@@ -97,9 +101,8 @@ class RedisEngine:
     # -- jobs
 
     async def create(self, job: NewFlowJob) -> str:
-        """One script. Raises OutcomeUnknown when a repeat has no answer either."""
-        await self.take()
-        return (await self._jobs.create([job]))[0]
+        """One script, with those that are created meanwhile. Raises OutcomeUnknown when a repeat has no answer."""
+        return await self._creating.create(job)
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """Some hundreds in one script."""
@@ -118,6 +121,19 @@ class RedisEngine:
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """In the order given. A value that is no JSON is ``None``."""
         return await self._looking.read(job_ids, resolve_children=resolve_children)
+
+    async def stand(self, job_id: str) -> FlowJobView | None:
+        """Looked for in its queues. In the classic layout nothing says when it ended."""
+        spot = self._naming.spot(job_id)
+        (known,) = await self._looking.read([job_id], resolve_children=False)
+        if spot is None or known is None:
+            return None
+        line, how, ready = await self._standing.place(spot)
+        if line is None:  # it may have moved on meanwhile
+            (known,) = await self._looking.read([job_id], resolve_children=False)
+            if known is None:
+                return None
+        return seen(known, None if line is None else line.name, how, ready)
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""

@@ -7,6 +7,8 @@ when they are written.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
 
 import redis
@@ -26,8 +28,10 @@ CONNECT_TIMEOUT = 5.0
 DEADLINE = 5.0
 """Seconds for the answer to a call; a call that waits has them on top of its own time."""
 
+MOST_CALLS = 20
+"""Calls of one loop at once, each on a connection of its own; more wait."""
 _UNBOUNDED = 2**31 - 1
-"""Connections: how many calls there are at once is decided by who makes them."""
+"""Connections: how many calls there are at once is decided here, and by who makes them."""
 
 Client: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
 PlainClient: TypeAlias = redis.Redis | redis.RedisCluster
@@ -39,9 +43,12 @@ class _InTime:
     deadline: float
     """Seconds."""
 
+    gate: AbstractAsyncContextManager[Any] = nullcontext()
+    """So many calls at once."""
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
-            async with asyncio.timeout(self.deadline):
+            async with self.gate, asyncio.timeout(self.deadline):
                 return await super().execute_command(*args, **options)  # type: ignore[misc]
         except redis.ResponseError as error:
             if _is_demoted(error) and (pool := getattr(self, "connection_pool", None)) is not None:
@@ -57,7 +64,7 @@ class _InTime:
         execute = pipe.execute
 
         async def in_time(*args: Any, **options: Any) -> Any:
-            async with asyncio.timeout(self.deadline):
+            async with self.gate, asyncio.timeout(self.deadline):
                 return await execute(*args, **options)
 
         pipe.execute = in_time
@@ -98,17 +105,24 @@ class Dialer:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._calls: Client | None = None
+        self._calls: dict[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]] = {}
         self._plain: PlainClient | None = None
         self._open: list[Client] = []
         self._sentinels: list[redis.asyncio.Redis] = []
         self._plain_sentinels: list[redis.Redis] = []
 
     def calls(self) -> Client:
-        """The client of the loop's calls: one, of which each call borrows a connection."""
-        if self._calls is None:
-            self._calls = self._client(DEADLINE)
-        return self._calls
+        """The client of the running loop's calls: one, of which each call borrows a connection.
+
+        A connection belongs to the loop that it was made on, and is closed at the latest when ``asyncio.run`` ends.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._calls:
+            for ended in [one for one in self._calls if one.is_closed()]:
+                self._open.remove(self._calls.pop(ended)[0])
+            client = self._client(DEADLINE, asyncio.Semaphore(MOST_CALLS))
+            self._calls[loop] = client, _closed_with_the_loop(client)
+        return self._calls[loop][0]
 
     def blocking_call(self, longest: float) -> Client:
         """A client of its own for a call that waits up to ``longest`` seconds.
@@ -125,7 +139,9 @@ class Dialer:
 
     async def close(self) -> None:
         """Close every connection. What still waits for an answer fails."""
-        clients, self._open, self._calls = [*self._open, *self._sentinels], [], None
+        for ended in [one for one in self._calls if one.is_closed()]:
+            self._open.remove(self._calls.pop(ended)[0])
+        clients, self._open, self._calls = [*self._open, *self._sentinels], [], {}
         self._sentinels = []
         plain, self._plain = self._plain, None
         for asked in (plain, *self._plain_sentinels):
@@ -134,9 +150,9 @@ class Dialer:
         for client in clients:
             await client.aclose()
 
-    def _client(self, deadline: float) -> Client:
+    def _client(self, deadline: float, gate: AbstractAsyncContextManager[Any] | None = None) -> Client:
         client = self._new(self._options(None) | {"retry": Retry(NoBackoff(), 0)})
-        client.deadline = deadline
+        client.deadline, client.gate = deadline, gate or nullcontext()
         self._open.append(client)
         return client
 
@@ -190,3 +206,18 @@ class Dialer:
     def _of_sentinels(self) -> dict[str, Any]:
         """Their own login, and not the primary's: they are asked for an address, and told no secret."""
         return {"username": self._address.sentinel_username, "password": self._address.sentinel_password}
+
+
+def _closed_with_the_loop(client: Client) -> AsyncGenerator[None, None]:
+    """An asynchronous generator that has begun: ``asyncio.run`` ends those that are open, while its loop still runs."""
+
+    async def until_the_end() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await client.aclose()
+
+    open_one = until_the_end()
+    with suppress(StopIteration):  # to its yield: nothing is awaited before that
+        open_one.__anext__().send(None)
+    return open_one

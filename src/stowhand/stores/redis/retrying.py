@@ -24,7 +24,7 @@ _RETRY = SCRIPTS["retry"]
 _WHY = {
     "changed": "it has changed just now; look again",
     "orphan": "the job that waited for it is gone",
-    "gathered": "the job that waited for it has gone on with what there was; retry that one instead",
+    "gathered": "the job that waited for it has gone on with what there was; create that one anew",
     "gathering": "the job that waits for it is at work just now; try again",
 }
 

@@ -12,11 +12,11 @@ from stowhand.flow_shape import Line
 from stowhand.stores.redis.address import Address
 from stowhand.stores.redis.dialing import Client
 from stowhand.stores.redis.lines import bases_of
-from stowhand.stores.redis.naming import Naming
+from stowhand.stores.redis.naming import Naming, Spot
 from stowhand.stores.redis.scripts import SCRIPTS, Script, run
 from stowhand.stores.redis.trouble import repeated
 
-_COUNTS, _POSITIONS = SCRIPTS["counts"], SCRIPTS["positions"]
+_COUNTS, _POSITIONS, _STAND = SCRIPTS["counts"], SCRIPTS["positions"], SCRIPTS["stand"]
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -60,6 +60,18 @@ class Standing:
         ]
         found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
         return [Count(line.name, rank, *(next(found) for _ in range(4))) for line, rank in places]
+
+    async def place(self, spot: Spot) -> tuple[Line | None, str, float | None]:
+        """The queue that one job stands in, how, and when it is ready; no queue: it stands nowhere."""
+        lines = [spot.child] if spot.child else [line for line in self._keys.shape.lines() if line.parent is None]
+        args: list[Any] = [spot.listed]
+        for line in lines:
+            bases = bases_of(self._keys, line)
+            args += (self._keys.root(line.name), len(bases), *bases)
+        place, *how = await self._ask(_STAND, self._keys.shape.entry, args)
+        if not place:
+            return None, "", None
+        return lines[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
 
     async def positions(self, line: Line, limit: int) -> list[Place]:
         """Up to ``limit`` of each state: those that wait in the order in which they will be served."""

@@ -10,12 +10,14 @@ import msgspec
 from stowhand import strict_json
 from stowhand.errors import UndecodablePayload
 
+NOTES = ("lookups:lists", "children:queues")
+"""What ends with a job (``lua/_life.lua``)."""
 _decode = msgspec.json.Decoder().decode
 
 
 def decoded(raw: Mapping[str, str]) -> dict[str, Any]:
-    """For people: every field, ``None`` where its text is no JSON."""
-    return {name: readable(text) for name, text in raw.items()}
+    """For people: every field but notes of the store's own, ``None`` where its text is no JSON."""
+    return {name: readable(text) for name, text in raw.items() if name not in NOTES}
 
 
 def readable(text: str | None) -> Any:

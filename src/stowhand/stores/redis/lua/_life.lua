@@ -49,6 +49,7 @@ local function ended(hash, lists, queues)
   if not line.lasting then
     return
   end
+  redis.call('HSET', hash, 'endedAtTimestamp', string.format('%d', now_ms()))
   redis.call('PEXPIRE', hash, line.key_life)
   if lists then
     release_lookups(lists)

@@ -41,7 +41,8 @@ if waits then
 end
 redis.call(
   'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled',
-  'retries:' .. job.queue, 'resets:' .. job.queue, 'suspect:' .. job.queue
+  'retries:' .. job.queue, 'resets:' .. job.queue, 'suspect:' .. job.queue,
+  'endedAtTimestamp'
 )
 if job.life > 0 then
   redis.call('PEXPIRE', KEYS[1], job.life)

@@ -115,7 +115,7 @@ def _refuse_loop(instead: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f"app.sync was called inside a running event loop, which would stand still: write {instead}")
+    raise RuntimeError(f"sync was called inside a running event loop, which would stand still: write {instead}")
 
 
 def _wait(running: Future[T]) -> T:
