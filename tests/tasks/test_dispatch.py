@@ -7,7 +7,8 @@ import contextvars
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypedDict
@@ -156,6 +157,32 @@ def test_a_synchronous_task_runs_in_a_thread_with_the_context_variables_of_its_a
             handler.close()
 
     assert asyncio.run(under_a_variable()) == ("stowhand task", "set")
+
+
+def test_a_hook_stands_around_each_attempt_in_a_thread_and_in_no_other(store: MemoryStore, lines: Lines) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        told.append(f"before, in {threading.current_thread().name}")
+        try:
+            yield
+        finally:
+            told.append("after")
+
+    app = App(store=store, logger_factory=lambda job: lines, around_thread=around)
+
+    @app.task
+    def fails() -> None:
+        told.append("at work")
+        raise ValueError("the connection is gone")
+
+    app.task(name="on_loop", executor="loop")(lambda: told.append("on the loop"))
+    with pytest.raises(ValueError, match="gone"):
+        call(app, "fails")
+    assert told == ["before, in stowhand task", "at work", "after"]
+    call(app, "on_loop")
+    assert told[3:] == ["on the loop"]
 
 
 def test_a_synchronous_task_that_never_waits_may_run_on_the_loop(app: App) -> None:

@@ -31,7 +31,7 @@ from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
-from stowhand.tasks.registry import Registry, TaskOptions, define
+from stowhand.tasks.registry import AroundThread, Registry, TaskOptions, define
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
 from stowhand.worker import Worker
 
@@ -58,7 +58,8 @@ class App:
     trying out and for tests. A ``store`` that is given is used as it is, on whatever loop.
 
     ``include``: modules that declare tasks, imported by a worker before it starts: ``"shop.mail"``, or
-    ``"shop.tasks.*"`` for every module of a package.
+    ``"shop.tasks.*"`` for every module of a package. ``around_thread``: gives a context manager in which each attempt
+    of a ``def`` task is run, in its thread: what a thread must not keep from one job to the next is let go there.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class App:
         include: Iterable[str] = (),
         logger_factory: LoggerFactory | None = None,
         traces: Traces | None = None,
+        around_thread: AroundThread | None = None,
         **options: Unpack[StoreKeywords],
     ) -> None:
-        self.registry, self.traces = Registry(), traces
+        self.registry, self.traces = Registry(around_thread), traces
         self.sync = Sync(self)
         """For code without an event loop."""
         self._home = AppStore(url, store, options)

@@ -18,7 +18,7 @@ from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.first_connection import FirstConnection, borrowing
 from stowhand.tasks.options import suggest
-from stowhand.tasks.registry import Registry, TaskDefinition
+from stowhand.tasks.registry import AroundThread, Registry, TaskDefinition
 from stowhand.tasks.threads import Threads
 
 Run = Callable[[Attempt[Job]], Awaitable[object]]
@@ -149,7 +149,14 @@ class TaskHandler:
         def left_behind() -> None:
             attempt.detached = True
 
+        if (around := self._registry.around_thread) is not None:
+            call = partial(_within, around, call)
         return await _finished(await self._threads.run(call, left_behind=left_behind))
+
+
+def _within(around: AroundThread, call: Callable[[], object]) -> object:
+    with around():
+        return call()
 
 
 async def _at_once(call: Callable[[], object]) -> object:

@@ -6,6 +6,7 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
@@ -22,6 +23,7 @@ from stowhand.tasks.shape import Shape, shape_of
 
 Where = Literal["loop", "thread"]
 Mismatch = Literal["retry", "poison"]
+AroundThread = Callable[[], AbstractContextManager[object]]
 
 
 class RunOptions(TypedDict, total=False):
@@ -73,10 +75,11 @@ _SILENT = NewJob(task="")
 
 
 class Registry:
-    """Task definitions by name."""
+    """Task definitions by name. ``around_thread``: stands around each attempt that is run in a thread, there."""
 
-    def __init__(self) -> None:
+    def __init__(self, around_thread: AroundThread | None = None) -> None:
         self._definitions: dict[str, TaskDefinition] = {}
+        self.around_thread = around_thread
 
     def add(self, definition: TaskDefinition) -> None:
         """Raises DuplicateTask when the name is taken: but a cell of a notebook that is run again replaces its own."""
