@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -354,6 +355,11 @@ class Events:
                 self._report(listener, event, error)
 
     def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
-        if self.on_listener_error is not None:
-            with suppress(Exception):  # a hook that fails too has nobody left to be told
+        """To whoever asked for it; else to the log, also of a program that has events of its own and no log lines."""
+        with suppress(Exception):  # a hook that fails too has nobody left to be told
+            if self.on_listener_error is not None:
                 self.on_listener_error(listener, event, error)
+            else:
+                # By name: what formats lines stands above the core, which knows nothing of it.
+                logger = import_module("stowhand.observe.job_logger").core_logger()
+                import_module("stowhand.observe.listener").complain(logger, listener, event, error)

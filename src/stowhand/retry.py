@@ -30,14 +30,17 @@ def exponential(
     jitter: float = 0.0,
     random: Random = random.random,
 ) -> Backoff:
-    """``base * factor ** (attempt - 1)``, at most ``cap``, give or take the share ``jitter`` (0.2: ±20 %)."""
+    """``base * factor ** (attempt - 1)``, at most ``cap``, give or take the share ``jitter`` (0.2: ±20 %).
+
+    Below 1 an ``attempt`` counts as the first.
+    """
     first, most = _wait(base), _wait(cap)
     if not (first >= 0 and most >= 0 and factor >= 1 and 0 <= jitter <= 1):  # so that what is no number is refused too
         raise ConfigurationError("backoff: base and cap >= 0, factor >= 1, jitter between 0 and 1")
 
     def backoff(attempt: int) -> float:
         # The exponent is bounded before the power is taken: factor ** 5000 would raise OverflowError.
-        steps = min(attempt - 1, 1000.0 / math.log2(factor) if factor > 1 else 0)
+        steps = min(max(attempt - 1, 0), 1000.0 / math.log2(factor) if factor > 1 else 0)
         delay = min(first * factor**steps, most)
         return delay * (1 + jitter * (2 * random() - 1))
 

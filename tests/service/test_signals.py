@@ -194,3 +194,13 @@ def _read_pid(file: Path) -> int:
         assert time.monotonic() < deadline, "the job never ran"
         time.sleep(0.02)
     return int(file.read_text())
+
+
+def test_quit_stops_a_worker_as_term_does_and_usr1_prints_its_stacks(sqlite_workers: Workers) -> None:
+    process = sqlite_workers.start()
+    sqlite_workers.wait_for("Worker connected")
+    signal_until(process, signal.SIGUSR1, lambda: "most recent call first" in sqlite_workers.said())
+    assert process.poll() is None
+    process.send_signal(signal.SIGQUIT)
+    assert process.wait(60) == 0
+    assert "Stopped" in sqlite_workers.said()

@@ -85,11 +85,55 @@ def test_the_lines_of_the_readme() -> None:
 
 
 def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
-    line = written(ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep"))
+    error = ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2")
+    line = f"[worker({W})] ERROR: Failed task 1 (hello), attempt 2/25, to be tried again: ValueError: no (0.16ms)\n"
+    assert written(error, level="info") == line
+    assert written(error) == f"{line}    Traceback …\n      deep, password=***\n"
+    entry = json.loads(written(error, level="info", fmt="json"))
+    assert entry["trace"] == "Traceback …\n  deep, password=***"
+    assert (entry["outcome"], entry["duration"], entry["max_attempts"]) == ("retry", 0.00016, 25)
+
+
+def test_secrets_are_redacted_alike_in_text_and_json_and_parentheses_stay() -> None:
+    facts = {"password": "hunter2", "api_key": "k", "tokens": 3, "nested": {"db_password": "x"}}
+    lines = {}
+    for fmt in ("text", "json"):
+        stream = io.StringIO()
+        configure_logging("info", fmt, stream)
+        job_logger(W, "hello", 1).info("connecting (password=hunter2)", facts)
+        lines[fmt] = stream.getvalue()
+        assert "hunter2" not in lines[fmt]
     assert (
-        line
-        == f"[worker({W})] ERROR: Failed task 1 (hello), attempt 2/25, to be tried again: ValueError: no (0.16ms)\n"
+        "connecting (password=***) (password=***, api_key=***, tokens=3, nested={'db_password': '***'})"
+        in lines["text"]
     )
+    entry = json.loads(lines["json"])
+    assert entry["message"] == "connecting (password=***)"
+    assert entry["meta"] == {"password": "***", "api_key": "***", "tokens": 3, "nested": {"db_password": "***"}}
+
+
+def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:
+    states = [State.QUEUED] * 530 + [State.FAILED]
+    line = written(JobsReset(tuple(ResetJob(number, "hello", state, "w") for number, state in enumerate(states))))
+    assert line.count("\n") == 1
+    assert "ERROR: Took back 531 tasks: their workers (w) are gone; 530 queued, 1 failed: tasks 0, 1, 2" in line
+    assert "and 481 more" in line
+
+
+def test_trouble_with_the_store_has_its_facts_in_fields() -> None:
+    entry = json.loads(written(StoreTrouble(W, "claim", "gone", 0.25), fmt="json"))
+    assert (entry["doing"], entry["retry_in"], entry["error"]) == ("claim", 0.25, "gone")
+
+
+def test_a_listener_that_raises_is_reported_where_nobody_logs_anything(caplog: pytest.LogCaptureFixture) -> None:
+    def raises(event: JobEnded) -> None:
+        raise ZeroDivisionError("nobody listens to me")
+
+    events = Events()
+    events.on(JobEnded, raises)
+    events.emit(ended())
+    assert "A listener raised" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_traceback_is_told_by_its_last_line() -> None:
@@ -177,7 +221,7 @@ def test_a_success_is_not_written_where_only_errors_are() -> None:
 def test_json_lines_hold_the_scope_in_fields() -> None:
     stream = io.StringIO()
     configure_logging("info", "json", stream)
-    job_logger(W, "hello", 1).scope(tenant="a").warning("careful", left=3, secret="postgres://u:pw@h")
+    job_logger(W, "hello", 1).scope(tenant="a").warning("careful", left=3, place="postgres://u:pw@h")
     line = stream.getvalue()
     assert line.count("\n") == 1
     entry = json.loads(line)
@@ -189,7 +233,7 @@ def test_json_lines_hold_the_scope_in_fields() -> None:
         "task": "hello",
         "job_id": 1,
         "message": "careful",
-        "meta": {"tenant": "a", "left": 3, "secret": "postgres://u:***@h"},
+        "meta": {"tenant": "a", "left": 3, "place": "postgres://u:***@h"},
     }
 
 

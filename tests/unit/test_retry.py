@@ -102,3 +102,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"'nautral'.*natural, service"):
         named("nautral")
     assert set(PRESETS) == {"natural", "service"}
+
+
+@pytest.mark.parametrize("attempt", [1, 0, -1, -5])
+def test_an_attempt_below_the_first_waits_as_the_first(attempt: int) -> None:
+    assert exponential(base=30.0)(attempt) == 30.0

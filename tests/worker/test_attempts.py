@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import gc
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -346,8 +346,9 @@ async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None
 
 async def test_a_handler_that_is_no_coroutine_fails_its_own_attempt_only() -> None:
     class Wrong:
-        def handle(self, attempt: Attempt[Job], job: Job) -> Awaitable[Any]:
-            return 7 if attempt.record.task == "bad" else nothing(attempt)
+        def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
+            given: Any = 7
+            return given if attempt.record.task == "bad" else nothing(attempt)
 
     async with at_work(Wrong()) as stage:
         assert (await stage.does("bad")).state is State.ERRORED

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope, logger_of
+from stowhand.observe.safe_text import redact, scrub
 from stowhand.text import clean
 
 Facts = Mapping[str, Any] | None
@@ -28,6 +29,9 @@ class LineLogger(Protocol):
 
     def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """Somebody must look."""
+
+    def tell(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+        """A line about an event: what it says in words, the same as facts, and where an attempt failed."""
 
     def enabled(self, level: str) -> bool:
         """Would a message of this level be written?"""
@@ -63,6 +67,18 @@ class ScopedLogger:
 
     warn = warning
 
+    def tell(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+        """A line about an event; its ``facts`` are fields of a line of JSON, and stand in the message otherwise."""
+        number = logging.getLevelName(level.upper())
+        if self._logger.isEnabledFor(number):
+            extra = {
+                "scope": self._scope,
+                "meta": {},
+                "facts": redact(dict(facts)),
+                "traceback": traceback and scrub(traceback),
+            }
+            self._logger.log(number, scrub(clean(message, LOG_ENTRY_LIMIT)), extra=extra)
+
     def enabled(self, level: str) -> bool:
         """Would a message of this level (``info``, …) be written?"""
         return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
@@ -75,7 +91,8 @@ class ScopedLogger:
         meta = {**given, **facts} if given else facts
         if self._logger.isEnabledFor(level):
             # Cleaned here, not by our formatters alone: an embedding program's own handlers must not choke on it.
-            self._logger.log(level, clean(str(message), LOG_ENTRY_LIMIT), extra={"scope": self._scope, "meta": meta})
+            text = scrub(clean(str(message), LOG_ENTRY_LIMIT))
+            self._logger.log(level, text, extra={"scope": self._scope, "meta": redact(meta)})
 
 
 def job_logger(worker: str, task: str, job_id: int, attempt: int | None = None) -> ScopedLogger:

@@ -8,6 +8,7 @@ A listener is registered only for what the level lets through: an event nobody w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -46,8 +47,22 @@ from stowhand.lifecycle import Ended
 from stowhand.observe.about import telling
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope
-from stowhand.observe.phrases import ERROR_WIDTH, attempt, because, count, ids, job, names, own, running, short
+from stowhand.observe.phrases import (
+    ERROR_WIDTH,
+    attempt,
+    because,
+    count,
+    ids,
+    job,
+    names,
+    own,
+    running,
+    short,
+    shown,
+    traceback_of,
+)
 from stowhand.observe.safe_text import escape, shorten, telling_line
+from stowhand.outcomes import describe
 
 FLAGS = "forbidden flags"
 OF_A_JOB = (
@@ -63,6 +78,9 @@ OF_A_JOB = (
 )
 """Their lines are about the job that they name."""
 DONE = {"beat": "renew the lease of", "release": "hand back", "reset": "take back"}
+EACH = 3
+"""Jobs of one event that are told one by one; more are told in one line, with their number."""
+WORKERS_SHOWN = 5
 LATE = 60.0
 """Seconds after which a scheduled tick is said to be late."""
 
@@ -126,18 +144,22 @@ class LogListener:
 
     def _job_ended(self, event: JobEnded) -> None:
         logger, what, took = self._worker(event.worker), job(event), f"{event.seconds * 1000:.2f}ms"
+        facts = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
+        failed = facts | {"max_attempts": event.max_attempts}
         match event.ended:
             case Ended.OK:
-                logger.info(f"Completed task {what} with success ({took})")
+                logger.tell("info", f"Completed task {what} with success ({took})", facts)
             case Ended.SNOOZED:
-                logger.info(f"Snoozed task {what} ({took})")
+                logger.tell("info", f"Snoozed task {what} ({took})", facts)
             case Ended.CANCELED:
-                logger.info(f"Canceled task {what}{because(event.error)} ({took})")
+                logger.tell("info", f"Canceled task {what}{because(event.error)} ({took})", facts)
             case Ended.RETRY:
-                logger.error(f"Failed task {what}, {attempt(event)}, to be tried again{because(event.error)} ({took})")
+                words = f"Failed task {what}, {attempt(event)}, to be tried again{because(event.error)} ({took})"
+                logger.tell("error", words, failed, traceback_of(event.error))
             case Ended.FAILED | Ended.POISON:
                 word = " as poison" if event.ended is Ended.POISON else ""
-                logger.error(f"Failed task {what} for good{word}, {attempt(event)}{because(event.error)} ({took})")
+                words = f"Failed task {what} for good{word}, {attempt(event)}{because(event.error)} ({took})"
+                logger.tell("error", words, failed, traceback_of(event.error))
 
     def _job_lost(self, event: JobLost) -> None:
         self._worker(event.worker).warning(f"Lost the lease of task {job(event)}, nothing was recorded: {event.why}")
@@ -166,6 +188,9 @@ class LogListener:
         self._worker(event.worker).info(f"Runs task {job(event)} {how}, after {event.seconds:.1f} s")
 
     def _reset(self, event: JobsReset) -> None:
+        if len(event.jobs) > EACH:
+            self._reset_many(event)
+            return
         for one in event.jobs:
             what = f"task {escape(str(one.job_id))} ({escape(one.task)})"
             whose = f" ({escape(one.worker)})" if one.worker else ""
@@ -173,6 +198,20 @@ class LogListener:
                 self._core.error(f"Failed {what} for good: its workers died too often while running it")
             else:
                 self._core.warning(f"Took back {what}: its worker{whose} is gone; it is {one.state.value}")
+
+    def _reset_many(self, event: JobsReset) -> None:
+        """One line, however many workers died and whatever they held."""
+        failed = [one for one in event.jobs if one.state is State.FAILED]
+        became = ", ".join(
+            f"{number} {state}" for state, number in Counter(one.state.value for one in event.jobs).items()
+        )
+        workers = sorted({escape(one.worker) for one in event.jobs if one.worker})
+        whose = (
+            f" ({', '.join(workers[:WORKERS_SHOWN])}{' …' if len(workers) > WORKERS_SHOWN else ''})" if workers else ""
+        )
+        words = f"Took back {len(event.jobs)} tasks: their workers{whose} are gone; {became}: {shown(event)}"
+        facts = {"outcome": "reset", "jobs": len(event.jobs), "failed": len(failed)}
+        self._core.tell("error" if failed else "warning", words, facts)
 
     def _said(self, event: JobSaid) -> None:
         if event.job_id is None:
@@ -196,12 +235,14 @@ class LogListener:
     def _trouble(self, event: StoreTrouble) -> None:
         error = shorten(telling_line(event.error), ERROR_WIDTH)
         what = "No answer about forbidden flags" if event.doing == FLAGS else f"Store trouble ({event.doing})"
-        self._worker(event.worker).error(f"{what}, again in {event.retry_in:.1f}s: {error}")
+        facts = {"doing": event.doing, "retry_in": round(event.retry_in, 3), "error": event.error}
+        self._worker(event.worker).tell("error", f"{what}, again in {event.retry_in:.1f}s: {error}", facts)
 
     def _recovered(self, event: StoreRecovered) -> None:
         times = "1 failure" if event.failures == 1 else f"{event.failures} failures"
         who = "The answer about forbidden flags" if event.doing == FLAGS else "The store"
-        self._worker(event.worker).info(f"{who} is back ({event.doing}, after {times})")
+        facts = {"doing": event.doing, "failures": event.failures}
+        self._worker(event.worker).tell("info", f"{who} is back ({event.doing}, after {times})", facts)
 
     def _warned(self, event: StoreWarned) -> None:
         mend = f"; mend it with:\n{event.mend.rstrip()}" if event.mend else ""
@@ -301,14 +342,20 @@ class LogListener:
             logger.info("Stopped")
 
     def _listener_failed(self, listener: object, event: Event, error: BaseException) -> None:
-        name = getattr(listener, "__qualname__", type(listener).__name__)
-        self._core.error(f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}")
+        complain(self._core, listener, event, error)
 
     def _worker(self, name: str) -> LineLogger:
         logger = self._workers.get(name)
         if logger is None:
             logger = self._workers[name] = self._new_logger(Scope("worker", name))
         return logger
+
+
+def complain(logger: LineLogger, listener: object, event: Event, error: BaseException) -> None:
+    """A listener raised."""
+    name = getattr(listener, "__qualname__", type(listener).__name__)
+    words = f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}"
+    logger.tell("error", words, {"event": type(event).__name__}, traceback_of(describe(error)))
 
 
 def _about_its_job(tell: Callable[[Any], None]) -> Callable[[Any], None]:

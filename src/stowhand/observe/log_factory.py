@@ -12,6 +12,7 @@ from typing import Any
 
 from stowhand.observe.job_logger import Facts, ScopedLogger, core_logger
 from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope
+from stowhand.observe.safe_text import redact, scrub
 from stowhand.text import clean
 
 LogScope = dict[str, Any]
@@ -49,6 +50,10 @@ class Logger:
         """For the one who looks for a mistake. Without a factory: only with ``STOWHAND_DEBUG=1`` or as configured."""
         self._log("debug", message, meta, facts)
 
+    def tell(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+        """A line about an event: its facts, and where an attempt failed, are the meta of the program's function."""
+        self._log(level, message, facts, {} if traceback is None else {"traceback": traceback})
+
     def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> Logger:
         """The same logger, with further facts in its scope."""
         return Logger(self._factory, {**self._scope, **(extra or {}), **facts})
@@ -72,9 +77,9 @@ class Logger:
             return _Standard(self._scope)
 
     def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None:
-        meta = {**given, **facts} if given else facts
+        meta = redact({**given, **facts} if given else facts)
         try:
-            self._write(level, clean(str(message), LOG_ENTRY_LIMIT), meta or None)
+            self._write(level, scrub(clean(str(message), LOG_ENTRY_LIMIT)), meta or None)
         except Exception as error:  # noqa: BLE001 - boundary: the same
             _complain(error)
 

@@ -21,7 +21,7 @@ import msgspec
 from stowhand.clock import wall_clock
 from stowhand.observe.about import about, span_ids
 from stowhand.observe.correlation import FIELD, correlation_of
-from stowhand.observe.safe_text import escape, escape_lines, scrub
+from stowhand.observe.safe_text import escape, escape_lines, redact, scrub
 from stowhand.store import JobId
 
 ROOT = "stowhand"
@@ -36,8 +36,10 @@ LOG_ENTRY_LIMIT = 64 * 1024
 """Characters of one message."""
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
-_TALKATIVE = ("psycopg", "psycopg.pool", "asyncio", "watchfiles")
+_TALKATIVE = ("asyncio", "watchfiles")
 """Libraries below us, whose good news nobody asked for."""
+_TOLD_BY_US = ("psycopg", "psycopg.pool")
+"""What fails there is an error or an event of ours, and a question of ours that took too long is no warning."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ def configure_logging(
     logging.getLogger(ROOT).setLevel(LEVELS[level])
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
+    for name in _TOLD_BY_US:
+        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.ERROR))
 
 
 def configure_if_nobody_has() -> None:
@@ -119,7 +123,7 @@ class TextLines(logging.Formatter):
         level = f"{_COLOURS.get(record.levelname, '')}{record.levelname}{_PLAIN}" if self._color else record.levelname
         first, *further = escape_lines(_message(record).rstrip("\n")).split("\n")
         line = "\n".join([f"[{who}] {level}: {first}{self._pairs(record)}", *further])
-        if trace := _trace(record):
+        if trace := _trace(record) or (debugging() and getattr(record, "traceback", None)):
             line += "\n    " + escape_lines(trace)
         return scrub(line)
 
@@ -147,9 +151,10 @@ class JsonLines(logging.Formatter):
         entry |= {name: value for name, value in _about(scope).items() if value is not None}
         entry |= _origin(record)
         entry["message"] = _message(record)
+        entry |= getattr(record, "facts", {})
         if meta := _meta(record):
             entry["meta"] = meta
-        if trace := _trace(record):
+        if trace := _trace(record) or getattr(record, "traceback", None):
             entry["trace"] = trace
         return _encode(entry)
 
@@ -170,7 +175,8 @@ def _message(record: logging.LogRecord) -> str:
 def _meta(record: logging.LogRecord) -> dict[str, Any]:
     """What was logged beside the message: the scope's additions, then the call's own."""
     scope = getattr(record, "scope", None)
-    return {**(scope.extra if scope is not None else {}), **getattr(record, "meta", {})}
+    facts: dict[str, Any] = redact({**(scope.extra if scope is not None else {}), **getattr(record, "meta", {})})
+    return facts
 
 
 def _trace(record: logging.LogRecord) -> str:
@@ -196,21 +202,11 @@ def _origin(record: logging.LogRecord) -> dict[str, object]:
     return found if ids is None else found | {"trace_id": ids.trace_id, "span_id": ids.span_id}
 
 
-def _scrubbed(value: Any) -> Any:
-    """Every string of it without passwords, before JSON's own escapes can hide one."""
-    if isinstance(value, str):
-        return scrub(value)
-    if isinstance(value, dict):
-        return {str(name): _scrubbed(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_scrubbed(each) for each in value]
-    return value
-
-
 def _encode(entry: dict[str, Any]) -> str:
     """JSON has no control characters inside strings, so a line is always one line."""
     try:
-        raw = msgspec.json.encode(_scrubbed(entry), enc_hook=str)
+        # Before JSON's own escapes can hide a password.
+        raw = msgspec.json.encode({name: redact(value) for name, value in entry.items()}, enc_hook=str)
     except Exception:  # noqa: BLE001  boundary: whatever a task logs must not end the task; it is written as text then
         raw = msgspec.json.encode({name: scrub(_words(value)) for name, value in entry.items()})
     return raw.decode()

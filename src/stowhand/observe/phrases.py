@@ -8,6 +8,7 @@ from stowhand.events import (
     DrainStarted,
     JobEnded,
     JobLost,
+    JobsReset,
     JobStarted,
     JobUnknown,
     ResultDropped,
@@ -48,6 +49,17 @@ def attempt(event: JobEnded) -> str:
 def because(error: str | None) -> str:
     """The telling line of an error."""
     return f": {escape(shorten(telling_line(error), ERROR_WIDTH))}" if error else ""
+
+
+def traceback_of(error: str | None) -> str | None:
+    """What an error's text says beyond its first line: where it was raised."""
+    _, _, rest = (error or "").partition("\n")
+    return rest.strip() or None
+
+
+def shown(event: JobsReset) -> str:
+    """Which jobs were taken back; of many, the first."""
+    return ids(tuple(one.job_id for one in event.jobs))
 
 
 def names(given: tuple[str, ...]) -> str:

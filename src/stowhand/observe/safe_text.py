@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 _KEPT = frozenset("\u200c\u200d\u00a0\u202f\u3000")
 """Not printable to Python, harmless, and part of ordinary writing: joiners and wide spaces."""
 _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
-_IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+)")
+# What closes a list of pairs, `(user=a, password=b)`, is no part of the last one.
+_IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
+_SECRET = re.compile(r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|api_?key|authorization|credentials?)$")
+"""How the name of a fact ends whose value is nobody's business."""
 
 
 def escape(text: str) -> str:
@@ -33,6 +37,24 @@ def scrub(text: str) -> str:
     if "passw" in text.lower():
         text = _IN_PAIR.sub(r"\1\2***", text)
     return text
+
+
+def redact(value: Any, depth: int = 20) -> Any:
+    """A value that is logged, without secrets: those under a telling name, and those inside of texts. What is nested
+    deeper than ``depth`` (or contains itself) ends there."""
+    if isinstance(value, str):
+        return scrub(value)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if depth == 0:
+        return "[...]"
+    if isinstance(value, dict):
+        return {name: "***" if _is_secret(name) else redact(each, depth - 1) for name, each in value.items()}
+    return [redact(each, depth - 1) for each in value]
+
+
+def _is_secret(name: object) -> bool:
+    return isinstance(name, str) and _SECRET.search(name) is not None
 
 
 def telling_line(error: str) -> str:

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
-WISHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WISHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def handle_signals(wish: Callable[[], object], reload: Callable[[], object] = lambda: None) -> None:
-    """TERM and INT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``."""
+    """TERM, INT and QUIT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``.
+
+    USR1 prints where each thread is, to stderr, whatever the loop does just now.
+    """
+    _show_stacks_on_usr1()
     terminal = has_terminal()
     # With one handler of its own the loop is woken by any signal; and what Python calls itself is heard even while the
     # loop is blocked. A signal that came between the two would be lost, so TERM and INT never have one of the loop's.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, (lambda: None) if terminal else reload)
-    for number in [signal.SIGTERM, signal.SIGINT] + [signal.SIGHUP] * terminal:
+    for number in [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT] + [signal.SIGHUP] * terminal:
         signal.signal(number, lambda *_: wish())
+
+
+def _show_stacks_on_usr1() -> None:
+    with suppress(AttributeError, ValueError, OSError):  # stderr is closed, or no file: then USR1 stays without effect
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
 
 
 async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
