@@ -679,7 +679,9 @@ def test_a_state_that_says_something_else_stays_and_waiting_records_go_on_waitin
         f"alter table jobs drop state, add {made}, drop execution_logs, add execution_logs jsonb",
         f"""insert into jobs (state, execution_logs) values ({inserted}, '{{"said": 1}}')""",
     )
-    columns = mended(place, place.check())
+    found = place.check()
+    assert "no worker knows" not in problems(found), "what the user's own column holds is no trouble"
+    columns = mended(place, found)
     assert columns == {"state": "job_state", "execution_logs": "job_execution_logs"}
     waits = inserted == "'errored'"
     assert place.do("select job_state from jobs") == [("errored" if waits else "completed",)]
@@ -730,6 +732,25 @@ def test_what_mends_a_big_table_locks_nobody_out_and_loses_nothing(
     assert place.do("select count(distinct job_no), count(*) filter (where job_state = 'queued'),"
                     " count(*) filter (where job_process_after = '2026-01-02 UTC'), max(num_resets) from jobs"
                     ) == [(2100, 1050, 2100, 0)]  # fmt: skip
+
+
+def test_an_index_of_a_big_partitioned_table_is_built_partition_by_partition(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.stores.table.postgres.facts.BIG", 0)
+    place.do(
+        full_ddl(Plan(shape=read_shape("jobs", None, {}))).replace("\n);", "\n) PARTITION BY HASH (id);", 1),
+        f"create schema elsewhere_{place.schema}",
+        f"create table elsewhere_{place.schema}.part partition of jobs for values with (modulus 2, remainder 0)",
+        "create table jobs_1 partition of jobs for values with (modulus 2, remainder 1)",
+        "insert into jobs default values; insert into jobs default values; drop index jobs_stalled",
+    )
+    (finding,) = place.check()
+    assert finding.alone
+    assert finding.mend.count("CONCURRENTLY") == 2
+    run_one_by_one(place, finding.mend)
+    assert place.check() == []
+    place.do(f"drop schema elsewhere_{place.schema} cascade")
 
 
 def run_one_by_one(place: Place, script: str) -> None:

@@ -42,7 +42,8 @@ async def check(line: Line, options: TableOptions[Any], shape: Shape) -> tuple[F
         found = list(judge(facts, shape))
         await be_brief(line)
         found += [finding async for finding in key_findings(line, facts, shape, options)]
-        found += [finding async for finding in glance(line, facts, shape)]
+        moved = {documented for finding in found for documented in finding.columns}
+        found += [finding async for finding in glance(line, facts, shape, moved)]
         given = {documented: own for finding in reversed(found) for documented, own in finding.columns.items()}
         then = msgspec.structs.replace(shape, columns={**shape.columns, **given})
         found += advise(facts, then, options)

@@ -57,8 +57,9 @@ def _text(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
         return
     varying = _VARYING.fullmatch(column.type)
     if varying is None:
-        # char(9) pads what it holds.
-        yield _wrong(documented, column, mender, "text", "rtrim({}::text)")
+        # char(9) pads what it holds; numbers name no state.
+        using = "rtrim({}::text)" if _bare(column).startswith(("character", '"char"')) else ""
+        yield _wrong(documented, column, mender, "text", using)
         return
     if varying[1] is None:
         return

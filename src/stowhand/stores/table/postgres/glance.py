@@ -6,7 +6,7 @@ a few seconds; one that takes longer, or may not be taken, tells nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 
 import msgspec
 
@@ -42,15 +42,16 @@ _SAMPLES = {
 }
 
 
-async def glance(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
-    """In a transaction that only reads."""
+async def glance(line: Line, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
+    """In a transaction that only reads. ``moved``: what gets another column, so that this one's values say nothing."""
     async for finding in _rules(line, facts, shape):
+        moved |= finding.columns.keys()
         yield finding
     async for finding in _references(line, facts, shape):
         yield finding
     if facts.table is None or facts.table.kind not in "rp" or not facts.table.reachable:
         return
-    async for finding in _rows(line, facts, shape):
+    async for finding in _rows(line, facts, shape, moved):
         yield finding
     if shape.viewed and facts.view is not None and shape.columns["id"] in facts.view_columns:
         async for finding in _view(line, facts, shape):
@@ -145,9 +146,9 @@ async def _references(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[F
             )
 
 
-async def _rows(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _rows(line: Line, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
     mender, some = Mender(facts, shape), sample(facts, shape)
-    if facts.column(shape, "state") is not None:
+    if facts.column(shape, "state") is not None and "state" not in moved:
         state = shape["state"]
         found = await look(
             line,
@@ -159,7 +160,7 @@ async def _rows(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding
             yield Finding(f"{records(count, facts)} the state {shown}: never run", fatal=False)
     for documented in COUNTERS:
         column = facts.column(shape, documented)
-        if column is None or column.filled:
+        if column is None or column.filled or documented in moved:
             continue
         found = await look(line, f"SELECT count(*)::int8 FROM {some} WHERE {shape[documented]} IS NULL")
         if found and found[0][0]:
