@@ -29,8 +29,8 @@ def run_example(name: str, folder: Path, **environ: str) -> list[str]:
 
 def test_the_shop_charges_retries_finds_poison_and_packs(tmp_path: Path) -> None:
     assert run_example("shop", tmp_path) == [
-        '1 charge completed "receipt 1"',
-        '2 charge completed "receipt 2"',
+        "1 charge completed receipt 1",
+        "2 charge completed receipt 2",
         "3 charge failed stowhand.errors.Poison: order 3: 0 cents cannot be charged",
         '4 pack completed "order 1: one book on its way"',
         "5 pack queued ",
@@ -52,10 +52,10 @@ def test_a_postgres_transaction_and_a_trigger_enqueue_on_every_server(
     first, rolled_back, second, *ended = said
     assert (first, rolled_back, second) == ("order 1", "rolled back: an empty order", "order 3")
     assert sorted(ended) == [
-        'completed "confirmed 1"',
-        'completed "confirmed 3"',
-        'completed "invoiced 1"',
-        'completed "invoiced 3"',
+        "completed confirmed 1",
+        "completed confirmed 3",
+        "completed invoiced 1",
+        "completed invoiced 3",
     ]
 
 

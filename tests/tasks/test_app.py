@@ -128,10 +128,7 @@ def test_bad_rows_fail_alone_with_a_readable_reason(app: App, url: str, run: Run
             ids = [(await send.enqueue(f"good {number}")).id for number in range(len(bad) + 1)]
             with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
                 for one, payload in zip(ids, bad, strict=False):
-                    connection.execute(
-                        f"update {live_table(connection)} set payload = ?, max_attempts = 1 where id = ?",
-                        (payload, one),
-                    )
+                    connection.execute(f"update {live_table(connection)} set payload = ? where id = ?", (payload, one))
                 connection.commit()
             async with app.run_in_background(concurrency=3):
                 jobs = await settled(store, *ids)

@@ -43,7 +43,7 @@ def test_a_job_commits_and_rolls_back_with_the_callers_transaction(app: App, pos
             assert counts[State.COMPLETED] == sum(counts.values()) == 2
             return [job.result for job in jobs]
 
-    assert run(in_an_async_connection()) == ['"committed"', '"async"']
+    assert run(in_an_async_connection()) == ["committed", "async"]
 
 
 def test_scripts_enqueue_many_in_one_transaction(app: App) -> None:
