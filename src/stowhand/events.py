@@ -33,6 +33,14 @@ class WorkerStopping(Event, frozen=True):
     now: bool
 
 
+class WorkerQuieted(Event, frozen=True):
+    """Takes nothing new, and stays; or, not ``quiet`` any more, takes jobs again."""
+
+    worker: str
+    running: int
+    quiet: bool
+
+
 class WorkerStopped(Event, frozen=True):
     """Nothing runs any more. ``unfinished`` handlers could not be ended; their jobs went back unspent."""
 

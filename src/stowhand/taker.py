@@ -78,6 +78,8 @@ class Taker:
         self._failures = 0
         self._fruitful = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
+        self.quiet = False
+        """Claim nothing for the time being; ``stir`` when that has changed."""
         self._task: asyncio.Task[Any] | None = None
         self._suspects = Suspects(lanes, events, clock, worker)
         self._foresaw = float("-inf")  # when we last asked about foreign leases
@@ -89,7 +91,7 @@ class Taker:
             self._clock.call_later(self._options.max_active_time, self._end_activity)
         while not self._stopping:
             self._stir.clear()
-            if self._fruitful and self._suspects.is_time and self._pace.free and not self._pace.is_spent:
+            if self._suspect_is_next:
                 await self._suspect_first()
                 continue
             if self._pace.is_spent:
@@ -293,9 +295,15 @@ class Taker:
         self._start([suspect], first=True)
 
     @property
+    def _suspect_is_next(self) -> bool:
+        """It is time to ask for one before anything else, and there is a slot for it."""
+        may = self._fruitful and not self.quiet and not self._pace.is_spent
+        return may and self._suspects.is_time and self._pace.free > 0
+
+    @property
     def _is_full(self) -> bool:
-        """A job in quarantine runs alone here, or too much waits to be recorded."""
-        return self._suspects.runs_alone or self._settler.backlog > BACKLOG
+        """Nothing may be claimed: a job in quarantine runs alone, too much waits to be recorded, or we are quiet."""
+        return self.quiet or self._suspects.runs_alone or self._settler.backlog > BACKLOG
 
     async def _give_up(self, token: str, error: StoreError) -> None:
         """The reply is lost: abandon the token, wait, and beat before going on, for the store may have forgotten us."""
@@ -327,7 +335,7 @@ class Taker:
 
     async def _while_full(self) -> None:
         """Until stirred. When it is time to ask for suspects, no slot that falls free is filled before."""
-        wait = self._suspects.wait if self._fruitful and not self._lanes.holds else NEVER
+        wait = self._suspects.wait if self._fruitful and not (self._lanes.holds or self.quiet) else NEVER
         timer = None if wait == NEVER else self._clock.call_later(max(wait, 0.0), self._hold)
         await self._stir.wait()
         if timer is not None:

@@ -26,7 +26,15 @@ from typing import Any, TypeVar
 from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.endings import Endings
-from stowhand.events import Events, JobSaid, LeaseEnding, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.events import (
+    Events,
+    JobSaid,
+    LeaseEnding,
+    WorkerQuieted,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
 from stowhand.gate import Gate
 from stowhand.guarded import GUARDED
 from stowhand.handler import Attendant, Function, Handler, Policy, handler_of
@@ -204,6 +212,20 @@ class Worker:
             self._taker.stop()
             self._return_unstarted()
 
+    def quiet(self, *, on: bool = True) -> None:
+        """Take nothing new, and stay: what runs goes on, what was claimed ahead goes back. Not ``on``: take again.
+
+        Harmless when repeated. On the worker's own loop.
+        """
+        if on == self._taker.quiet or self._stopped_at is not None:
+            return
+        self.events.emit(WorkerQuieted(self.id, self._lanes.running, on))
+        self._taker.quiet = on
+        self._lanes.go_on()  # none is held free for a suspect that is not asked for
+        self._taker.wake()
+        if on:
+            self._return_unstarted()
+
     async def _supervise(self, verb: Callable[[], Awaitable[None]]) -> None:
         """None of our loops ends in silence: what it raises stops the worker, in order, and ``run`` raises it."""
         try:
@@ -247,7 +269,7 @@ class Worker:
         keeper.watch.driving = lambda: self._lanes.driving
         keeper.watch.timeout_of = self._judge.timeout
         keeper.watch.on_hang = on_hang
-        keeper.enrollment.says = lambda: (self._taker.tasks, self._stopped_at is not None)
+        keeper.enrollment.says = lambda: (self._taker.tasks, self._stopped_at is not None or self._taker.quiet)
         return keeper
 
     def _tick(self) -> float:

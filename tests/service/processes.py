@@ -45,10 +45,10 @@ class Workers:
         """What a worker has written so far."""
         return self._log(number).read_text(errors="replace")
 
-    def wait_for(self, words: str, number: int = 0, seconds: float = 60.0) -> None:
-        """Until a worker has said that."""
+    def wait_for(self, words: str, number: int = 0, seconds: float = 60.0, times: int = 1) -> None:
+        """Until a worker has said that, so many times: each of its processes, for example."""
         deadline = time.monotonic() + seconds
-        while words not in self.said(number):
+        while self.said(number).count(words) < times:
             assert time.monotonic() < deadline, f"never said {words!r}:\n{self.said(number)}"
             time.sleep(0.02)
 

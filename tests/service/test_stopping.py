@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
+
 from stowhand.job import State
 from tests.service.processes import BETWEEN, Workers, add, job_of
 
@@ -59,3 +61,19 @@ def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, wo
     assert "time.sleep" in said, "the stack says where"
     job = job_of(url, job_id)
     assert (job.state, job.attempts) == (State.COMPLETED, 1)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_signal_makes_a_worker_quiet_and_again_it_takes_jobs(sqlite_workers: Workers, processes: str) -> None:
+    process = sqlite_workers.start("--processes", processes)
+    sqlite_workers.wait_for("Worker connected", times=int(processes))
+    process.send_signal(signal.SIGUSR2)
+    sqlite_workers.wait_for("Quiet: takes nothing new", times=int(processes))
+    job_id = add(sqlite_workers.url, "innocent", '{"number": 1}')
+    process.send_signal(signal.SIGUSR2)
+    sqlite_workers.wait_for("Completed task")
+    said = sqlite_workers.said()
+    assert said.index("Takes jobs again") < said.index("Completed task")
+    assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0

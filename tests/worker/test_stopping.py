@@ -456,3 +456,28 @@ def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> Non
     worker = Worker(FaultyStore(SystemClock()), handler_of(nothing), WorkerOptions(once=True))
     asyncio.run(worker.run())
     assert worker._tick() > 0
+
+
+async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 10), clock=clock, concurrency=2) as stage:
+        first = await stage.add()
+        await clock.advance(1)
+        stage.worker.quiet()
+        stage.worker.quiet()
+        second = await stage.add()
+        await clock.advance(3600)
+        assert [(await stage.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
+        (row,) = await stage.store.workers()
+        assert row.alive
+        assert row.card.stopping, "it takes nothing new"
+        stage.worker.quiet(on=False)
+        await clock.advance(11)
+        assert (await stage.job(second)).state is State.COMPLETED
+
+
+async def test_a_quiet_worker_stops_like_any_other() -> None:
+    async with at_work(nothing) as stage:
+        stage.worker.quiet()
+        stage.worker.stop()
+        await stage.ended()

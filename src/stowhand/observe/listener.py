@@ -38,6 +38,7 @@ from stowhand.events import (
     StoreWarned,
     TasksReloaded,
     ThreadAbandoned,
+    WorkerQuieted,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -132,6 +133,7 @@ class LogListener:
             CronTrouble: ("error", self._cron_trouble),
             CronReloaded: ("error", self._cron_reloaded),
             WorkerStopping: ("info", self._stopping),
+            WorkerQuieted: ("info", self._quieted),
             WorkerStopped: ("warning", self._stopped),
         }
 
@@ -326,6 +328,10 @@ class LogListener:
             self._core.error(f"The crontab is wrong, so the old one stays ({names(event.items)}):")
             for line in event.problem.splitlines():
                 self._core.error(f"  {short(line)}")
+
+    def _quieted(self, event: WorkerQuieted) -> None:
+        said = f"Quiet: takes nothing new; running: {event.running}" if event.quiet else "Takes jobs again"
+        self._worker(event.worker).info(said)
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.now:

@@ -55,10 +55,13 @@ def _listen(stopper: Stopper) -> None:
 
 def _read_wishes(stopper: Stopper) -> None:
     for line in sys.stdin.buffer:
-        if line.strip() == b"drain":
-            stopper.drain()
-        else:
-            stopper.now()
+        match line.strip():
+            case b"drain":
+                stopper.drain()
+            case b"quiet" | b"take" as word:
+                stopper.quiet(on=word == b"quiet")
+            case _:
+                stopper.now()
     stopper.now()
 
 

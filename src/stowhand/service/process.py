@@ -84,6 +84,7 @@ class Stopper:
         """``bounded``: called with the seconds that handlers still have, when that is known."""
         self._worker, self._leave, self._bounded = worker, leave, bounded
         self._wishes = Wishes()
+        self._quiet = False
         self.loop = asyncio.get_running_loop()
         self.said = 0
         """What is added to the code of a process that ends in order."""
@@ -104,6 +105,16 @@ class Stopper:
         """The supervisor was asked to stop. Whoever was asked already has heard it."""
         if self._wishes.count == 0:
             self.wish()
+
+    def toggle(self) -> None:
+        """Take nothing new for the time being; again: take jobs."""
+        self.quiet(on=not self._quiet)
+
+    def quiet(self, *, on: bool) -> None:
+        """The same, said by the supervisor."""
+        self._quiet = on
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(lambda: self._worker.quiet(on=on))
 
     def now(self) -> None:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
@@ -158,7 +169,7 @@ async def _work(
         if control is not None:
             control(stopper)
         if recurring is not None:
-            handle_signals(watch.stops(stopper.wish), watch.reloads(recurring.reload))
+            handle_signals(watch.stops(stopper.wish), watch.reloads(recurring.reload), stopper.toggle)
         await _run(worker, changes, Reloader(settings, loaded, handler, worker, events), recurring, once=settings.once)
         if worker.unfinished:
             _last_write(store, worker.unfinished)

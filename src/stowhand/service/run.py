@@ -69,7 +69,7 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
         watch.follow(store, scheduler=recurring.scheduler)
         loop = asyncio.get_running_loop()
         wish = watch.stops(lambda: loop.call_soon_threadsafe(supervisor.wish))
-        handle_signals(wish, watch.reloads(recurring.reload))
+        handle_signals(wish, watch.reloads(recurring.reload), supervisor.toggle)
         async with (
             changes.reloading(crontab=recurring.reload),
             scheduling(recurring.scheduler, once=settings.once),

@@ -15,13 +15,17 @@ from typing import Any
 WISHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-def handle_signals(wish: Callable[[], object], reload: Callable[[], object] = lambda: None) -> None:
+def handle_signals(
+    wish: Callable[[], object], reload: Callable[[], object] = lambda: None, quiet: Callable[[], object] = lambda: None
+) -> None:
     """TERM, INT and QUIT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``.
 
-    USR1 prints where each thread is, to stderr, whatever the loop does just now.
+    USR1 prints where each thread is, to stderr, whatever the loop does just now. USR2 asks to be ``quiet``, and again
+    not to be.
     """
     _show_stacks_on_usr1()
     terminal = has_terminal()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, quiet)
     # With one handler of its own the loop is woken by any signal; and what Python calls itself is heard even while the
     # loop is blocked. A signal that came between the two would be lost, so TERM and INT never have one of the loop's.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, (lambda: None) if terminal else reload)
@@ -47,6 +51,8 @@ async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
         for number in WISHES:
             loop.remove_signal_handler(number)
             signal.signal(number, lambda *_: os._exit(code))
+        loop.remove_signal_handler(signal.SIGUSR2)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _earned.append(code)

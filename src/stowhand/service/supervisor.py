@@ -91,6 +91,7 @@ class Supervisor:
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
         self._wishes = Wishes()
+        self._quiet = False
         self._code = exit_codes.OK
         self._began = stopwatch()
         self.children = [Child(number) for number in range(settings.processes)]
@@ -112,6 +113,12 @@ class Supervisor:
         if self._wishes.add():
             self._stop()
 
+    def toggle(self) -> None:
+        """Let no child take anything new for the time being; again: let them take jobs."""
+        self._quiet = not self._quiet
+        for child in self.children:
+            child.tell("quiet" if self._quiet else "take")
+
     def _stop(self) -> None:
         self._stopped.set()
         for child in self.children:
@@ -128,6 +135,8 @@ class Supervisor:
             child.kill()
         elif self._wishes.count:
             child.tell("drain" if self._wishes.count == 1 else "now")
+        elif self._quiet:
+            child.tell("quiet")
 
     def _kill_all(self) -> None:
         for child in self.children:
