@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -110,6 +111,11 @@ def test_secrets_are_redacted_alike_in_text_and_json_and_parentheses_stay() -> N
     entry = json.loads(lines["json"])
     assert entry["message"] == "connecting (password=***)"
     assert entry["meta"] == {"password": "***", "api_key": "***", "tokens": 3, "nested": {"db_password": "***"}}
+
+
+def test_a_timed_line_begins_with_the_moment() -> None:
+    line = written(ended(), fmt="timed")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z \[worker\(.*\)\] INFO: Completed .*\n", line), line
 
 
 def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:

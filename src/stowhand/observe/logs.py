@@ -65,13 +65,16 @@ def configure_logging(
 ) -> None:
     """Send log lines to ``stream`` (stderr). For a process that is ours; an embedding program has its own ideas.
 
-    ``fmt``: ``text``, ``traced`` (text with the ids of traces), ``json``.
+    ``fmt``: ``text``, ``timed`` (text that begins with the moment, UTC), ``traced`` (text with the ids of traces), or
+    ``json``.
     ``color``: ``None`` means if it is a terminal and NO_COLOR is not set.
     """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
     painted = wants_color(target) if color is None else color
-    handler.setFormatter(JsonLines() if fmt == "json" else TextLines(color=painted, traced=fmt == "traced"))
+    handler.setFormatter(
+        JsonLines() if fmt == "json" else TextLines(color=painted, traced=fmt == "traced", timed=fmt == "timed")
+    )
     _replace_handler(logging.getLogger(), handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
@@ -110,19 +113,24 @@ def debugging() -> bool:
 class TextLines(logging.Formatter):
     """One line for people, with what was logged beside the message; further lines of a message are indented.
 
-    ``traced``: with the id of the trace that it belongs to.
+    ``timed``: it begins with the moment, UTC; ``traced``: it ends with the id of the trace that it belongs to.
     """
 
-    def __init__(self, *, color: bool = False, traced: bool = False) -> None:
+    def __init__(self, *, color: bool = False, traced: bool = False, timed: bool = False) -> None:
         super().__init__()
-        self._color, self._traced = color, traced
+        self._color, self._traced, self._timed = color, traced, timed
 
     def format(self, record: logging.LogRecord) -> str:
         scope = getattr(record, "scope", None)
         who = str(scope) if scope is not None else escape(record.name)
         level = f"{_COLOURS.get(record.levelname, '')}{record.levelname}{_PLAIN}" if self._color else record.levelname
         first, *further = escape_lines(_message(record).rstrip("\n")).split("\n")
-        line = "\n".join([f"[{who}] {level}: {first}{self._pairs(record)}", *further])
+        when = (
+            f"{wall_clock().isoformat(sep=' ', timespec='milliseconds').removesuffix('+00:00')}Z "
+            if self._timed
+            else ""
+        )
+        line = "\n".join([f"{when}[{who}] {level}: {first}{self._pairs(record)}", *further])
         if trace := _trace(record) or (debugging() and getattr(record, "traceback", None)):
             line += "\n    " + escape_lines(trace)
         return scrub(line)

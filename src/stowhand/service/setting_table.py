@@ -25,7 +25,7 @@ from stowhand.store import RESERVED_CONNECTIONS
 DEFAULT_STORE = "sqlite:///stowhand.db"
 PREFIX = "STOWHAND_"
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
-LOG_FORMATS = ("text", "traced", "json")
+LOG_FORMATS = ("text", "timed", "traced", "json")
 
 PRESETS: dict[str, dict[str, str]] = {
     "default": {},
@@ -143,7 +143,8 @@ _TABLE = (
         default="text",
         parse=OneOf(*LOG_FORMATS),
         everywhere=True,
-        doc="How to log: text, traced (text with the ids of traces), or json (one object per line).",
+        doc="How to log: text, timed (text that begins with the moment, UTC), traced (text with the ids of traces), or"
+        " json (one object per line).",
     ),
     Setting(
         name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
