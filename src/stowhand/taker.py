@@ -311,7 +311,7 @@ class Taker:
         self._failures += 1
         if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
             raise error  # somebody removed the schema: a worker that starts anew installs one, or says why it cannot
-        if self._options.once and self._failures > ONCE_PATIENCE and self.is_idle:
+        if self._options.once and self._failures > ONCE_PATIENCE and not self._is_at_work:
             raise error  # nobody waits for the end of an outage with a run that is to end by itself
         pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))

@@ -150,6 +150,22 @@ def test_the_connections_of_all_processes_are_compared_with_what_the_server_give
 
 
 @pytest.mark.parametrize(
+    ("server", "what", "code", "words"),
+    [
+        (Server(180_000, 0.0, 100, 1, read_only=True), "writes", 3, "target_session_attrs=read-write"),
+        (Server(180_000, 0.0, 100, 1, nulls=False), "arrays", 2, "SET array_nulls = on"),
+    ],
+)
+def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning(
+    server: Server, what: str, code: int, words: str
+) -> None:
+    settings = read_settings({"connection": "my_db"}, environ={})
+    (found,) = [finding for finding in judge_server(server, settings) if finding.mark is Mark.FAIL]
+    assert (found.what, found.code) == (what, code)
+    assert words in found.said
+
+
+@pytest.mark.parametrize(
     ("server", "what", "words"),
     [
         (Server(120_000, 0.0, 100, 1), "server", "13 is the oldest"),

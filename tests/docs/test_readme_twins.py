@@ -67,7 +67,7 @@ def jobs(url: str, columns: str) -> list[tuple[object, ...]]:
         ("runner", ["Hooray! Worker worker-1.1 completed job 1"]),
         (
             "worker_utils",
-            ['1 calculate-life-meaning {"value":42}', "2 one-after-another task_2 of the day customer:1"],
+            ["1 calculate-life-meaning {'value': 42}", "2 one-after-another task_2 of the day customer:1"],
         ),
         (
             "log_factory",
@@ -85,9 +85,9 @@ def jobs(url: str, columns: str) -> list[tuple[object, ...]]:
         (
             "keys",
             [
-                'debounce: 1 {"count":2} 12:05',
-                'throttle: 3 {"count":2} 12:00',
-                'dedupe: 5 {"count":1} 12:00',
+                "debounce: 1 {'count': 2} 12:05",
+                "throttle: 3 {'count': 2} 12:00",
+                "dedupe: 5 {'count': 1} 12:00",
                 "removed: done",
                 "again: missing",
             ],

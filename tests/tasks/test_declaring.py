@@ -252,3 +252,11 @@ def test_what_is_no_connection_of_the_driver_is_named_in_full(tmp_path: Any) -> 
     wrong: Any = AsyncConnection()
     with pytest.raises(ConfigurationError, match=r"not a sqlalchemy.*AsyncConnection; .*driver_conn"):
         send.enqueue_in(wrong)
+
+
+@pytest.mark.parametrize("function", [max, dict])
+def test_what_is_not_written_in_python_is_refused_with_its_task_and_what_to_do(
+    app: App, function: Callable[..., Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"task 'most': .* wrap it in a function"):
+        app.task(name="most")(function)

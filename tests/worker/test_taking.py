@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stowhand.errors import StoreUnreachable
 from stowhand.events import JobEnded, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Retry, Snooze
+from stowhand.options import WorkerOptions
 from stowhand.store import ClaimRequest
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+from stowhand.worker import Worker
+from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 
 def held(stage: Stage) -> int:
@@ -407,6 +410,27 @@ async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:
 
 
 # -- once ------------------------------------------------------------------------------------------
+
+
+async def test_once_ends_when_nothing_can_be_claimed_for_some_twenty_seconds() -> None:
+    """A standby, or a server that is gone, is no reason to go on for ever; a short outage is none to end."""
+    clock = FakeClock()
+    for outage, ends in ((10, False), (40, True)):
+        store = FaultyStore(clock)
+        await store.enqueue(NewJob(task="act"))
+        store.down.add("claim")
+        worker = Worker(store, handler_of(nothing), WorkerOptions(name="w", once=True), clock=clock)
+        running = asyncio.create_task(worker.run())
+        await clock.advance(outage)
+        store.down.clear()
+        await clock.advance(60)
+        assert running.done()
+        if ends:
+            with pytest.raises(StoreUnreachable):
+                await running
+        else:
+            await running
+        assert (await store.counts())[State.QUEUED] == int(ends)
 
 
 async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> None:

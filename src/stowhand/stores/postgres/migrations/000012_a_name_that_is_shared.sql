@@ -2,6 +2,9 @@
 -- Our numbers stand in a table of their own (statements.sql: create_applied), because graphile-worker of a schema with
 -- its name takes `migrations` for its own; what it finds there is made by functions/finish.sql.
 
+-- In the order in which a settlement locks them: else it, and this, would each wait for what the other has.
+lock table {schema}.live, {schema}.history in access exclusive mode;
+
 -- What the installation fills into the functions' texts, so that no call looks here. One row.
 create table {schema}.settings (
   only_row boolean primary key default true,
