@@ -32,7 +32,7 @@ def test_the_shop_charges_retries_finds_poison_and_packs(tmp_path: Path) -> None
         "1 charge completed receipt 1",
         "2 charge completed receipt 2",
         "3 charge failed stowhand.errors.Poison: order 3: 0 cents cannot be charged",
-        '4 pack completed "order 1: one book on its way"',
+        "4 pack completed order 1: one book on its way",
         "5 pack queued ",
     ]
 
