@@ -137,6 +137,8 @@ class ResetJob(msgspec.Struct, frozen=True):
     state: State
     """What it became: ``queued``, ``failed`` or ``canceled``."""
     worker: str | None = None
+    heartbeat_age: float | None = None
+    """Seconds since its last heartbeat, by a table's own column; ``None``: there was none, or the store keeps none."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

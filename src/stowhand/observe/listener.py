@@ -199,7 +199,8 @@ class LogListener:
             if one.state is State.FAILED:
                 self._core.error(f"Failed {what} for good: its workers died too often while running it")
             else:
-                self._core.warning(f"Took back {what}: its worker{whose} is gone; it is {one.state.value}")
+                age = f", its last heartbeat {one.heartbeat_age:.1f}s ago" if one.heartbeat_age is not None else ""
+                self._core.warning(f"Took back {what}: its worker{whose} is gone{age}; it is {one.state.value}")
 
     def _reset_many(self, event: JobsReset) -> None:
         """One line, however many workers died and whatever they held."""

@@ -226,3 +226,13 @@ async def test_the_heart_connects_again(jobs: Jobs) -> None:
         except Exception:  # noqa: BLE001 - once it may say that the store was unreachable
             pulse = served.heart.beat([lease], 30)
         assert pulse.lost == frozenset()
+
+
+async def test_a_reset_says_how_old_the_last_heartbeat_was(jobs: Jobs) -> None:
+    jobs.add(state="processing", last_heartbeat_at=("now() - interval '90 seconds'",))
+    jobs.add(state="processing", started_at=("now() - interval '90 seconds'",))
+    async with jobs.served() as served:
+        beaten, never = served.heart.reset_stalled(0.0)
+    assert beaten.heartbeat_age is not None
+    assert 90 <= beaten.heartbeat_age < 100
+    assert never.heartbeat_age is None

@@ -69,10 +69,10 @@ def test_only_what_has_stalled_is_reset(app: Application, run: Run) -> None:
         table = await app.served(max_num_resets=2)
         heart = table.heart()
         assert list(heart.reset_stalled(10.0)) == [
-            ResetJob(stale, "uploads", State.QUEUED),
+            ResetJob(stale, "uploads", State.QUEUED, None, 40.001),
             ResetJob(never_beat, "uploads", State.QUEUED, "executor-7"),
-            ResetJob(worn_out, "uploads", State.FAILED),
-            ResetJob(canceled, "uploads", State.CANCELED),
+            ResetJob(worn_out, "uploads", State.FAILED, None, 99.0),
+            ResetJob(canceled, "uploads", State.CANCELED, None, 99.0),
         ]
         assert heart.reset_stalled(10.0) == []
         heart.close()

@@ -157,8 +157,8 @@ class TableHeart:
         with self._home.translated():
             became = {self._home.job_id(id_): State(state) for id_, state in halved_blocking(found, reset, refused)}
         return [
-            ResetJob(key, options.name, became[key], worker or None)
-            for key, worker in ((self._home.job_id(row[0]), row[4]) for row in found)
+            ResetJob(key, options.name, became[key], worker or None, age)
+            for key, worker, age in ((self._home.job_id(row[0]), row[4], row[5]) for row in found)
             if key in became
         ]
 

@@ -225,7 +225,8 @@ from {table} as j
 where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id))
 
 -- name: find_stalled
-select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
+select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
+  extract(epoch from {now} - {beat_read})::float8
 from {table} as j
 where j.{state} = 'processing' and {stale}
 order by j.{id}
@@ -233,7 +234,8 @@ limit %(page)s
 for update of j skip locked
 
 -- name: find_held_by_worker
-select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
+select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
+  extract(epoch from {now} - {beat_read})::float8
 from {table} as j
 where j.{state} = 'processing' and {bare} = %(worker)s
 order by j.{id}
@@ -241,7 +243,8 @@ limit %(page)s
 for update of j skip locked
 
 -- name: find_held_by_lease
-select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare}
+select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
+  extract(epoch from {now} - {beat_read})::float8
 from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
 where {held} and j.{id} = %(id)s::text::{id_type}
 for update of j skip locked

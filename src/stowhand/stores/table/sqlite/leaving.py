@@ -15,7 +15,7 @@ from stowhand.database.sqlite_trouble import is_refusal
 from stowhand.job import State
 from stowhand.lifecycle import Settlement, turned
 from stowhand.store import JobId, Lease, Reply, ResetJob, Unwritten, Verdict
-from stowhand.stores.table.sqlite.moments import after
+from stowhand.stores.table.sqlite.moments import SECOND, after
 from stowhand.stores.table.sqlite.table import Table
 from stowhand.text import clean
 
@@ -37,6 +37,8 @@ class Held(msgspec.Struct, frozen=True):
     message: str | None
     resets: int
     worker: str | None
+    beaten: int | None
+    """When it had its last heartbeat; microseconds since 1970."""
 
     @property
     def valid(self) -> bool:
@@ -153,4 +155,5 @@ def reset(
     name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
     given: dict[str, Any] = {"id": key, "error": options.reset_failure_message}
     check_written(table.run(connection, name, now, given))
-    return ResetJob(key, options.name, state, held.worker or None)
+    age = None if held.beaten is None else (now - held.beaten) / SECOND
+    return ResetJob(key, options.name, state, held.worker or None, age)

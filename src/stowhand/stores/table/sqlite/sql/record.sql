@@ -3,7 +3,8 @@
 
 -- name: held
 -- A record, and whether it bears a claim's token and epoch: the fence.
-SELECT {row}.{state}, {bears}, {cancel}, {row}.{failure_message}, coalesce({row}.{num_resets}, 0), {worker}
+SELECT {row}.{state}, {bears}, {cancel}, {row}.{failure_message}, coalesce({row}.{num_resets}, 0), {worker},
+    stowhand_micros({row}.{last_heartbeat_at})
 FROM {table} WHERE {row}.{id} = :id
 
 -- name: take
