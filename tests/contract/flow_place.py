@@ -38,6 +38,12 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
     for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do
       redis.call('ZINCRBY', key, -back, id)
     end
+  elseif kind == 'hash' then
+    for _, field in ipairs(redis.call('HKEYS', key)) do
+      if string.sub(field, 1, 8) == 'suspect:' then
+        redis.call('HINCRBY', key, field, -back)
+      end
+    end
   elseif kind == 'string' and redis.call('PTTL', key) > 0 then
     redis.call('PEXPIRE', key, redis.call('PTTL', key) - back)
   end

@@ -187,3 +187,18 @@ def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(pla
         plain_desk.client.zincrby(plain_desk.keys.unlocked("second"), -1001, job_id)
     assert found == [ResetJob(job_id, "second", State.QUEUED)]
     assert plain_desk.ids("second") == [job_id, ready]
+
+
+def test_of_a_queues_workers_one_in_four_makes_way_for_a_suspect_that_is_overdue(desk: Desk) -> None:
+    for _ in range(3):
+        job_id = desk.add()
+        desk.client.hset(desk.hash("first", job_id), "resets:first", 1)
+        desk.die(desk.take())
+    assert list(desk.claim(suspects=True, overdue=60.0)) == [], "not yet"
+    assert len(desk.claim(limit=1, suspects=True, overdue=0.0, worker="first")) == 1
+    assert list(desk.claim(limit=1, suspects=True, overdue=0.0, worker="second")) == []
+    for busy in range(6):
+        desk.add()
+        assert desk.claim(limit=1, worker=f"busy {busy}")
+    assert len(desk.claim(limit=1, suspects=True, overdue=0.0, worker="second")) == 1
+    assert list(desk.claim(limit=1, suspects=True, overdue=0.0, worker="third")) == [], "of nine two"

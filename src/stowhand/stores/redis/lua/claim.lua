@@ -2,7 +2,8 @@
 -- Take up to ``limit`` due jobs: what was delayed and is ready, in its order, then as they stand in the lists, one
 -- priority after the other; into processing, each under its lock.
 -- ARGV: line, token, worker, limit, milliseconds of the lease, 'suspects' or '', milliseconds of the lock where that is
--- longer than the lease, else 0, milliseconds that a suspect has been due for at least, 'woken' where a job has just
+-- longer than the lease, else 0, milliseconds that a suspect has been due for at least (then who asks is at work, and
+-- makes way for it) or '', 'woken' where a job has just
 -- been moved for who asks, or ''.
 -- Gives {microseconds now, 1 where there may be more to take, 0 where nobody keeps the time, 0 where no suspect waits,
 -- row …}; a row is the wanted fields (or all: name, value, …), then the id and the place of its priority.
@@ -202,12 +203,36 @@ local function next_ids(list)
   return ids
 end
 
+local function worker_of(lock)
+  return string.match(lock, '^(.-)%+?:[^:]*$') or lock
+end
+
+-- One in four workers makes way at once, so that many suspects do not stop everything (lifecycle.may_make_way).
+local function may_make_way()
+  local workers, holders, all, held = { [ARGV[3]] = true }, {}, 1, 0
+  for _, base in ipairs(line.bases) do
+    local ids = redis.call('LRANGE', base .. ':processing', 0, CHUNK - 1)
+    for place, lock in ipairs(locks_of(ids)) do
+      local worker = lock and worker_of(lock)
+      if worker and not workers[worker] then
+        workers[worker], all = true, all + 1
+      end
+      local resets = worker and redis.pcall('HGET', line.hashes .. ids[place], RESETS)
+      if type(resets) == 'string' and count(resets) >= SUSPECT and not holders[worker] then
+        holders[worker], held = true, held + 1
+      end
+    end
+  end
+  return held < math.max(1, math.floor(all / 4))
+end
+
 local function is_overdue(id)
-  if overdue == 0 then
+  if not overdue then
     return true
   end
   local since = redis.pcall('HGET', line.hashes .. id, SINCE)
-  return type(since) ~= 'string' or tonumber(since) == nil or now - since >= overdue
+  since = type(since) == 'string' and tonumber(since) or 0
+  return now - since >= overdue and may_make_way()
 end
 
 local function serve_list(list, rank, base)
