@@ -55,6 +55,10 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     counts = wait_until_done(url, 60)
     assert counts[State.COMPLETED] == 1
     _wait_for_children(process, 2, others_than=(one, another))
+    enrolled = with_store(url, lambda store: store.workers())
+    assert {row.card.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), (
+        "nobody waits for the slots of the dead"
+    )
     job = with_store(url, lambda store: store.get(job_id))
     assert isinstance(job, Job)
     assert (job.attempts, job.resets) == (1, 0), "the attempt of the dead is given back, and completing clears resets"

@@ -19,6 +19,7 @@ import msgspec
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
+from stowhand.operating import Roll
 from stowhand.service import exit_codes
 from stowhand.service.process import LAST_WRITE, STOPPED, hard_exit
 from stowhand.service.settings import WorkerSettings
@@ -202,6 +203,8 @@ class Supervisor:
             while found := heart.reset_worker(name):
                 total += len(found)
                 self._events.emit(JobsReset(tuple(found)))
+            if isinstance(heart, Roll):
+                heart.worker_gone(name)  # else it would seem to be alive, with slots that are free
         except StoreError:
             return total  # the rest of its leases end by themselves
         finally:
