@@ -49,6 +49,7 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "fair": ("on", "fair"),
     "watch": ("true", "x"),
     "http": ("0.0.0.0:9100", "host"),
+    "metrics_labels": ("7", "0"),
     "otel": ("TRUE", "-"),
     "once": ("true", "twice"),
     "schema_only": ("true", "3"),

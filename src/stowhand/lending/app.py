@@ -44,7 +44,7 @@ ID_WIDTH = 64
 IDS_SHOWN = 200
 """In one line of the audit."""
 CALLS = (
-    *("claim", "heartbeat", "settle", "release", "logs", "enqueue", "due", "terms", "jobs"),
+    *("claim", "heartbeat", "settle", "release", "reset", "logs", "enqueue", "due", "terms", "jobs"),
     *("healthz", "readyz", "metrics"),
 )
 _TOLD = (StoreUnreachable, LeaseLost, LogRefused)

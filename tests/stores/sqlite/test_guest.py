@@ -93,7 +93,7 @@ def test_a_connection_to_another_file_is_refused(path: Path, tmp_path: Path) -> 
 
 
 def test_something_else_than_a_connection_is_refused(path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="not a str"):
+    with pytest.raises(ConfigurationError, match=r"not a builtins\.str"):
         SqliteStore(path).enqueue_in("connection", JOB)
 
 

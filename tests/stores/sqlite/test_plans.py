@@ -22,6 +22,8 @@ WALKS_ON_PURPOSE = {
     "stalled": "stowhand_jobs_running",
     "held_by_worker": "stowhand_jobs_running",
     "held_by_workers": "stowhand_jobs_running",
+    "holders": "stowhand_jobs_running",
+    "foreign": "stowhand_jobs_running",
 }
 """Walks, but only over the few rows of a partial index: suspects, or what is running."""
 
