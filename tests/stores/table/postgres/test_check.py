@@ -213,7 +213,6 @@ BROKEN = {
         True,
     ),
     "no default state": ("alter table jobs alter state drop default", "never claimed", False),
-    "another default state": ("alter table jobs alter state set default 'pending'", "'pending'::text", False),
     "no default counter": ("alter table jobs alter num_resets drop default", "num_resets is NOT NULL without", False),
     "no default host": ("alter table jobs alter worker_hostname drop default", "every INSERT must name it", False),
     "counter of NULL": (
@@ -687,6 +686,24 @@ def test_a_state_that_says_something_else_stays_and_waiting_records_go_on_waitin
     assert place.do("select job_state from jobs") == [("errored" if waits else "completed",)]
     place.do(f"insert into jobs (state) values ({inserted})")
     assert place.do("select job_state from jobs order by id desc limit 1") == [("queued",)]
+
+
+@pytest.mark.parametrize(
+    ("made", "kept"),
+    [
+        ("state text default 'draft'", "draft"),
+        ("state varchar(8) not null default 'draft'", "draft"),
+        ("state varchar(2) default 'DE'", "DE"),
+        ("state {}.colour default 'red'", "red"),
+    ],
+)
+def test_a_default_of_the_users_stays_and_no_insert_becomes_a_job(place: Place, made: str, kept: str) -> None:
+    place.do("create type colour as enum ('red', 'queued')")
+    place.do(f"create table jobs (id bigint primary key, {made.format(place.schema)})")
+    place.do("insert into jobs (id) values (1)")
+    place.do(*(finding.mend for finding in place.check() if finding.mend))
+    place.do("insert into jobs (id) values (2)")
+    assert place.do("select state::text from jobs order by id") == [(kept,), (kept,)]
 
 
 @pytest.mark.parametrize("rows", ["insert into jobs (tenant, id) values (1, 7), (2, 7)", ""])

@@ -68,6 +68,8 @@ def _text(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
     mend = mender.retype(documented, column, "text", "{}::text")
     if documented == "failure_message":
         yield Finding(f"{said}: longer messages are cut", mend, fatal=False)
+    elif documented == "state" and room < len(State.QUEUED):
+        yield mender.beside(documented, f"{said}, too few for queued: it says something else of a row")
     elif room < needed and mend:
         yield Finding(f"{said}; {needed} are written there", mend)
     elif room < needed:

@@ -149,10 +149,11 @@ def _default(documented: str, column: Known, mender: Mender) -> Iterator[Finding
     if column.domain is not None or column.identity:
         return
     if documented == "state" and not (column.default or "").startswith("'queued'"):
+        # A default that is there is what the application means by an INSERT: it is named, and stays.
         found = f"the default {column.default}" if column.default else "no default"
         yield Finding(
             f"column {column.name} has {found}: an INSERT that does not name it makes a record that is never claimed",
-            mender.set_default("state"),
+            "" if column.default else mender.set_default("state"),
             fatal=False,
         )
     elif column.default is None and column.filled:

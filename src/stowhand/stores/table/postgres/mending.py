@@ -203,7 +203,9 @@ class Mender:
         name = self._shape[documented]
         actions = [f"ALTER COLUMN {name} TYPE {wanted} USING {using.format(name)}"]
         fresh = default_of(documented)
-        if column.default is not None and fresh is not None:
+        if (
+            column.default is not None and fresh is not None and wanted != "text"
+        ):  # what a text held, a longer one holds
             actions = [
                 f"ALTER COLUMN {name} DROP DEFAULT",
                 *actions,
