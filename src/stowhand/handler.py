@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -320,13 +321,24 @@ def _check(made: object) -> None:
 
 def _is_plain(made: object, hook: Callable[..., object]) -> bool:
     """A ``def`` that says of no coroutine that it gives. What cannot be looked into is believed."""
-    inner = inspect.unwrap(hook)
+    inner = _inmost(hook)
     if not (inspect.isfunction(inner) or inspect.ismethod(inner)) or inspect.iscoroutinefunction(inner):
         return False
     if inner.__name__ == "<lambda>" or getattr(made, "gives_coroutines", False):
         return False
     gives = str(getattr(inner, "__annotations__", {}).get("return", ""))
     return not any(word in gives for word in ("Awaitable", "Coroutine", "Future", "Task"))
+
+
+def _inmost(hook: Callable[..., object]) -> object:
+    """The function that runs at last: of a partial, of what ``functools.wraps`` names, of an object with ``__call__``
+    (but one that hands on whatever it is given may give anything)."""
+    inner: Any = inspect.unwrap(hook)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    call = inspect.getattr_static(type(inner), "__call__", None)
+    hands_on = inspect.isfunction(call) and call.__code__.co_flags & inspect.CO_VARARGS
+    return call if inspect.isfunction(call) and not hands_on else inner
 
 
 def _takes(hook: Callable[..., object], number: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -99,6 +100,29 @@ def test_a_plain_handler_is_refused_when_the_worker_is_made() -> None:
             Worker(MemoryStore(), refused)  # type: ignore[arg-type]
     Worker(MemoryStore(), handing_on)
     Worker(MemoryStore(), lambda ctx, record: plainly(ctx, record))
+
+
+def test_a_plain_handler_in_a_partial_or_an_object_is_refused_as_well() -> None:
+    def plain(data: str, ctx: Attempt[Job], record: Job) -> None: ...
+
+    async def awaited(data: str, ctx: Attempt[Job], record: Job) -> None: ...
+
+    class Plain:
+        def __call__(self, ctx: Attempt[Job], record: Job) -> None: ...
+
+    class Awaited:
+        async def __call__(self, ctx: Attempt[Job], record: Job) -> None: ...
+
+    class HandingOn:
+        def __call__(self, *given: Any) -> Any:
+            return plainly(*given)
+
+    refused: tuple[Any, ...] = (partial(plain, "data"), partial(partial(plain), "data"), Plain(), partial(Plain()))
+    for handler in refused:
+        with pytest.raises(ConfigurationError, match="its handle is a plain def"):
+            Worker(MemoryStore(), handler)
+    for handler in (partial(awaited, "data"), Awaited(), partial(Awaited()), HandingOn()):
+        Worker(MemoryStore(), handler)
 
 
 def test_a_backoff_of_the_worker_s_is_refused_where_the_store_has_its_own() -> None:
