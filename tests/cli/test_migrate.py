@@ -37,6 +37,18 @@ def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stow
     assert call("migrate", "-c", url, "--default-attempts", 25).out.endswith("has 25 from now on (before: 5).\n")
 
 
+def test_a_preset_that_sql_does_not_know_of_is_named_by_doctor(
+    call: Stowhand, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("migrate", "-c", url)
+    assert "25 for a job of which neither" in call("doctor", "-c", url).out
+    monkeypatch.setenv("STOWHAND_PRESET", "service")
+    difference = "warn  attempts    5 for a job that is enqueued with these settings, 25 for one that SQL adds"
+    assert difference in call("doctor", "-c", url).out
+    call("migrate", "-c", url, "--default-attempts", 5)
+    assert "ok    attempts    5 for a job of which" in call("doctor", "-c", url).out
+
+
 @pytest.mark.parametrize("number", [0, -1, 2**31])
 def test_a_number_of_attempts_that_is_none_is_refused(call: Stowhand, url: str, number: int) -> None:
     refused = call("migrate", "-c", url, "--default-attempts", number)

@@ -124,7 +124,7 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             if schema.mark is not Mark.OK:
                 return
             await store.open()
-            yield await _defaults(store)
+            yield await _defaults(store, settings)
             if altered := await store.foreign_changes():
                 yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
             if isinstance(store, Checkable):
@@ -175,8 +175,14 @@ def _soundness(problems: Sequence[str]) -> Finding:
     return ok("sound", "the store finds nothing wrong with itself")
 
 
-async def _defaults(store: QueueStore) -> Finding:
-    attempts = await store.default_max_attempts()
+async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
+    attempts, here = await store.default_max_attempts(), settings.store.max_attempts
+    if here not in (None, attempts) and settings.store.connection.scheme == "postgresql":
+        return warn(
+            "attempts",
+            f"{here} for a job that is enqueued with these settings, {attempts} for one that SQL adds, or a program"
+            f" without them; for all: stowhand migrate --default-attempts {here}",
+        )
     return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
 
 
