@@ -46,20 +46,25 @@ class Call:
 
 
 class Vitals:
-    """Of one worker. ``moments``: by loop, when it last moved; ``calls``: by loop, what it calls the store for."""
+    """Of one worker, for as long as it is there: whoever holds it sees the parts that the worker has now."""
 
-    def __init__(
+    lag: Callable[[], float]
+    """Seconds by which the loop was late, the most since this was last asked; not above 0: it was not."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def watch(
         self,
-        clock: Clock,
         moments: Mapping[str, Callable[[], float]],
         calls: Mapping[str, Call],
         lag: Callable[[], float] = lambda: 0.0,
         refused: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """``refused``: since when what the heart writes is refused."""
-        self._clock, self._moments, self._calls, self._beats_refused = clock, moments, calls, refused
+        """``moments``: by loop, when it last moved; ``calls``: by loop, what it calls the store for; ``refused``: since
+        when what the heart writes is refused."""
+        self._moments, self._calls, self._beats_refused = moments, calls, refused
         self.lag = lag
-        """Seconds by which the loop was late, the most since this was last asked; not above 0: it was not."""
 
     def ages(self) -> dict[str, float]:
         """By loop: seconds since it moved, or those that its call to the store has taken so far. At rest it is 0."""

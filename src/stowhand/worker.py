@@ -90,6 +90,7 @@ class Worker:
         self._stopped_at: float | None = None
         self._now = False
         self._crash: BaseException | None = None
+        self.vitals = Vitals(self._clock)
         self._terms = self._ask_terms()
         self._make(self._given.tasks)
 
@@ -119,7 +120,7 @@ class Worker:
         self._taker.tasks = tasks
         polls = terms is not None and terms.polls
         self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
-        self.vitals = self._examine()
+        self._examine()
         self._introduce(wakes=gate.asks)
 
     def _introduce(self, *, wakes: bool) -> None:
@@ -132,11 +133,11 @@ class Worker:
         endings.settler, endings.keeper, endings.suspect_ended = settler, self._keeper, taker.suspect_ended
         endings.progress = self._wake_and_stir if wakes else self._progress.set
 
-    def _examine(self) -> Vitals:
+    def _examine(self) -> None:
         keeper, watch = self._keeper, self._keeper.watch
         calls = {"claiming": self._taker.call, "settling": self._settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}
-        return Vitals(self._clock, moments, calls, watch.late, lambda: keeper.refused)
+        self.vitals.watch(moments, calls, watch.late, lambda: keeper.refused)
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         events = self.events if self.events.wants(JobSaid) else None
