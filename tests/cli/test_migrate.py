@@ -49,6 +49,15 @@ def test_a_preset_that_sql_does_not_know_of_is_named_by_doctor(
     assert "ok    attempts    5 for a job of which" in call("doctor", "-c", url).out
 
 
+def test_a_worker_says_at_its_start_what_sql_does_not_know_of(
+    call: Stowhand, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWHAND_PRESET", "service")
+    assert "25 for one that SQL adds" in call("worker", "-c", url, "--once").err
+    call("migrate", "-c", url, "--default-attempts", 5)
+    assert "SQL adds" not in call("worker", "-c", url, "--once").err
+
+
 @pytest.mark.parametrize("number", [0, -1, 2**31])
 def test_a_number_of_attempts_that_is_none_is_refused(call: Stowhand, url: str, number: int) -> None:
     refused = call("migrate", "-c", url, "--default-attempts", number)

@@ -26,6 +26,7 @@ from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.queue_store import QueueStore, SchemaStatus
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
+from stowhand.service.opening import attempts_apart
 from stowhand.service.settings import WorkerSettings, unknown_variables
 from stowhand.service.settings_file import read_settings_file
 from stowhand.store import RESERVED_CONNECTIONS
@@ -176,13 +177,9 @@ def _soundness(problems: Sequence[str]) -> Finding:
 
 
 async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
-    attempts, here = await store.default_max_attempts(), settings.store.max_attempts
-    if here not in (None, attempts) and settings.store.connection.scheme == "postgresql":
-        return warn(
-            "attempts",
-            f"{here} for a job that is enqueued with these settings, {attempts} for one that SQL adds, or a program"
-            f" without them; for all: stowhand migrate --default-attempts {here}",
-        )
+    if (said := await attempts_apart(store, settings.store)) is not None:
+        return warn("attempts", said)
+    attempts = await store.default_max_attempts()
     return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
 
 

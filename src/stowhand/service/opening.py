@@ -45,6 +45,29 @@ async def open_installed(store: QueueStore) -> None:
         )
 
 
+async def open_to_work(store: QueueStore, settings: StoreSettings) -> None:
+    """As ``open_installed``; and say what the settings of this process do not reach."""
+    await open_installed(store)
+    if (said := await attempts_apart(store, settings)) is not None:
+        core_logger().warning(f"Attempts: {said}")
+
+
+async def attempts_apart(store: QueueStore, settings: StoreSettings) -> str | None:
+    """What to say where a preset, a setting or the App gives jobs made here another number of attempts than the schema
+    gives those made in SQL, which they cannot reach; ``None``: they agree, or SQL enqueues nothing. Raises StoreError.
+    """
+    here = settings.max_attempts
+    if here is None or settings.connection.scheme != "postgresql":
+        return None
+    kept = await store.default_max_attempts()
+    if kept == here:
+        return None
+    return (
+        f"{here} for a job that is enqueued with these settings, {kept} for one that SQL adds, or a program"
+        f" without them; for all: stowhand migrate --default-attempts {here}"
+    )
+
+
 def tell_listening(store: QueueStore, events: Events, worker: str) -> None:
     """Let it be an event how it stands with the connection on which the store hears wake-ups, and what it warns of."""
 

@@ -35,7 +35,7 @@ from stowhand.service.crontabs import scheduling
 from stowhand.service.embedding import observed, traced
 from stowhand.service.loading import load_work, make_handler, report_problems
 from stowhand.service.onlooker import Onlooker
-from stowhand.service.opening import open_installed, store_of, tell_listening
+from stowhand.service.opening import open_to_work, store_of, tell_listening
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
@@ -153,7 +153,7 @@ async def _work(
     try:
         # Of several processes the supervisor schedules: it outlives them all.
         recurring = Recurring(settings, loaded, store, events) if control is None else None
-        await open_installed(store)
+        await open_to_work(store, settings.store)
         worker = Worker(
             store,
             handler,
