@@ -19,6 +19,9 @@ STATE = ROOT / ".state" / "interop"
 SCRIPT = Path(__file__).parent / "original.js"
 INSTALL_SECONDS = 300
 
+OF_0_18 = (22, 18)
+"""What graphile-worker 0.18 needs of node."""
+
 
 class Original:
     """One version of it."""
@@ -40,7 +43,7 @@ class Original:
         self._drive("add", url, task)
 
     def _drive(self, *arguments: str) -> None:
-        _run([str(node("node")), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
+        _run([str(node("node", OF_0_18)), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
 
 
 def installed(package: str, version: str) -> Path:
@@ -72,10 +75,10 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "NODE_PATH": str(folder / "node_modules"), "PATH": paths}
 
 
-def node(program: str) -> Path:
-    """``node`` or ``npm``: of the machine if they are new enough, else of a wheel that brings them."""
+def node(program: str, least: tuple[int, int] = (18, 0)) -> Path:
+    """``node`` or ``npm``: of the machine if it is at least of that version, else of a wheel that brings them."""
     found = shutil.which(program)
-    if found is not None and _is_new_enough():
+    if found is not None and _version() >= least:
         return Path(found)
     programs = STATE / "node" / "bin"
     if not (programs / program).exists():
@@ -86,14 +89,14 @@ def node(program: str) -> Path:
 
 
 @cache
-def _is_new_enough() -> bool:
-    """graphile-worker 0.18 needs 22.18."""
+def _version() -> tuple[int, int]:
+    """The machine's; (0, 0): it has none."""
     found = shutil.which("node")
     if found is None:
-        return False
+        return (0, 0)
     said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     major, minor, _ = said.strip().removeprefix("v").split(".")
-    return (int(major), int(minor)) >= (22, 18)
+    return (int(major), int(minor))
 
 
 def _run(command: list[str], *, cwd: Path, seconds: float) -> None:

@@ -239,7 +239,9 @@ def test_a_cancel_is_understood_by_both(run: Run, database: str, theirs: Theirs)
             theirs.sql("update jobs set cancel = true where id <= 3")
             assert side.heart.beat([claim.lease], 30.0).canceled == {(1, claim.lease.token)}
             assert theirs.heartbeat([2]) == ({2}, {2})
-            assert await side.settle(claim, retry(claim)) is Verdict.SETTLED
+            recorded = await side.settle(claim, retry(claim))
+            assert isinstance(recorded, Settlement)
+            assert recorded.state is State.CANCELED, "told as it was recorded"
             assert theirs.errored(2, "stopped", most=3)
             assert (await side.claim())[0].record["id"] == 4
             states = theirs.sql("select state, num_failures from jobs where id <= 3")

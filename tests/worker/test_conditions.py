@@ -41,7 +41,7 @@ def test_a_comparison_that_is_none_is_refused(op: Any, value: Any, says: str) ->
 
 @pytest.mark.parametrize(
     "value",
-    ["a", 1, 1.5, float("inf"), True, Decimal("1.5"), datetime(2024, 1, 1, tzinfo=UTC), date(2024, 1, 1), UUID(int=1)],
+    ["a", 1, 1.5, True, Decimal("1.5"), datetime(2024, 1, 1, tzinfo=UTC), date(2024, 1, 1), UUID(int=1)],
 )
 def test_values_of_every_plain_kind_are_compared(value: Any) -> None:
     assert Where("size", "=", value).value == value

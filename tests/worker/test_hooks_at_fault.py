@@ -409,4 +409,4 @@ async def test_a_record_that_could_not_be_read_has_no_hooks() -> None:
 
     async with at_work(recorder, clock=clock, store=Blind(clock)) as stage:
         job = await stage.does()
-        assert (job.state, recorder.calls, len(stage.told(JobLeft))) == (State.FAILED, [], 1)
+        assert (job.state, recorder.calls, len(stage.told(JobLeft))) == (State.ERRORED, [], 1)

@@ -157,6 +157,8 @@ def remove_jobs(
         if wanted_of(typed) != Wanted() or every:
             raise click.UsageError("--key names a single job: leave the other options out")
         return _act(typed, lambda store, ids: store.remove_jobs(ids), job_ids, keys, as_json=as_json)
+    if not job_ids and not every and wanted_of(typed) == Wanted():
+        raise click.UsageError("name the jobs: ID..., --key KEY, or describe them (--task, --state, …), or --all")
     chosen = _chosen(typed, job_ids, "Remove", every=every, yes=yes, states=REMOVABLE)
     if chosen is None:
         return FAILURE

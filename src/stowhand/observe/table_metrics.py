@@ -129,7 +129,10 @@ class Sampler:
     serves = True
 
     def __init__(self, metrics: TableMetrics, store: Counted, interval: Duration, clock: Clock) -> None:
-        every: object = seconds(interval) if isinstance(interval, timedelta | str) else interval
+        try:
+            every: object = seconds(interval) if isinstance(interval, timedelta | str) else interval
+        except ValueError as error:
+            raise ConfigurationError(f"sampler: an interval of {interval!r}: {error}") from None
         if isinstance(every, bool) or not isinstance(every, int | float) or not every > 0:
             raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s, or a timedelta")
         self._metrics, self._store, self._interval, self._clock = metrics, store, float(every), clock

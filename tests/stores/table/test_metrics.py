@@ -187,7 +187,7 @@ def test_a_sampler_whose_store_hangs_is_stopped_all_the_same() -> None:
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
-@pytest.mark.parametrize("wrong", [0, -1, "15s", True, timedelta(0), float("nan")])
+@pytest.mark.parametrize("wrong", [0, -1, "soon", True, timedelta(0), float("nan")])
 def test_an_interval_that_is_none_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="interval"):
         Shop().metrics.sampler(None, wrong)  # type: ignore[arg-type]

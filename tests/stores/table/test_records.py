@@ -314,7 +314,8 @@ def test_sql_in_the_column_of_a_comparison_is_refused() -> None:
 def test_a_moment_to_wait_for_is_aware_and_not_beyond_reason() -> None:
     assert read_after(None) is None
     assert read_after(0.25) == 0.25
+    assert read_after("1h") == 3600
     assert read_after(AT) is AT
-    for bad in (True, -1, float("nan"), float("inf"), "1h", AT.replace(tzinfo=None)):
+    for bad in (True, -1, float("nan"), float("inf"), "soon", AT.replace(tzinfo=None)):
         with pytest.raises(InvalidJob, match="after: "):
             read_after(bad)

@@ -95,7 +95,7 @@ def proxy(jobs: Jobs) -> Iterator[Proxy]:
         jobs.url = direct
 
 
-@pytest.mark.parametrize("reply", [b"skip locked", b"COMMIT"])
+@pytest.mark.parametrize("reply", [b"skip locked", b"COMMIT\0"])
 async def test_a_claim_whose_reply_is_lost_is_abandoned(jobs: Jobs, proxy: Proxy, reply: bytes) -> None:
     jobs.add(2)
     token = new_token()
@@ -113,7 +113,7 @@ async def test_a_commit_on_its_way_is_waited_for_by_whoever_abandons_its_token(j
     jobs.add(2)
     token = new_token()
     async with jobs.served() as served:
-        go = proxy.hold_next_request("claim", b"COMMIT")
+        go = proxy.hold_next_request("claim", b"COMMIT\0")
         with pytest.raises(StoreUnreachable):
             await served.claim(token=token)
         assert not served.heart.abandon(token)
