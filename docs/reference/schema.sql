@@ -472,16 +472,25 @@ declare
   _picked bigint[] := '{}';
   _in_queues "stowhand".queue_heads;
   _last record;
+  _free boolean := true;
 begin
   -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   if exists (select from "stowhand".dead_tokens d where d.token = _token) then return; end if;
+  -- While nothing is paused, this question is all that pauses cost.
+  if exists (select from "stowhand".pauses) then
+    _tasks := "stowhand".unpaused(_tasks);
+    if cardinality(_tasks) = 0 then return; end if;
+    _free := not exists (select from "stowhand".pauses p where p.task = '');
+  end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
       from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at, _worker, _overdue) p;
     _picked := _in_queues.heads;
   else
-    _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    if _free then
+      _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    end if;
     -- With no job in any named queue, this question is all that queues cost.
     if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from "stowhand".queues q where q.hint_run_at is not null) then
@@ -1559,12 +1568,19 @@ CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone D
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
-  _earliest timestamptz := "stowhand".free_due(_tasks, _at);
+  _earliest timestamptz;
+  _free boolean := true;
 begin
+  if exists (select from "stowhand".pauses) then
+    _tasks := "stowhand".unpaused(_tasks);
+    _free := not exists (select from "stowhand".pauses p where p.task = '');
+  end if;
+  if _free then _earliest := "stowhand".free_due(_tasks, _at); end if;
   if _earliest is null or _earliest > _at then
     _earliest := least(_earliest, "stowhand".queued_due(_tasks, _at),
       (select min(j.run_at) from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
+          and (_free or j.queue is not null)));
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
 end $$;
@@ -1599,14 +1615,16 @@ declare
   _oldest timestamptz;
 begin
   with recursive free as (
-    (select l.priority, l.run_at from "stowhand".live l
-     where l.state in ('queued', 'errored') and l.queue is null and l.resets < 2
-     order by l.priority, l.run_at, l.id limit 1)
+    -- The state is said as in the index live_by_task.
+    (select l.task, l.priority, l.run_at from "stowhand".live l
+     where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+     order by l.task, l.priority, l.run_at, l.id limit 1)
     union all
-    select n.priority, n.run_at from free f cross join lateral (
-      select l.priority, l.run_at from "stowhand".live l
-      where l.state in ('queued', 'errored') and l.queue is null and l.resets < 2 and l.priority > f.priority
-      order by l.priority, l.run_at, l.id limit 1) n
+    select n.task, n.priority, n.run_at from free f cross join lateral (
+      select l.task, l.priority, l.run_at from "stowhand".live l
+      where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+        and (l.task, l.priority) > (f.task, f.priority)
+      order by l.task, l.priority, l.run_at, l.id limit 1) n
   ), serial as (
     (select l.queue, l.task, l.priority, l.run_at from "stowhand".live l
      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
@@ -1618,16 +1636,18 @@ begin
         and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
       order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
   ), suspects as (
-    select l.queue, l.run_at from "stowhand".live l
+    select l.queue, l.task, l.run_at from "stowhand".live l
     where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
   )
   select min(o.run_at) into _oldest from (
-    select f.run_at, null::text as queue from (select * from free limit 2000) f
+    select f.run_at, null::text as queue, f.task from (select * from free limit 2000) f
     union all
-    select s.run_at, s.queue from (select * from serial limit 2000) s
+    select s.run_at, s.queue, s.task from (select * from serial limit 2000) s
     union all
-    select s.run_at, s.queue from suspects s
-  ) o where not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null);
+    select s.run_at, s.queue, s.task from suspects s
+  ) o where not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null)
+    and not exists (select from "stowhand".pauses p where p.task = case when o.queue is null then '' else o.task end)
+    and not exists (select from "stowhand".pauses p where p.task = o.task);
   return greatest(extract(epoch from _at - _oldest), 0);
 end $$;
 
@@ -1673,6 +1693,25 @@ begin
         hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = queue_name and q.paused_at is null;
   return found;
+end $$;
+
+CREATE FUNCTION stowhand.pause_task(task_identifier text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  perform "stowhand".check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
+  return "stowhand".write_pause(task_identifier, true, _now);
+end $$;
+
+CREATE FUNCTION stowhand.pause_unqueued(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  return "stowhand".write_pause('', true, _now);
 end $$;
 
 CREATE FUNCTION stowhand.permanently_fail_jobs(job_ids bigint[], error_message text DEFAULT NULL::text) RETURNS SETOF stowhand.jobs
@@ -1929,6 +1968,7 @@ begin
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+      and (j.queue is not null or not exists (select from "stowhand".pauses p where p.task = ''))
     order by j.priority, j.run_at, j.id
   loop
     exit when _overdue is not null and cardinality(heads) = 0 and not "stowhand".may_make_way(_worker);
@@ -2431,6 +2471,25 @@ begin
   return true;
 end $$;
 
+CREATE FUNCTION stowhand.resume_task(task_identifier text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  perform "stowhand".check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
+  return "stowhand".write_pause(task_identifier, false, _now);
+end $$;
+
+CREATE FUNCTION stowhand.resume_unqueued(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  return "stowhand".write_pause('', false, _now);
+end $$;
+
 CREATE FUNCTION stowhand.retry(_id bigint, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2759,6 +2818,44 @@ begin
   return query select * from "stowhand".aftermath(_jobs, "stowhand".take_back(_jobs, _keep, _at), _at) order by id;
 end $$;
 
+CREATE FUNCTION stowhand.unpaused(_tasks text[]) RETURNS text[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if not exists (select from "stowhand".pauses p where p.task <> '') then return _tasks; end if;
+  if _tasks is null then
+    with recursive free as (
+      (select j.task from "stowhand".live j
+       where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+       order by j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.task from free f cross join lateral (
+        select j.task from "stowhand".live j
+        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task > f.task
+        order by j.task, j.priority, j.run_at, j.id limit 1) n
+    ), serial as (
+      (select j.queue, j.task from "stowhand".live j
+       where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.queue, n.task from serial s cross join lateral (
+        select j.queue, j.task from "stowhand".live j
+        where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+          and (j.queue, j.task) > (s.queue, s.task)
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+    )
+    select array_agg(distinct w.task) into _tasks from (
+      select f.task from free f
+      union all
+      select s.task from serial s
+      union all
+      select j.task from "stowhand".live j where j.state in ('queued', 'errored') and j.resets >= 2) w;
+  end if;
+  -- In the order given: that of the second task matters (pick_free).
+  return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
+               where not exists (select from "stowhand".pauses p where p.task = t.task) order by t.place);
+end $$;
+
 CREATE FUNCTION stowhand.wake() RETURNS void
     LANGUAGE sql
     AS $$
@@ -2842,6 +2939,20 @@ begin
     values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
+end $$;
+
+CREATE FUNCTION stowhand.write_pause(_task text, _is_on boolean, _now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if _is_on then
+    insert into "stowhand".pauses (task, since) values (_task, "stowhand".at(_now)) on conflict do nothing;
+    return found;
+  end if;
+  delete from "stowhand".pauses p where p.task = _task;
+  if not found then return false; end if;
+  perform "stowhand".wake();
+  return true;
 end $$;
 
 CREATE TABLE stowhand.applied_migrations (
@@ -2928,6 +3039,12 @@ CREATE VIEW stowhand.migrations AS
     now() AS ts,
     true AS breaking;
 
+CREATE TABLE stowhand.pauses (
+    task text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    CONSTRAINT task_is_short CHECK ((length(task) <= 128))
+);
+
 CREATE TABLE stowhand.queues (
     name text NOT NULL,
     holder_id bigint,
@@ -3004,6 +3121,9 @@ ALTER TABLE ONLY stowhand.history_default
 
 ALTER TABLE ONLY stowhand.live
     ADD CONSTRAINT live_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY stowhand.pauses
+    ADD CONSTRAINT pauses_pkey PRIMARY KEY (task);
 
 ALTER TABLE ONLY stowhand.queues
     ADD CONSTRAINT queues_pkey PRIMARY KEY (name);

@@ -10,6 +10,7 @@ import msgspec
 
 from stowhand.carried import without
 from stowhand.durations import say_duration
+from stowhand.figures import Pauses
 from stowhand.job import Job, State
 from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.operating import MOST_AHEAD, Explanation, Reason, WorkerCard, WorkerRow
@@ -19,6 +20,8 @@ CODES = (
     *(
         "not_due",
         "waits_for_retry",
+        "task_paused",
+        "unqueued_paused",
         "queue_paused",
         "queue_held",
         "no_worker",
@@ -32,6 +35,7 @@ CODES = (
 """Every code that a reason may have."""
 
 
+NOTHING_PAUSED = Pauses()
 SHOWN = 5
 """Workers named in one sentence, at most."""
 ERROR_WIDTH = 300
@@ -76,6 +80,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Of a running job."""
     paused_since: datetime | None = None
     """Its queue is paused."""
+    pauses: Pauses = Pauses()
+    """Its task may be, and the jobs without a queue."""
     holder: Holder | None = None
     """Of its queue, unless that is the job itself."""
     ahead: int = 0
@@ -86,12 +92,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """By worker."""
 
 
-def takers(job: Job, workers: Sequence[WorkerRow]) -> Takers | None:
-    """What those take that could take this job; ``None``: there are none, so nothing is taken before it."""
+def takers(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> Takers | None:
+    """What those take that could take this job, but for paused tasks; ``None``: there are
+    none, so nothing is taken before it."""
     able = _able(job, workers)
     if not able:
         return None
-    tasks = {task for card in able for task in card.tasks or ()}
+    tasks = {task for card in able for task in card.tasks or ()} - pauses.tasks.keys()
     forbidden = set.intersection(*(set(card.forbidden_flags or ()) for card in able))
     return Takers(None if any(card.tasks is None for card in able) else tuple(sorted(tasks)), tuple(sorted(forbidden)))
 
@@ -143,6 +150,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     elif not is_due:
         later = f"it is not due before {_say(job.run_at)}"
         yield Reason("not_due", later, f"stowhand jobs reschedule {job.id} --run-at +0s, to have it run at once")
+    yield from _paused(facts)
     yield from _queue(facts)
     yield from _workers(facts)
     if job.resets >= QUARANTINE_AFTER:
@@ -152,6 +160,16 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     if is_due:
         yield from _slots(facts)
         yield Reason("due", _line(facts))
+
+
+def _paused(facts: Facts) -> Iterator[Reason]:
+    job, pauses = facts.job, facts.pauses
+    if since := pauses.tasks.get(job.task):
+        undo = f"stowhand queues resume --task {shlex.quote(job.task)}"
+        yield Reason("task_paused", f"the task {job.task!r} is paused, since {_say(since)}", undo)
+    if job.queue is None and pauses.unqueued is not None:
+        undo = "stowhand queues resume --without-queue"
+        yield Reason("unqueued_paused", f"jobs without a queue are paused, since {_say(pauses.unqueued)}", undo)
 
 
 def _queue(facts: Facts) -> Iterator[Reason]:

@@ -14,6 +14,7 @@ MINUTES = (1, 5, 15)
 """Of which it is said what ended in them."""
 NAMES = 100
 """Tasks and queues that are named, at most: the largest. The others are summed up."""
+UNQUEUED = "jobs without a queue"
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     queued: Amount = Amount()
     errored: Amount = Amount()
     due: Amount = Amount()
-    """Of those two: jobs that could run now, if their queue is not paused."""
+    """Of those two: jobs that could run now, if nothing of theirs is paused."""
     processing: Amount = Amount()
     failed: Amount = Amount()
 
@@ -60,6 +61,28 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return self.completed + self.canceled + self.failed
 
 
+class Pauses(msgspec.Struct, frozen=True, kw_only=True):
+    """What is paused beside queues, and since when."""
+
+    tasks: Mapping[str, datetime] = {}
+    """By name."""
+    unqueued: datetime | None = None
+    """All jobs without a queue."""
+
+    @classmethod
+    def read(cls, since: Mapping[str, datetime]) -> Pauses:
+        """As stores keep them: the empty name stands for the jobs without a queue."""
+        return cls(tasks={task: at for task, at in since.items() if task}, unqueued=since.get(""))
+
+    def since(self, task: str, queue: str | None) -> datetime | None:
+        """Since when a job is paused by one of them; ``None``: it is not."""
+        return self.tasks.get(task) or (self.unqueued if queue is None else None)
+
+    def names(self) -> list[str]:
+        """For people."""
+        return [*(f"task {task}" for task in self.tasks), *([UNQUEUED] if self.unqueued is not None else [])]
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue store can say of itself within a moment."""
 
@@ -73,6 +96,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """By the last minutes: ``MINUTES``."""
     paused: Mapping[str, datetime]
     """Queues that are paused, by name, and since when."""
+    pauses: Pauses = Pauses()
+    """Tasks that are, and the jobs without a queue."""
 
     def states(self) -> dict[State, Amount]:
         """Jobs by state; every state is a key."""

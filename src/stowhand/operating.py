@@ -14,7 +14,7 @@ import msgspec
 
 from stowhand import limits
 from stowhand.errors import ConfigurationError
-from stowhand.figures import Figures
+from stowhand.figures import Figures, Pauses
 from stowhand.job import Job
 from stowhand.store import LONGEST_HISTORY
 
@@ -35,6 +35,15 @@ class QueueChange(msgspec.Struct, frozen=True):
     """What a pause or a resume did."""
 
     queue: str
+    changed: bool
+    """False: it was so already."""
+
+
+class TaskChange(msgspec.Struct, frozen=True):
+    """What a pause or a resume of a task, or of the jobs without a queue, did."""
+
+    task: str | None
+    """``None``: the jobs without a queue."""
     changed: bool
     """False: it was so already."""
 
@@ -128,6 +137,22 @@ class Operator(Protocol):
     async def resume_queue(self, name: str) -> QueueChange:
         """Its jobs are claimed again; workers are woken."""
 
+    async def pause_task(self, name: str) -> TaskChange:
+        """From now on no job of this task is claimed, in whatever queue; a running one goes on. Raises InvalidJob for
+        no name."""
+
+    async def resume_task(self, name: str) -> TaskChange:
+        """Its jobs are claimed again; workers are woken."""
+
+    async def pause_unqueued(self) -> TaskChange:
+        """From now on no job without a queue is claimed; a running one goes on."""
+
+    async def resume_unqueued(self) -> TaskChange:
+        """They are claimed again; workers are woken."""
+
+    async def pauses(self) -> Pauses:
+        """The tasks that are paused, and since when; and the jobs without a queue."""
+
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """Those of them that have failed are due now, attempts and resets 0; their ids, in order. Others stay."""
 
@@ -161,6 +186,11 @@ class Roll(Protocol):
 def read_queue(name: str) -> str:
     """A name that a queue may have. Raises InvalidJob."""
     return limits.check_name("queue", name, limits.QUEUE_LIMIT)
+
+
+def read_task(name: str) -> str:
+    """A name that a task may have. Raises InvalidJob."""
+    return limits.check_name("task", name, limits.TASK_LIMIT)
 
 
 def worker_row(card: WorkerCard, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:

@@ -15,6 +15,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("retry_jobs", "cancel_jobs", "remove_jobs"),
             *("now", "register", "known_items", "schedule", "ticks"),
             "retry_failed",
+            *("pause_task", "resume_task", "pause_unqueued", "resume_unqueued", "pauses"),
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # and so is the table
             *("install", "status", "plan", "uninstall", "foreign_changes"),
@@ -29,6 +30,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             *("complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "force_unlock_workers", "add_built_in"),
             *("retry_jobs", "cancel_jobs", "remove_jobs"),
             "retry_failed",
+            *("pause_task", "resume_task", "pause_unqueued", "resume_unqueued", "pauses"),
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
             # no SQL, no transactions, no schema
             *(
@@ -79,6 +81,7 @@ NOT_OFFERED: dict[str, frozenset[str]] = {
             "plan",
             "uninstall",
             "retry_failed",
+            *("pause_task", "resume_task", "pause_unqueued", "resume_unqueued", "pauses"),
             *("pause_queue", "resume_queue", "queues", "purge", "workers", "explain", "figures"),
         }
     ),

@@ -163,7 +163,7 @@ class PostgresPlace:
 
     def empty(self) -> None:
         """No jobs, no queues, no crontab; what the migrations wrote stays. Deleting a few rows beats truncating."""
-        tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks", "workers")
+        tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks", "workers", "pauses")
         self._look(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in tables))
         if self._refuses:
             self._look("DROP FUNCTION refuse() CASCADE")

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from stowhand.errors import InvalidJob
+from stowhand.figures import Pauses
 from stowhand.job import State
-from stowhand.operating import QueueChange
+from stowhand.operating import QueueChange, TaskChange
 from stowhand.store import Verdict
 from tests.contract.bench import ERRORED, SETTLEMENTS, Bench
 from tests.contract.test_wake import asleep, woken
@@ -157,3 +158,154 @@ async def test_a_pause_outlives_maintenance_and_every_job_of_its_queue(bench: Be
     bench.heart.maintain()
     await bench.add(queue="q")
     assert list(await bench.claim(10)) == []
+
+
+async def test_no_job_of_a_paused_task_is_claimed_in_whatever_queue_and_every_other_is(bench: Bench) -> None:
+    await bench.add("a", priority=-1)
+    await bench.add("a", queue="q", priority=-1)
+    behind = await bench.add("b", queue="q")
+    free = await bench.add("b")
+    assert await bench.store.pause_task("a") == TaskChange("a", True)
+    assert await bench.store.pause_task("a") == TaskChange("a", False)
+    claims = await bench.claim(10)
+    assert sorted(claim.lease.job_id for claim in claims) == [behind.id, free.id]
+
+
+async def test_a_worker_with_a_list_of_tasks_leaves_the_paused_one_of_them_alone(bench: Bench) -> None:
+    for task in ("a", "b", "c"):
+        await bench.add(task)
+    await bench.store.pause_task("a")
+    assert [claim.task for claim in await bench.claim(10, tasks=("a", "b"))] == ["b"]
+    assert list(await bench.claim(10, tasks=("a",))) == []
+    assert await bench.store.next_due(("a",)) is None
+
+
+async def test_a_resumed_task_goes_on_where_it_stood(bench: Bench) -> None:
+    await bench.store.pause_task("a")
+    first, second = await bench.add("a"), await bench.add("a", queue="q")
+    assert list(await bench.claim(10)) == []
+    assert await bench.store.resume_task("a") == TaskChange("a", True)
+    assert await bench.store.resume_task("a") == TaskChange("a", False)
+    assert [claim.lease.job_id for claim in await bench.claim(10)] == [first.id, second.id]
+
+
+async def test_jobs_without_a_queue_are_paused_and_those_of_queues_go_on(bench: Bench) -> None:
+    free, queued = await bench.add("a", priority=-1), await bench.add("a", queue="q")
+    assert await bench.store.pause_unqueued() == TaskChange(None, True)
+    assert await bench.store.pause_unqueued() == TaskChange(None, False)
+    assert (await bench.take()).job_id == queued.id
+    assert list(await bench.claim(10)) == []
+    assert await bench.store.next_due(None) is None
+    assert await bench.store.resume_unqueued() == TaskChange(None, True)
+    assert await bench.store.resume_unqueued() == TaskChange(None, False)
+    assert (await bench.take()).job_id == free.id
+
+
+@pytest.mark.parametrize("what", ["a", None])
+async def test_a_running_job_of_what_is_paused_goes_on_and_its_retry_waits(bench: Bench, what: str | None) -> None:
+    lease = await bench.start("a")
+    await pause(bench, what)
+    assert not (await asyncio.to_thread(bench.heart.beat, [lease], 30.0)).lost
+    assert await bench.settle(lease, ERRORED) is Verdict.SETTLED
+    await bench.store.retry(lease.job_id)
+    assert list(await bench.claim(10)) == []
+    await resume(bench, what)
+    assert (await bench.take()).job_id == lease.job_id
+
+
+@pytest.mark.parametrize("what", ["a", None])
+async def test_a_suspect_of_what_is_paused_waits_and_hurries_no_worker(bench: Bench, what: str | None) -> None:
+    job = await bench.make_suspect("a")
+    await pause(bench, what)
+    assert list(await bench.claim(10, suspects=True)) == []
+    assert await bench.store.next_due(None) is None
+    await resume(bench, what)
+    assert (await bench.take(suspects=True)).job_id == job.id
+
+
+async def test_a_suspect_of_a_queue_is_no_job_without_one(bench: Bench) -> None:
+    job = await bench.make_suspect("a", queue="q")
+    await bench.store.pause_unqueued()
+    assert await bench.store.next_due(None) == 0
+    assert (await bench.take(suspects=True)).job_id == job.id
+
+
+@pytest.mark.parametrize("queue", [None, "q"])
+async def test_a_paused_task_hurries_no_worker_and_is_not_late(bench: Bench, queue: str | None) -> None:
+    await bench.add("a", queue=queue)
+    await bench.pass_time(60)
+    await bench.add("b", queue=queue)
+    await bench.pass_time(5)
+    assert await bench.store.oldest_due() == pytest.approx(65, abs=1)
+    await bench.store.pause_task("a")
+    assert await bench.store.oldest_due() == pytest.approx(5, abs=1)
+    await bench.store.pause_task("b")
+    assert await bench.store.oldest_due() == 0
+    assert await bench.store.next_due(None) is None
+    await bench.store.resume_task("b")
+    assert await bench.store.next_due(None) == 0
+
+
+async def test_paused_jobs_without_a_queue_are_not_late(bench: Bench) -> None:
+    await bench.add("a")
+    await bench.pass_time(60)
+    await bench.add("a", queue="q")
+    await bench.store.pause_unqueued()
+    assert await bench.store.oldest_due() == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize("what", ["a", None])
+async def test_a_resume_of_a_task_wakes_a_worker_in_another_process(bench: Bench, what: str | None) -> None:
+    await bench.add("a")
+    await pause(bench, what)
+    waiting = await asleep(bench, await bench.another())
+    await resume(bench, what)
+    assert await woken(waiting)
+
+
+async def test_what_is_paused_is_told(bench: Bench) -> None:
+    assert await bench.store.pauses() == Pauses()
+    since = bench.now
+    await bench.store.pause_task("b")
+    await bench.store.pause_task("a")
+    await bench.pass_time(5)
+    await bench.store.pause_task("a")
+    await bench.store.pause_unqueued()
+    expected = Pauses(tasks={"a": since, "b": since}, unqueued=bench.now)
+    assert await bench.store.pauses() == expected
+    assert list(expected.tasks) == ["a", "b"]
+    assert (await bench.store.figures()).pauses == expected
+
+
+async def test_it_is_explained_that_a_task_or_jobs_without_a_queue_are_paused(bench: Bench) -> None:
+    free, queued = await bench.add("a"), await bench.add("a", queue="q")
+    await bench.store.pause_task("a")
+    await bench.store.pause_unqueued()
+    codes = [await explained(bench, job.id) for job in (free, queued)]
+    assert codes[0][:2] == ["task_paused", "unqueued_paused"]
+    assert "task_paused" in codes[1]
+    assert "unqueued_paused" not in codes[1]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "a\nb"])
+async def test_a_name_that_no_task_can_have_is_refused(bench: Bench, name: str) -> None:
+    for call in (bench.store.pause_task, bench.store.resume_task):
+        with pytest.raises(InvalidJob, match="task: "):
+            await call(name)
+
+
+async def pause(bench: Bench, task: str | None) -> None:
+    """A task, or the jobs without a queue."""
+    await (bench.store.pause_unqueued() if task is None else bench.store.pause_task(task))
+
+
+async def resume(bench: Bench, task: str | None) -> None:
+    """The same again."""
+    await (bench.store.resume_unqueued() if task is None else bench.store.resume_task(task))
+
+
+async def explained(bench: Bench, job_id: int) -> list[str]:
+    """The codes, in order."""
+    found = await bench.store.explain(job_id)
+    assert found is not None
+    return [reason.code for reason in found.reasons]

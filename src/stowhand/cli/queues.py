@@ -1,10 +1,10 @@
-"""``stowhand queues``: what the named queues hold, and which of them are paused."""
+"""``stowhand queues``: what the named queues hold; and what is paused: queues, tasks, the jobs without a queue."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,15 +13,20 @@ from stowhand.cli.moments import iso, say
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
+from stowhand.figures import UNQUEUED, Pauses
 from stowhand.observe.safe_text import escape
-from stowhand.operating import QueueChange, QueueRow, read_queue
+from stowhand.operating import QueueChange, QueueRow, TaskChange, read_queue, read_task
 from stowhand.queue_store import QueueStore
 
 HEADINGS = ("QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE")
 NUMBERS = ("WAITING", "DUE", "FAILED")
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
-names_argument = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+names_argument = click.argument("names", metavar="[QUEUE...]", nargs=-1)
+task_option = click.option(
+    "tasks", "--task", metavar="NAME", multiple=True, help="A task, in whatever queue; repeatable."
+)
+unqueued_option = click.option("unqueued", "--without-queue", is_flag=True, help="All jobs without a queue.")
 
 
 @click.group(cls=Group, name="queues")
@@ -33,53 +38,93 @@ def command() -> None:
 @json_option
 @store_options
 def list_queues(as_json: bool, **typed: Any) -> None:
-    """List the queues that have live jobs or are paused, by name."""
-    found = with_store(settings_of(typed).store, lambda store: store.queues())
+    """List the queues that have live jobs or are paused, by name; then what else is paused."""
+
+    async def look(store: QueueStore) -> tuple[Sequence[QueueRow], Pauses]:
+        return await store.queues(), await store.pauses()
+
+    found, pauses = with_store(settings_of(typed).store, look)
     if as_json:
-        for row in found:
-            click.echo(_json(row))
-    elif found:
+        for line in (*map(_json, found), *_pauses_json(pauses)):
+            click.echo(line)
+        return
+    if found:
         click.echo("\n".join(table(HEADINGS, [_cells(row) for row in found], right=NUMBERS)))
     else:
         click.echo("No queues.", err=True)
+    if names := pauses.names():
+        moments = [*pauses.tasks.values(), pauses.unqueued]
+        cells = [(name, say(since)) for name, since in zip(names, moments, strict=False)]
+        click.echo("\n".join(table(("ALSO PAUSED", "SINCE"), cells)))
 
 
 @command.command("pause")
 @names_argument
+@task_option
+@unqueued_option
 @json_option
 @store_options
 def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
-    """Let no job of these queues begin. A running one goes on; jobs may still be added; it lasts until resumed.
+    """Let no job of these queues or tasks begin. What runs goes on; jobs may still be added; it lasts until resumed.
 
-    Workers obey within a second. A queue need not have any jobs yet.
+    Workers obey within a second. A queue or a task need not have any jobs yet.
     """
-    _change(typed, names, lambda store: store.pause_queue, "paused", as_json=as_json)
+    _change(typed, names, PAUSE, "paused", as_json=as_json)
 
 
 @command.command("resume")
 @names_argument
+@task_option
+@unqueued_option
 @json_option
 @store_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
-    """Let the jobs of these queues begin again, at once."""
-    _change(typed, names, lambda store: store.resume_queue, "resumed", as_json=as_json)
+    """Let the jobs of these queues or tasks begin again, at once."""
+    _change(typed, names, RESUME, "resumed", as_json=as_json)
 
 
-Verb = Callable[[QueueStore], Callable[[str], Awaitable[QueueChange]]]
+class Verb(NamedTuple):
+    """What is done to a queue, to a task, and to the jobs without a queue."""
+
+    queue: Callable[[QueueStore, str], Awaitable[QueueChange]]
+    task: Callable[[QueueStore, str], Awaitable[TaskChange]]
+    unqueued: Callable[[QueueStore], Awaitable[TaskChange]]
+
+
+PAUSE = Verb(
+    lambda store, name: store.pause_queue(name),
+    lambda store, name: store.pause_task(name),
+    lambda store: store.pause_unqueued(),
+)
+RESUME = Verb(
+    lambda store, name: store.resume_queue(name),
+    lambda store, name: store.resume_task(name),
+    lambda store: store.resume_unqueued(),
+)
 
 
 def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
-    wanted = [read_queue(name) for name in dict.fromkeys(names)]
+    tasks, unqueued = typed.pop("tasks"), typed.pop("unqueued")
+    if not (names or tasks or unqueued):
+        raise click.UsageError("name a queue, or give --task NAME or --without-queue")
+    queues = [read_queue(name) for name in dict.fromkeys(names)]
+    tasks = [read_task(name) for name in dict.fromkeys(tasks)]
 
     async def one_by_one(store: QueueStore) -> None:
-        for name in wanted:
-            change = await verb(store)(name)
-            word = done if change.changed else "unchanged"
-            why = "" if change.changed else "it is paused already" if done == "paused" else "it is not paused"
-            if as_json:
-                click.echo(json.dumps({"queue": change.queue, "done": word, "why": why}))
-            else:
-                click.echo(f"{escape(change.queue)}: {word}{f' ({why})' if why else ''}")
+        for name in queues:
+            told((await verb.queue(store, name)).changed, name, {"queue": name})
+        for name in tasks:
+            told((await verb.task(store, name)).changed, f"task {name}", {"task": name})
+        if unqueued:
+            told((await verb.unqueued(store)).changed, UNQUEUED, {"without_queue": True})
+
+    def told(changed: bool, name: str, about: dict[str, object]) -> None:
+        word = done if changed else "unchanged"
+        why = "" if changed else "it is paused already" if done == "paused" else "it is not paused"
+        if as_json:
+            click.echo(json.dumps(about | {"done": word, "why": why}))
+        else:
+            click.echo(f"{escape(name)}: {word}{f' ({why})' if why else ''}")
 
     with_store(settings_of(typed).store, one_by_one)
 
@@ -93,3 +138,10 @@ def _cells(row: QueueRow) -> tuple[str, ...]:
 def _json(row: QueueRow) -> str:
     about = {name: getattr(row, name) for name in row.__struct_fields__}
     return json.dumps(about | {"paused_since": iso(row.paused_since)})
+
+
+def _pauses_json(pauses: Pauses) -> Iterator[str]:
+    for task, since in pauses.tasks.items():
+        yield json.dumps({"task": task, "paused_since": iso(since)})
+    if pauses.unqueued is not None:
+        yield json.dumps({"without_queue": True, "paused_since": iso(pauses.unqueued)})

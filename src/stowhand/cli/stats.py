@@ -136,6 +136,8 @@ def _lines(found: Stats) -> Iterator[str]:
     )
     if found.figures.paused:
         yield from table(("PAUSED QUEUES",), [(", ".join(found.figures.paused),)])
+    if names := found.figures.pauses.names():
+        yield from table(("PAUSED",), [(", ".join(names),)])
     if found.tasks:
         heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED", "CANCELED", "PER SECOND")
         yield ""
@@ -179,6 +181,8 @@ def stats_json(found: Stats) -> str:
             "oldest_due": found.oldest_due,
             "finished": {f"{minutes}m": _ended_json(ended_in(some)) for minutes, some in found.figures.lately.items()},
             "paused": list(found.figures.paused),
+            "paused_tasks": list(found.figures.pauses.tasks),
+            "paused_without_queue": found.figures.pauses.unqueued is not None,
             "workers": [
                 msgspec.structs.asdict(line.row.card)
                 | {"alive": line.row.alive, "busy": line.busy, "claimed_ahead": line.ahead}

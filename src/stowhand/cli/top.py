@@ -124,6 +124,8 @@ class _Top:
         yield f"oldest due: {due}   ended: {rates}"
         if stats.figures.paused:
             yield from wrap(f"paused: {', '.join(stats.figures.paused)}", width or 10_000)
+        if names := stats.figures.pauses.names():
+            yield from wrap(f"paused: {', '.join(names)}", width or 10_000)
         yield ""
         yield from _tasks(stats, width)
         if stats.figures.queues:

@@ -24,9 +24,9 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
     """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
     if request.token in rows.abandoned or (request.overdue is not None and not may_make_way(rows, request.worker)):
         return []
-    busy = rows.running_queues() | rows.paused.keys()
+    busy = rows.running_queues()
     claimed: list[Row] = []
-    due = (row for row in rows.live.values() if claimable(row, request, now))
+    due = (row for row in rows.live.values() if claimable(row, request, now) and not rows.is_paused(row))
     for row in sorted(due, key=lambda row: (row.priority, row.run_at, row.id)):
         if len(claimed) == request.limit:
             break

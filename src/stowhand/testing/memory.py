@@ -86,7 +86,7 @@ class MemoryStore(MemoryOperations):
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         with self.transaction() as (rows, now):
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
-            due = [row.run_at for row in waiting if row.queue not in rows.paused]
+            due = [row.run_at for row in waiting if not rows.is_paused(row)]
             if (asked := self._outlook.take()) is not None:
                 seen = leasing.foreign(rows, asked.ours, asked.slack, now)
                 self._outlook.see(seen.ends_in)
@@ -169,7 +169,7 @@ class MemoryStore(MemoryOperations):
 
     async def oldest_due(self) -> float:
         with self.transaction() as (rows, now):
-            waiting = (row for row in rows.live.values() if row.waits() and row.queue not in rows.paused)
+            waiting = (row for row in rows.live.values() if row.waits() and not rows.is_paused(row))
             waited = [(now - row.run_at).total_seconds() for row in waiting]
             return max([0.0, *waited])
 

@@ -1,4 +1,4 @@
-"""The memory store's answers to operators: pause queues, purge, who works, why does a job not run."""
+"""The memory store's answers to operators: pause queues and tasks, purge, who works, why does a job not run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from stowhand.checking import read_id, read_ids
 from stowhand.explaining import Busy, Facts, Holder, Takers, explain, takers
-from stowhand.figures import MINUTES, Amount, Ended, Figures, Tallies
+from stowhand.figures import MINUTES, Amount, Ended, Figures, Pauses, Tallies
 from stowhand.job import State
 from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.operating import (
@@ -19,8 +19,10 @@ from stowhand.operating import (
     Purged,
     QueueChange,
     QueueRow,
+    TaskChange,
     WorkerRow,
     read_queue,
+    read_task,
     worker_row,
 )
 from stowhand.testing import acting
@@ -46,6 +48,33 @@ class MemoryOperations:
         with self.transaction() as (rows, _):
             rows.news = True
             return QueueChange(name, rows.paused.pop(name, None) is not None)
+
+    async def pause_task(self, name: str) -> TaskChange:
+        return self._pause(read_task(name))
+
+    async def resume_task(self, name: str) -> TaskChange:
+        return self._resume(read_task(name))
+
+    async def pause_unqueued(self) -> TaskChange:
+        return self._pause("")
+
+    async def resume_unqueued(self) -> TaskChange:
+        return self._resume("")
+
+    async def pauses(self) -> Pauses:
+        with self.transaction() as (rows, _):
+            return Pauses.read(dict(sorted(rows.pauses.items())))
+
+    def _pause(self, name: str) -> TaskChange:
+        with self.transaction() as (rows, now):
+            is_new = name not in rows.pauses
+            rows.pauses.setdefault(name, now)
+            return TaskChange(name or None, is_new)
+
+    def _resume(self, name: str) -> TaskChange:
+        with self.transaction() as (rows, _):
+            rows.news = True
+            return TaskChange(name or None, rows.pauses.pop(name, None) is not None)
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         with self.transaction() as (rows, now):
@@ -97,6 +126,7 @@ class MemoryOperations:
                     for minutes in MINUTES
                 },
                 paused=dict(sorted(rows.paused.items())),
+                pauses=Pauses.read(dict(sorted(rows.pauses.items()))),
             )
 
 
@@ -154,7 +184,8 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
     """What is known about a job and its surroundings."""
     place = (row.priority, row.run_at, row.id)
     workers = roll(rows, now)
-    taken = takers(row.job(), workers)
+    pauses = Pauses.read(rows.pauses)
+    taken = takers(row.job(), workers, pauses)
     ahead = [
         one
         for one in rows.live.values()
@@ -175,6 +206,7 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
         now=now,
         lease_until=row.lease_until,
         paused_since=None if row.queue is None else rows.paused.get(row.queue),
+        pauses=pauses,
         holder=None if holder is None else Holder(holder.id, holder.worker, holder.started_at, holder.lease_until),
         ahead=min(len(ahead), MOST_AHEAD + 1),
         workers=workers,

@@ -85,6 +85,8 @@ class Rows:
         """Tokens that may never claim again."""
         self.paused: dict[str, datetime] = {}
         """Queues that are paused, and since when."""
+        self.pauses: dict[str, datetime] = {}
+        """Tasks that are; the empty name stands for the jobs without a queue."""
         self.roll: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
         """Workers by name: what they say of themselves, when they started, when they were last seen."""
         self.refuses: Refuses = lambda job_id, state: None
@@ -92,6 +94,12 @@ class Rows:
         """By a heart, and not told yet."""
         self.news = False
         """Something became claimable: whoever sleeps should hear of it."""
+
+    def is_paused(self, row: Row) -> bool:
+        """Its queue, its task, or all jobs without a queue."""
+        if row.queue is None and "" in self.pauses:
+            return True
+        return row.task in self.pauses or row.queue in self.paused
 
     def check(self, job_id: int, state: State) -> None:
         """Raises InvalidJob where the job may not go there."""

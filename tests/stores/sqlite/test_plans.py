@@ -10,8 +10,8 @@ import pytest
 
 from stowhand.stores.sqlite.statements import load
 
-SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known")
-"""These walk over what is small: a row for each queue, lost reply of a day, table, or item of a crontab."""
+SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
+"""These walk over what is small: a row for each queue, lost reply of a day, table, crontab item, or paused task."""
 MOMENTS = ("claim", "leave", "heart", "enqueue", "administer", "timetable")
 HOT = [(moment, name) for moment in MOMENTS for name in load(moment) if name not in SMALL]
 WALKS_ON_PURPOSE = {

@@ -16,7 +16,7 @@ from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import COMPLETED
 from stowhand.queue_store import JobFilter, Reschedule, Tick
 from stowhand.store import Lease, Verdict
-from stowhand.stores.sqlite import SqliteStore, schema
+from stowhand.stores.sqlite import SqliteStore, claim, schema
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request
 
@@ -51,6 +51,7 @@ def used(old: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Le
 
     with monkeypatch.context() as version_1:
         version_1.setattr(schema, "VERSION", 1)
+        version_1.setattr(claim, "_paused", lambda connection: set())  # nothing was paused then, and no table of it
         lease, jobs = run(live())
     return old, lease, jobs
 
@@ -117,6 +118,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (4, 0),
             (5, 0),
             (6, 0),
+            (7, 0),
         ]
 
 

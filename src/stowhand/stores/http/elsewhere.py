@@ -82,6 +82,21 @@ class Elsewhere:
     async def resume_queue(self, name: str) -> NoReturn:
         self._refuse("resuming a queue")
 
+    async def pause_task(self, name: str) -> NoReturn:
+        self._refuse("pausing a task")
+
+    async def resume_task(self, name: str) -> NoReturn:
+        self._refuse("resuming a task")
+
+    async def pause_unqueued(self) -> NoReturn:
+        self._refuse("pausing jobs")
+
+    async def resume_unqueued(self) -> NoReturn:
+        self._refuse("resuming jobs")
+
+    async def pauses(self) -> NoReturn:
+        self._refuse("looking at pauses")
+
     async def retry_failed(self, job_ids: Sequence[int]) -> NoReturn:
         self._refuse("retrying jobs")
 

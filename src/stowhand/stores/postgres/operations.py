@@ -1,4 +1,4 @@
-"""What operators ask of a schema: pause queues, purge, who works, why does a job not run."""
+"""What operators ask of a schema: pause queues and tasks, purge, who works, why does a job not run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stowhand.checking import read_id, read_ids
 from stowhand.database.link import Values
 from stowhand.errors import StoreUnreachable
 from stowhand.explaining import Busy, Facts, Holder, Takers, explain, takers
-from stowhand.figures import MINUTES, NAMES, Amount, Ended, Figures, Standing
+from stowhand.figures import MINUTES, NAMES, Amount, Ended, Figures, Pauses, Standing
 from stowhand.job import Job
 from stowhand.operating import (
     MOST_AHEAD,
@@ -21,9 +21,11 @@ from stowhand.operating import (
     Purged,
     QueueChange,
     QueueRow,
+    TaskChange,
     WorkerCard,
     WorkerRow,
     read_queue,
+    read_task,
     worker_row,
 )
 from stowhand.stores.postgres.home import Home
@@ -51,6 +53,30 @@ class Operations:
         """Workers are woken."""
         ((changed,),) = await self._asked("resume_queue", read_queue(name), self._home.now())
         return QueueChange(name, changed)
+
+    async def pause_task(self, name: str) -> TaskChange:
+        """In whatever queue; a running job goes on."""
+        ((changed,),) = await self._asked("pause_task", read_task(name), self._home.now())
+        return TaskChange(name, changed)
+
+    async def resume_task(self, name: str) -> TaskChange:
+        """Workers are woken."""
+        ((changed,),) = await self._asked("resume_task", read_task(name), self._home.now())
+        return TaskChange(name, changed)
+
+    async def pause_unqueued(self) -> TaskChange:
+        """A running job goes on."""
+        ((changed,),) = await self._asked("pause_unqueued", self._home.now())
+        return TaskChange(None, changed)
+
+    async def resume_unqueued(self) -> TaskChange:
+        """Workers are woken."""
+        ((changed,),) = await self._asked("resume_unqueued", self._home.now())
+        return TaskChange(None, changed)
+
+    async def pauses(self) -> Pauses:
+        """By name."""
+        return Pauses.read(dict(await self._asked("pauses")))
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """All or, if somebody keeps one of them locked, none."""
@@ -81,6 +107,7 @@ class Operations:
             history=over[None],
             lately={minutes: over[minutes] for minutes in MINUTES},
             paused=dict(await self._asked("paused_queues")),
+            pauses=await self.pauses(),
         )
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
@@ -117,15 +144,16 @@ class Operations:
             return explain(Facts(job=job, now=job.run_at))
         ((at, lease_until, paused, holder, worker, since, until),) = around
         held = None if holder is None else Holder(holder, worker, since, until)
-        workers = await self.workers()
+        workers, pauses = await self.workers(), await self.pauses()
         return explain(
             Facts(
                 job=job,
                 now=at,
                 lease_until=lease_until,
                 paused_since=paused,
+                pauses=pauses,
                 holder=held,
-                ahead=await self._ahead(job, takers(job, workers), at),
+                ahead=await self._ahead(job, takers(job, workers, pauses), at),
                 workers=workers,
                 busy={name: Busy(*held) for name, *held in await self._asked("busy")},
             )

@@ -369,6 +369,21 @@ select {schema}.pause_queue(%s, %s::timestamptz)
 -- name: resume_queue
 select {schema}.resume_queue(%s, %s::timestamptz)
 
+-- name: pause_task
+select {schema}.pause_task(%s, %s::timestamptz)
+
+-- name: resume_task
+select {schema}.resume_task(%s, %s::timestamptz)
+
+-- name: pause_unqueued
+select {schema}.pause_unqueued(%s::timestamptz)
+
+-- name: resume_unqueued
+select {schema}.resume_unqueued(%s::timestamptz)
+
+-- name: pauses
+select task, since from {schema}.pauses order by task collate "C"
+
 -- name: queues
 select coalesce(j.name, q.name), q.paused_at, nullif(q.holder_id, -1), coalesce(j.waiting, 0), coalesce(j.due, 0),
   coalesce(j.running, 0), coalesce(j.failed, 0)

@@ -85,26 +85,38 @@ def _candidates(connection: sqlite3.Connection, now: Moment, request: ClaimReque
         given = {"now": due, "tasks": tasks, "forbidden": forbidden or "[]"}
         yield from connection.execute(SQL["due_suspects"], given)
         return
-    ready = [_due(connection, now, task, forbidden) for task in _tasks(connection, request.tasks, "next_task")]
+    paused = _paused(connection)
+    free = _free_tasks(connection, request.tasks, paused)
+    ready = [_due(connection, now, task, forbidden) for task in free]
     serial = [
-        _heads(connection, now, task, forbidden) for task in _tasks(connection, request.tasks, "next_serial_task")
+        _heads(connection, now, task, forbidden)
+        for task in _tasks(connection, request.tasks, "next_serial_task", paused)
     ]
     streams = ready + serial
     yield from streams[0] if len(streams) == 1 else merge(*streams)
 
 
-def _tasks(connection: sqlite3.Connection, wanted: tuple[str, ...] | None, step: str) -> list[str]:
-    """The tasks that have something waiting: of those wanted."""
+def _paused(connection: sqlite3.Connection) -> set[str]:
+    """Tasks; the empty name: jobs without a queue."""
+    return {task for (task,) in connection.execute(SQL["pauses"])}
+
+
+def _free_tasks(connection: sqlite3.Connection, wanted: tuple[str, ...] | None, paused: set[str]) -> list[str]:
+    return [] if "" in paused else _tasks(connection, wanted, "next_task", paused)
+
+
+def _tasks(connection: sqlite3.Connection, wanted: tuple[str, ...] | None, step: str, paused: set[str]) -> list[str]:
+    """The tasks that have something waiting: of those wanted, and not paused."""
     first = connection.execute(SQL[step], {"task": ""}).fetchone()
     if first is None:
         return []
     if wanted is not None:
-        return list(dict.fromkeys(wanted))
+        return [task for task in dict.fromkeys(wanted) if task not in paused]
     found: list[str] = []
     while first is not None:
         found.append(first[0])
         first = connection.execute(SQL[step], {"task": first[0]}).fetchone()
-    return found
+    return [task for task in found if task not in paused]
 
 
 def _due(connection: sqlite3.Connection, now: Moment, task: str, forbidden: str | None) -> Iterator[Candidate]:
@@ -153,8 +165,8 @@ def _refresh_head(connection: sqlite3.Connection, now: Moment, queue: str, task:
 
 
 def next_due(connection: sqlite3.Connection, now: Moment, tasks: tuple[str, ...] | None) -> float | None:
-    """Seconds until the first waiting job is due, whether or not something else keeps it from being claimed."""
-    found = [due for task in _tasks(connection, tasks, "next_task") for due in _levels(connection, task)]
+    """Seconds until the first waiting job is due that is not paused, whether or not something else holds it up."""
+    found = [due for task in _free_tasks(connection, tasks, _paused(connection)) for due in _levels(connection, task)]
     given = {"tasks": None if tasks is None else as_json(tasks)}
     found += _serial_levels(connection, given)
     (suspect,) = connection.execute(SQL["first_suspect"], given).fetchone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from stowhand.figures import MINUTES, Amount, Figures, Tallies
+from stowhand.figures import MINUTES, Amount, Figures, Pauses, Tallies
 from stowhand.stores.sqlite.moment import Moment, micros, to_datetime
 from stowhand.stores.sqlite.rows import as_json
 from stowhand.stores.sqlite.statements import load
@@ -37,7 +37,13 @@ def figures(connection: sqlite3.Connection, now: Moment) -> Figures:
         history=_history(connection).ended(),
         lately={minutes: _lately(connection, now, minutes).ended() for minutes in MINUTES},
         paused={queue: to_datetime(since) for queue, since in connection.execute(SQL["paused"])},
+        pauses=pauses(connection),
     )
+
+
+def pauses(connection: sqlite3.Connection) -> Pauses:
+    """By name."""
+    return Pauses.read({task: to_datetime(since) for task, since in connection.execute(SQL["pauses"])})
 
 
 def oldest_due(connection: sqlite3.Connection, now: Moment) -> float:

@@ -1,4 +1,4 @@
-"""What operators ask of a file: pause queues, purge, who works, why does a job not run. Inside a transaction each."""
+"""What operators ask of a file: pause, purge, who works, why does a job not run. Inside a transaction each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from stowhand.operating import (
     Explanation,
     QueueChange,
     QueueRow,
+    TaskChange,
     WorkerCard,
     WorkerRow,
     worker_row,
 )
-from stowhand.stores.sqlite import inspector
+from stowhand.stores.sqlite import counting, inspector
 from stowhand.stores.sqlite.moment import Moment, micros, to_datetime, to_micros
 from stowhand.stores.sqlite.rows import as_json
 from stowhand.stores.sqlite.statements import load
@@ -42,6 +43,17 @@ def pause(connection: sqlite3.Connection, now: Moment, queue: str) -> QueueChang
 def resume(connection: sqlite3.Connection, queue: str) -> QueueChange:
     """Its heads are as free as its running job leaves them."""
     return QueueChange(queue, connection.execute(SQL["resume"], {"queue": queue}).rowcount > 0)
+
+
+def pause_task(connection: sqlite3.Connection, now: Moment, task: str) -> TaskChange:
+    """The empty name: jobs without a queue."""
+    done = connection.execute(SQL["pause_task"], {"task": task, "now": now.wall})
+    return TaskChange(task or None, done.rowcount > 0)
+
+
+def resume_task(connection: sqlite3.Connection, task: str) -> TaskChange:
+    """The empty name: jobs without a queue."""
+    return TaskChange(task or None, connection.execute(SQL["resume_task"], {"task": task}).rowcount > 0)
 
 
 def retry_failed(connection: sqlite3.Connection, now: Moment, job_ids: Sequence[int]) -> list[int]:
@@ -95,9 +107,9 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
         return explain(Facts(job=job, now=moment))
     boot, until, paused, holder, worker, since, its_boot, its_until = found
     place = {"queue": job.queue, "priority": job.priority, "run_at": to_micros(job.run_at), "id": job.id}
-    roll = workers(connection, now)
+    roll, pauses = workers(connection, now), counting.pauses(connection)
     ahead = 0
-    if (taken := takers(job, roll)) is not None:
+    if (taken := takers(job, roll, pauses)) is not None:
         tasks = None if taken.tasks is None else as_json(taken.tasks)
         asked = {"now": now.wall, "most": MOST_AHEAD + 1, "tasks": tasks, "forbidden": as_json(taken.forbidden)}
         (ahead,) = connection.execute(SQL["ahead"], place | asked).fetchone()
@@ -107,6 +119,7 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
             now=moment,
             lease_until=_lease_end(now, boot, until),
             paused_since=None if paused is None else to_datetime(paused),
+            pauses=pauses,
             holder=None
             if holder is None
             else Holder(holder, worker, to_datetime(since), _lease_end(now, its_boot, its_until)),

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from stowhand.checking import read_ids
-from stowhand.figures import Figures
+from stowhand.figures import Figures, Pauses
 from stowhand.job import State
-from stowhand.operating import Ages, Explanation, Purged, QueueChange, QueueRow, WorkerRow, read_queue
+from stowhand.operating import (
+    Ages,
+    Explanation,
+    Purged,
+    QueueChange,
+    QueueRow,
+    TaskChange,
+    WorkerRow,
+    read_queue,
+    read_task,
+)
 from stowhand.stores.sqlite import administer, counting, operating
 from stowhand.stores.sqlite.tables import Tables
 
@@ -25,6 +35,34 @@ class Operations(Tables):
         """Whoever sleeps hears of it."""
         name = read_queue(name)
         change = await self._write(lambda connection, _: operating.resume(connection, name))
+        self._wake.ring()
+        return change
+
+    async def pause_task(self, name: str) -> TaskChange:
+        """In whatever queue; a running job goes on."""
+        return await self._pause(read_task(name))
+
+    async def resume_task(self, name: str) -> TaskChange:
+        """Whoever sleeps hears of it."""
+        return await self._resume(read_task(name))
+
+    async def pause_unqueued(self) -> TaskChange:
+        """A running job goes on."""
+        return await self._pause("")
+
+    async def resume_unqueued(self) -> TaskChange:
+        """Whoever sleeps hears of it."""
+        return await self._resume("")
+
+    async def pauses(self) -> Pauses:
+        """By name."""
+        return await self._read(lambda connection, _: counting.pauses(connection))
+
+    async def _pause(self, name: str) -> TaskChange:
+        return await self._write(lambda connection, now: operating.pause_task(connection, now, name))
+
+    async def _resume(self, name: str) -> TaskChange:
+        change = await self._write(lambda connection, _: operating.resume_task(connection, name))
         self._wake.ring()
         return change
 

@@ -14,7 +14,7 @@ from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("schema")
-VERSION = 6
+VERSION = 7
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 

@@ -161,6 +161,7 @@ begin
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+      and (j.queue is not null or not exists (select from {schema}.pauses p where p.task = ''))
     order by j.priority, j.run_at, j.id
   loop
     exit when _overdue is not null and cardinality(heads) = 0 and not {schema}.may_make_way(_worker);
@@ -172,6 +173,45 @@ begin
     if _job.queue is not null then names := names || _job.queue; end if;
     exit when cardinality(heads) >= _limit;
   end loop;
+end $$;
+
+-- Of these tasks (NULL: any) those that are not paused. Asked only while something is paused. Of any, the list is what
+-- waits, a step for each task and for each task of a queue: a worker of any task pays it, and those that list theirs do not.
+create or replace function {schema}.unpaused(_tasks text[]) returns text[]
+language plpgsql stable as $$
+begin
+  if not exists (select from {schema}.pauses p where p.task <> '') then return _tasks; end if;
+  if _tasks is null then
+    with recursive free as (
+      (select j.task from {schema}.live j
+       where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+       order by j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.task from free f cross join lateral (
+        select j.task from {schema}.live j
+        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task > f.task
+        order by j.task, j.priority, j.run_at, j.id limit 1) n
+    ), serial as (
+      (select j.queue, j.task from {schema}.live j
+       where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.queue, n.task from serial s cross join lateral (
+        select j.queue, j.task from {schema}.live j
+        where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+          and (j.queue, j.task) > (s.queue, s.task)
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+    )
+    select array_agg(distinct w.task) into _tasks from (
+      select f.task from free f
+      union all
+      select s.task from serial s
+      union all
+      select j.task from {schema}.live j where j.state in ('queued', 'errored') and j.resets >= 2) w;
+  end if;
+  -- In the order given: that of the second task matters (pick_free).
+  return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
+               where not exists (select from {schema}.pauses p where p.task = t.task) order by t.place);
 end $$;
 
 -- Due jobs in the order (priority, run_at, id), now processing under `_token`. A row with id 0 says: nothing yet, but
@@ -193,16 +233,25 @@ declare
   _picked bigint[] := '{}';
   _in_queues {schema}.queue_heads;
   _last record;
+  _free boolean := true;
 begin
   -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   if exists (select from {schema}.dead_tokens d where d.token = _token) then return; end if;
+  -- While nothing is paused, this question is all that pauses cost.
+  if exists (select from {schema}.pauses) then
+    _tasks := {schema}.unpaused(_tasks);
+    if cardinality(_tasks) = 0 then return; end if;
+    _free := not exists (select from {schema}.pauses p where p.task = '');
+  end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
       from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at, _worker, _overdue) p;
     _picked := _in_queues.heads;
   else
-    _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    if _free then
+      _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    end if;
     -- With no job in any named queue, this question is all that queues cost.
     if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from {schema}.queues q where q.hint_run_at is not null) then
@@ -314,17 +363,24 @@ begin
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
 end $$;
 
--- Seconds until the earliest waiting job of these tasks is due.
+-- Seconds until the earliest waiting job of these tasks is due. Paused ones are not: a resume will be heard of.
 create or replace function {schema}.next_due(_tasks text[], _now timestamptz default null) returns double precision
 language plpgsql stable {definer} {index_plans} as $$
 declare
   _at timestamptz := {schema}.at(_now);
-  _earliest timestamptz := {schema}.free_due(_tasks, _at);
+  _earliest timestamptz;
+  _free boolean := true;
 begin
+  if exists (select from {schema}.pauses) then
+    _tasks := {schema}.unpaused(_tasks);
+    _free := not exists (select from {schema}.pauses p where p.task = '');
+  end if;
+  if _free then _earliest := {schema}.free_due(_tasks, _at); end if;
   if _earliest is null or _earliest > _at then
     _earliest := least(_earliest, {schema}.queued_due(_tasks, _at),
       (select min(j.run_at) from {schema}.live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
+          and (_free or j.queue is not null)));
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
 end $$;

@@ -133,8 +133,8 @@ begin
   end loop;
 end $$;
 
--- Seconds for which the job that is due longest could have run: those of paused queues wait for something else. The first
--- job of each priority (of each queue and task) is the oldest of it, so that many a backlog costs a few steps; beyond
+-- Seconds for which the job that is due longest could have run: what is paused waits for something else. The first
+-- job of each task and priority (of each queue, too) is the oldest of it, so that many a backlog costs a few steps; beyond
 -- two thousand of them it is what those say.
 create or replace function {schema}.oldest_due(_now timestamptz default null) returns double precision
 language plpgsql {definer} {index_plans} as $$
@@ -143,14 +143,16 @@ declare
   _oldest timestamptz;
 begin
   with recursive free as (
-    (select l.priority, l.run_at from {schema}.live l
-     where l.state in ('queued', 'errored') and l.queue is null and l.resets < 2
-     order by l.priority, l.run_at, l.id limit 1)
+    -- The state is said as in the index live_by_task.
+    (select l.task, l.priority, l.run_at from {schema}.live l
+     where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+     order by l.task, l.priority, l.run_at, l.id limit 1)
     union all
-    select n.priority, n.run_at from free f cross join lateral (
-      select l.priority, l.run_at from {schema}.live l
-      where l.state in ('queued', 'errored') and l.queue is null and l.resets < 2 and l.priority > f.priority
-      order by l.priority, l.run_at, l.id limit 1) n
+    select n.task, n.priority, n.run_at from free f cross join lateral (
+      select l.task, l.priority, l.run_at from {schema}.live l
+      where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+        and (l.task, l.priority) > (f.task, f.priority)
+      order by l.task, l.priority, l.run_at, l.id limit 1) n
   ), serial as (
     (select l.queue, l.task, l.priority, l.run_at from {schema}.live l
      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
@@ -162,15 +164,17 @@ begin
         and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
       order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
   ), suspects as (
-    select l.queue, l.run_at from {schema}.live l
+    select l.queue, l.task, l.run_at from {schema}.live l
     where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
   )
   select min(o.run_at) into _oldest from (
-    select f.run_at, null::text as queue from (select * from free limit 2000) f
+    select f.run_at, null::text as queue, f.task from (select * from free limit 2000) f
     union all
-    select s.run_at, s.queue from (select * from serial limit 2000) s
+    select s.run_at, s.queue, s.task from (select * from serial limit 2000) s
     union all
-    select s.run_at, s.queue from suspects s
-  ) o where not exists (select from {schema}.queues q where q.name = o.queue and q.paused_at is not null);
+    select s.run_at, s.queue, s.task from suspects s
+  ) o where not exists (select from {schema}.queues q where q.name = o.queue and q.paused_at is not null)
+    and not exists (select from {schema}.pauses p where p.task = case when o.queue is null then '' else o.task end)
+    and not exists (select from {schema}.pauses p where p.task = o.task);
   return greatest(extract(epoch from _at - _oldest), 0);
 end $$;

@@ -29,7 +29,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'workers')
+        'flow_waits', 'workers', 'pauses')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -72,6 +72,10 @@ begin
       ('purge_failed', 'worker admin'),
       ('pause_queue', 'admin'),
       ('resume_queue', 'admin'),
+      ('pause_task', 'admin'),
+      ('resume_task', 'admin'),
+      ('pause_unqueued', 'admin'),
+      ('resume_unqueued', 'admin'),
       ('retry', 'admin'),
       ('retry_failed', 'admin'),
       ('cancel', 'admin'),

@@ -1,4 +1,4 @@
--- What operators do: pause queues, purge what is over. And the roll of workers, which is for them.
+-- What operators do: pause queues and tasks, purge what is over. And the roll of workers, which is for them.
 
 -- No job of this queue is claimed from now on; one that runs goes on. True: it was not paused before. The pause holds the
 -- queue as a running job would, so whatever passes over busy queues passes over paused ones, at the same cost.
@@ -37,6 +37,50 @@ begin
     array[queue_name], array[-1::bigint], array['00000000-0000-0000-0000-000000000000'::uuid], _at);
   perform {schema}.wake();  -- a suspect may be all that waits in it
   return true;
+end $$;
+
+-- A pause by its name in `pauses`: a task, or the jobs without a queue (''). True: it was not so before.
+create or replace function {schema}.write_pause(_task text, _is_on boolean, _now timestamptz) returns boolean
+language plpgsql as $$
+begin
+  if _is_on then
+    insert into {schema}.pauses (task, since) values (_task, {schema}.at(_now)) on conflict do nothing;
+    return found;
+  end if;
+  delete from {schema}.pauses p where p.task = _task;
+  if not found then return false; end if;
+  perform {schema}.wake();
+  return true;
+end $$;
+
+-- No job of this task is claimed from now on, in whatever queue; one that runs goes on. True: it was not paused before.
+create or replace function {schema}.pause_task(task_identifier text, _now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  perform {schema}.check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
+  return {schema}.write_pause(task_identifier, true, _now);
+end $$;
+
+-- Its jobs are claimed again. True: it was paused before.
+create or replace function {schema}.resume_task(task_identifier text, _now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  perform {schema}.check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
+  return {schema}.write_pause(task_identifier, false, _now);
+end $$;
+
+-- No job without a queue is claimed from now on. True: they were not paused before.
+create or replace function {schema}.pause_unqueued(_now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  return {schema}.write_pause('', true, _now);
+end $$;
+
+-- Jobs without a queue are claimed again. True: they were paused before.
+create or replace function {schema}.resume_unqueued(_now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  return {schema}.write_pause('', false, _now);
 end $$;
 
 create or replace function {schema}.worker_seen(

@@ -3,6 +3,10 @@
 -- name: is_abandoned
 SELECT 1 FROM stowhand_abandoned WHERE token = :token
 
+-- Tasks that are paused; the empty name: jobs without a queue.
+-- name: pauses
+SELECT task FROM stowhand_pauses
+
 -- name: next_task
 -- One step of a loose scan over the tasks that have something waiting.
 SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
@@ -36,6 +40,8 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND (queue IS NULL OR NOT EXISTS (
         SELECT 1 FROM stowhand_jobs AS running WHERE running.queue = job.queue AND running.state = 'processing'
     ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.queue = job.queue))
+    AND task NOT IN (SELECT task FROM stowhand_pauses)
+    AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
 ORDER BY priority, run_at, id
 
 -- name: holders
@@ -92,15 +98,18 @@ DELETE FROM stowhand_heads WHERE queue = :queue AND task = :task
 -- When the first head is or may become due: exact, but for those marked with the floor. A resumed queue will be heard of.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
 WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND queue NOT IN (SELECT queue FROM stowhand_paused)
+    AND task NOT IN (SELECT task FROM stowhand_pauses)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 
 -- name: unknown_heads
 -- The floor says: something changed, look yourself. At rest those are the heads of busy queues.
 SELECT queue, task FROM stowhand_heads
 WHERE recheck_at = -62135596800000000 AND queue NOT IN (SELECT queue FROM stowhand_paused)
+    AND task NOT IN (SELECT task FROM stowhand_pauses)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 
 -- name: first_suspect
 SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
-WHERE state IN ('queued', 'errored') AND resets >= 2
+WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT task FROM stowhand_pauses)
+    AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))

@@ -35,6 +35,9 @@ SELECT queue, count(*), sum(run_at <= :now) FROM (
 -- name: paused
 SELECT queue, since FROM stowhand_paused ORDER BY queue
 
+-- name: pauses
+SELECT task, since FROM stowhand_pauses ORDER BY task
+
 -- name: errored
 SELECT task, queue, count(*) FROM (
     SELECT task, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_errored WHERE state = 'errored' LIMIT :most
@@ -115,12 +118,14 @@ WITH RECURSIVE free (task, priority, run_at) AS (
     LIMIT 2000
 )
 SELECT max(coalesce(:now - min(run_at), 0), 0) FROM (
-    SELECT NULL AS queue, run_at FROM free
+    SELECT NULL AS queue, task, run_at FROM free
     UNION ALL
-    SELECT queue, run_at FROM serial
+    SELECT queue, task, run_at FROM serial
     UNION ALL
     SELECT * FROM (
-        SELECT queue, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+        SELECT queue, task, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
         WHERE state IN ('queued', 'errored') AND resets >= 2 LIMIT 2000
     )
-) WHERE queue IS NULL OR queue NOT IN (SELECT queue FROM stowhand_paused)
+) WHERE (queue IS NULL OR queue NOT IN (SELECT queue FROM stowhand_paused))
+    AND task NOT IN (SELECT task FROM stowhand_pauses)
+    AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))

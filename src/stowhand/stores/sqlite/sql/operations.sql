@@ -6,6 +6,12 @@ INSERT INTO stowhand_paused (queue, since) VALUES (:queue, :now) ON CONFLICT (qu
 -- name: resume
 DELETE FROM stowhand_paused WHERE queue = :queue
 
+-- name: pause_task
+INSERT INTO stowhand_pauses (task, since) VALUES (:task, :now) ON CONFLICT (task) DO NOTHING
+
+-- name: resume_task
+DELETE FROM stowhand_pauses WHERE task = :task
+
 -- name: retry_failed
 UPDATE stowhand_jobs
 SET state = 'queued', run_at = :now, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
