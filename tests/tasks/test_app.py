@@ -241,6 +241,8 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
     ("arguments", "words"),
     [
         ({"url": "sqlite:///:memory:"}, "is memory://"),
+        ({"url": ":memory:"}, "is memory://"),
+        ({"url": "memory:"}, "is memory://"),
         ({"url": MemoryStore()}, r"write App\(store=…\)"),
         ({"url": Path("jobs.db")}, "App\\('sqlite:///jobs.db'\\)"),
         ({"url": 5}, "a int is given as the URL"),

@@ -158,7 +158,9 @@ def _unquote(value: str) -> str:
 def _from_name(name: str) -> str:
     if "@" in name:
         raise ConfigurationError(f"This looks like a URL without its beginning. {HOW_TO_NAME_A_STORE}")
-    if name.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3")) or "/" in name or name in (":memory:", "."):
+    if name in (":memory:", "memory:"):
+        raise ConfigurationError(f"{name}: a queue in memory, for trying out and for tests, is {MEMORY}")
+    if name.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3")) or "/" in name or name == ".":
         raise ConfigurationError(
             f"{name}: a bare word is the name of a PostgreSQL database. For an SQLite file write sqlite:///{name}"
         )
