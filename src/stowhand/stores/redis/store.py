@@ -122,7 +122,7 @@ class FlowStore:
                 break
         if not request.suspects:
             self._dry = not claims
-            self._worked_off = alone and bool(claims) and (len(claims) < request.limit or request.limit == 1)
+            self._worked_off = alone and len(claims) == request.limit == 1
             self._waiting.claimed(dry=len(claims) < request.limit)
         return claims
 
