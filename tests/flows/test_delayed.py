@@ -12,8 +12,8 @@ from stowhand.flows import Flow, FlowJob, Limiter, Queue
 from tests.conftest import Run
 from tests.flows.stage import until
 
-LATE = 0.2
-"""Seconds, of half of them: 0.05 of 19 in 20 are promised, of a machine that has nothing else to do."""
+LATE = 0.04
+"""Seconds, of half of them; of 19 in 20 no more than 0.05 are promised where the machine has nothing else to do."""
 
 
 async def reached(started: Sized, number: int) -> bool:

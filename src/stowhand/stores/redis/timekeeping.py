@@ -26,6 +26,8 @@ TERM = 4.0
 """Seconds after which another one may keep the time, unless it has asked again."""
 ROUND = 1.5
 """Seconds between two questions while nothing is ready before."""
+LISTENING = 30.0
+"""Seconds of one call that waits for the bell."""
 HANDOVER = 0.002
 """Seconds that an idle worker needs for what was lent to it."""
 
@@ -38,6 +40,7 @@ class Timekeeper:
         self._bell = line.keys.bell(line.name)
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
+        self._ringing: asyncio.Task[None] | None = None
         self._worker = ""
 
     def begin(self, worker: str) -> None:
@@ -71,6 +74,11 @@ class Timekeeper:
                     await self._sleep(ROUND if due < 0 else min(due / 1000, ROUND))
         except StoreError:
             return
+        finally:
+            if self._ringing is not None:
+                ringing, self._ringing = self._ringing, None
+                ringing.cancel()
+                await asyncio.gather(ringing, return_exceptions=True)
 
     async def _ask(self, worker: str, term: float = TERM) -> tuple[int, int]:
         async def ask() -> Any:
@@ -81,8 +89,20 @@ class Timekeeper:
         return mine, due
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the bell rings, and no longer."""
+        """Until the bell rings, and no longer; by a clock of our own: servers look at timeouts ten times a second."""
+        if self._ringing is None:
+            self._ringing = asyncio.create_task(self._listen(), name=f"bell {self._line.name}")
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((self._ringing, alarm), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            alarm.cancel()
+        if self._ringing.done():
+            ringing, self._ringing = self._ringing, None
+            ringing.result()
+
+    async def _listen(self) -> None:
         if self._client is None:
-            self._client = self._dialer.blocking_call(ROUND)
+            self._client = self._dialer.blocking_call(LISTENING)
         with translated(self._address):
-            await self._client.execute_command("BLPOP", self._bell, max(round(seconds, 3), 0.001))
+            await self._client.execute_command("BLPOP", self._bell, LISTENING)
