@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -86,7 +88,13 @@ class Theirs:
     async def __aenter__(self) -> Self:
         folder = installed("@guildxyz/queues", VERSION)
         self._process = await asyncio.create_subprocess_exec(
-            node("node"), SCRIPT, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT, env=environment(folder)
+            node("node"),
+            SCRIPT,
+            stdin=PIPE,
+            start_new_session=True,
+            stdout=PIPE,
+            limit=LINE_LIMIT,
+            env=environment(folder),
         )
         await self._do(
             "flow",
@@ -134,7 +142,7 @@ class Theirs:
         """At once, whatever it does."""
         assert self._process is not None
         if self._process.returncode is None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # node of a wheel is a child of what was started
         await self._process.wait()
 
     async def _do(self, what: str, **arguments: object) -> Any:
