@@ -157,7 +157,8 @@ def test_where_all_places_are_at_work_a_newcomer_is_sent_away(monkeypatch: pytes
             assert working.acquire(timeout=30)
         assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b"", "nobody is cut off for it whom we keep waiting"
         done.set()
-        assert b"worked" in visitors[0].recv(1000)
+        with visitors[0].makefile("rb") as answer:
+            assert b"worked" in answer.read()
     finally:
         done.set()
         for visitor in visitors:
