@@ -6,13 +6,14 @@ import json
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
 from stowhand.cli.job_views import answer_json, answer_line
+from stowhand.cli.moments import say
 from stowhand.cli.options import completing, connection_options
 from stowhand.cli.table_target import named_options, of_key, target_options, with_table
 from stowhand.cli.tables import table
@@ -172,7 +173,7 @@ def _say(value: object) -> str:
         case None | "":
             return "-"
         case datetime():
-            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+            return say(value)
         case bool():
             return "yes" if value else "no"
         case _:
