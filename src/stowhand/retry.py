@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 
 from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
@@ -48,10 +49,15 @@ def exponential(
 
 
 def constant(delay: timedelta | float) -> Backoff:
-    """The same wait every time."""
+    """The same wait every time; the same function for the same wait, so that two settings with it are equal."""
     every = _wait(delay)
     if not every >= 0:
         raise ConfigurationError("backoff: a wait of 0 or more")
+    return _always(every)
+
+
+@cache
+def _always(every: float) -> Backoff:
     return lambda attempt: every
 
 

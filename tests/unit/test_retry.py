@@ -107,3 +107,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 @pytest.mark.parametrize("attempt", [1, 0, -1, -5])
 def test_an_attempt_below_the_first_waits_as_the_first(attempt: int) -> None:
     assert exponential(base=30.0)(attempt) == 30.0
+
+
+def test_two_constant_backoffs_of_the_same_wait_are_equal() -> None:
+    assert constant(2.5) == constant(timedelta(seconds=2.5))
+    assert constant(2.5) != constant(3)
