@@ -27,6 +27,7 @@ from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.queue_store import QueueStore, SchemaStatus
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
 from stowhand.service.opening import attempts_apart
+from stowhand.service.presets import SERVICE
 from stowhand.service.settings import WorkerSettings, unknown_variables
 from stowhand.service.settings_file import read_settings_file
 from stowhand.store import RESERVED_CONNECTIONS
@@ -166,7 +167,7 @@ def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     for problem in loaded.problems:
         yield warn("tasks", problem)
     if (said := cut_short(loaded, settings)) is not None:
-        yield warn("tasks", said) if settings.preset == "service" else ok("tasks", said)
+        yield warn("tasks", said) if settings.preset == SERVICE else ok("tasks", said)
     yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
 
 

@@ -269,7 +269,8 @@ class App:
     def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
         """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
 
-        Takes the fields of ``WorkerOptions``; durations may be timedeltas. ``tasks`` are all that are declared here,
+        Takes the fields of ``WorkerOptions``; durations may be timedeltas. What is not given is as the app's preset
+        says, or its environment's, as for ``stowhand worker``. ``tasks`` are all that are declared here,
         unless given. What recurs is scheduled beside it: what ``cron`` has declared, and what ``crontab``,
         ``crontab_file`` and ``cron_items`` say.
         """
@@ -282,7 +283,7 @@ class App:
                 "App.worker: no task is declared; name the modules that declare them: App(include=['shop.tasks'])"
             )
         items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
-        chosen = worker_options(options, self.registry, opening.result())
+        chosen = worker_options(options, self.registry, opening.result(), self._home.preset)
         events, store = observed(events, self.traces), opening.result()
         seated(store, chosen.concurrency)
         handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)

@@ -11,9 +11,9 @@ from stowhand.errors import ConfigurationError
 from stowhand.lifecycle import Backoff
 from stowhand.operating import BUILT_IN
 from stowhand.options import Flags, WorkerOptions
-from stowhand.retry import named
 from stowhand.service.built_in import with_built_in
 from stowhand.service.crontabs import CronSources
+from stowhand.service.presets import preset_options
 from stowhand.store import StoreOptions
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
@@ -41,7 +41,7 @@ class StoreKeywords(TypedDict, total=False):
     max_attempts: int | None
     """Of jobs that do not say, and whose task does not."""
     preset: str | None
-    """Defaults under one name, of which the number of attempts and what is kept concern an App."""
+    """Defaults under one name: the number of attempts and what is kept, and what a worker of the App begins with."""
 
 
 class WorkerKeywords(CronSources, total=False):
@@ -75,13 +75,13 @@ def store_options(given: StoreKeywords) -> StoreOptions:
         raise ConfigurationError(f"App: {error}") from None
 
 
-def worker_options(given: WorkerKeywords, registry: Registry, store: object) -> WorkerOptions:
-    """For this store. Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses."""
+def worker_options(given: WorkerKeywords, registry: Registry, store: object, preset: str) -> WorkerOptions:
+    """For this store; what is not given is the preset's. Raises ConfigurationError for an unknown option or task, and
+    for what WorkerOptions refuses."""
     values = _plain("worker", given, WorkerKeywords.__annotations__)
     for source in CronSources.__annotations__:
         values.pop(source, None)
-    if "backoff" in values:
-        values["backoff"] = named(values["backoff"])
+    values = preset_options(preset, values)
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
     wanted = values.get("tasks")
     if wanted is None:

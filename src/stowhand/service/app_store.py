@@ -15,7 +15,7 @@ from stowhand.service.opening import store_at
 from stowhand.service.own_store import OBJECT, OwnStore, same_store
 from stowhand.service.setting_table import PRESETS
 from stowhand.service.setting_values import OneOf
-from stowhand.service.settings import read_store
+from stowhand.service.settings import read_preset, read_store
 from stowhand.service.store_url import MEMORY, store_url
 from stowhand.store import StoreOptions
 from stowhand.stores import open_store
@@ -48,6 +48,11 @@ class AppStore:
         if made and self.object is None:
             self.object = store_at(*read_store(self.own))
         self._adopted: tuple[str, StoreOptions] | None = None
+
+    @property
+    def preset(self) -> str:
+        """Its argument's, else that of the environment or the file. Raises ConfigurationError."""
+        return read_preset(self.own)
 
     def adopt(self, url: str, options: StoreOptions) -> bool:
         """Use the store of the worker of this process, unless it is another than ours. Says whether it is used."""

@@ -16,6 +16,7 @@ from stowhand.observe.traces import Traces
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
 from stowhand.service.built_in import built_in_on
+from stowhand.service.presets import SERVICE
 from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -122,7 +123,7 @@ def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
     for problem in loaded.problems:
         core_logger().warning(problem)
     # Only with the preset service is a stop meant to let everything end; for the others it is the doctor's to say.
-    if settings.preset == "service" and (said := cut_short(loaded, settings)) is not None:
+    if settings.preset == SERVICE and (said := cut_short(loaded, settings)) is not None:
         core_logger().warning(said)
 
 

@@ -20,13 +20,12 @@ from stowhand.errors import ConfigurationError
 from stowhand.options import WorkerOptions
 from stowhand.retry import named
 from stowhand.service.own_store import ON_PURPOSE, OwnStore, ResolvedStore, Said, choose, is_own, same_store
+from stowhand.service.presets import GRACE, grace_of
 from stowhand.service.setting_table import CALLED, PREFIX, PRESETS, SETTINGS, Setting
 from stowhand.service.settings_file import SettingsFile, read_settings_file
 from stowhand.service.store_url import store_url
 from stowhand.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 
-GRACE = 25.0
-"""Seconds."""
 _KEPT = ("schema", "history", "failed_retention", "synchronous")
 NOT_REMOTE = (*_KEPT, "no_prepared_statements", "crontab", "max_pool_size", "listen_url")
 """What is settled where a lent store is kept."""
@@ -159,7 +158,7 @@ def read_settings(
     if values["max_pool_size"] is None:
         values["max_pool_size"] = (values["jobs"] or 0) + RESERVED_CONNECTIONS
     if values["grace"] is None:
-        values["grace"] = (values["timeout"] if values["preset"] == "service" else None) or GRACE
+        values["grace"] = grace_of(values["preset"], values["timeout"])
     if connection is None or reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
     store_names = {field for field in StoreSettings.__struct_fields__ if field != "connection"}
@@ -197,6 +196,16 @@ def read_setting(
     if reading.problems:
         raise ConfigurationError("\n".join(reading.problems))
     return value
+
+
+def read_preset(own: OwnStore, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> str:
+    """The preset of an App: its argument first, then the environment and the file. Raises ConfigurationError."""
+    reading = _Reading({}, os.environ if environ is None else environ, folder or Path())
+    reading.lead(own)
+    preset: str = reading.values(())["preset"]
+    if reading.problems:
+        raise ConfigurationError("\n".join(reading.problems))
+    return preset
 
 
 def resolve_store_url(
