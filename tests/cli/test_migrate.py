@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 
@@ -63,12 +65,19 @@ def test_a_number_of_attempts_that_is_none_is_refused(call: Stowhand, url: str, 
     refused = call("migrate", "-c", url, "--default-attempts", number)
     assert refused.code == 2
     assert "max_attempts" in refused.err
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select to_regnamespace('stowhand')").fetchone() == (None,)
 
 
-def test_where_every_job_comes_from_this_package_there_is_no_such_setting(call: Stowhand) -> None:
-    refused = call("migrate", "--default-attempts", 5)
+def test_where_every_job_comes_from_this_package_there_is_no_such_setting_and_nothing_is_written(
+    call: Stowhand, tmp_path: Path
+) -> None:
+    file = tmp_path / "new.db"
+    refused = call("migrate", "-c", f"sqlite:///{file}", "--default-attempts", 5)
     assert refused.code == 2
     assert "a setting of a PostgreSQL schema" in refused.err
+    assert not refused.out
+    assert not file.exists()
 
 
 def test_the_doctor_notices_another_programs_hand_and_migrate_makes_it_good(call: Stowhand, url: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from stowhand import limits
+from stowhand.checking import refuse_default_attempts
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError, SchemaTooNew
@@ -36,9 +38,19 @@ def command(plan: bool, roles: bool, default_attempts: int | None, **typed: Any)
             raise click.UsageError("--default-attempts changes a setting; --plan changes nothing")
         _print_plan(asyncio.run(read_plan(store, roles=roles)))
         return
+    if default_attempts is not None:
+        _check_attempts(store, default_attempts)
     click.echo(asyncio.run(migrate(store, roles=roles)))
     if default_attempts is not None:
         click.echo(asyncio.run(_set_attempts(store, default_attempts)))
+
+
+def _check_attempts(settings: StoreSettings, attempts: int) -> None:
+    """Before anything is written."""
+    limits.check_max_attempts(attempts)
+    _refuse_lent(settings)
+    if settings.connection.scheme != "postgresql" and settings.connection.app is None:
+        refuse_default_attempts()
 
 
 async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
