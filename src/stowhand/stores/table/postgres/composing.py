@@ -134,6 +134,12 @@ class Composer:
         facts = self._facts.column(self._shape, name)
         return column if default is None or (facts is not None and facts.filled) else f"coalesce({column}, {default})"
 
+    @property
+    def _may_lack_id(self) -> bool:
+        """A row without an id is nobody's to find again: no claim, count or look is to meet one."""
+        column = self._facts.column(self._shape, "id")
+        return column is not None and not column.filled
+
     def _shows(self, name: str) -> bool:
         return self._shape.columns[name] in self._facts.view_columns
 
@@ -182,6 +188,8 @@ class Composer:
             "state_type": self._types["state"],
             "log_type": self._types["execution_logs"].removesuffix("[]"),
             "p_id": self._row("id"),
+            "identified": f" and j.{names['id']} is not null" if self._may_lack_id else "",
+            "c_identified": f" and {self._at}.{names['id']} is not null" if self._may_lack_id else "",
             "c_state": f"{self._at}.{names['state']}" if shown else self._row("state"),
         }
 
@@ -260,6 +268,8 @@ class Composer:
             found += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {since})"
         if self._shape.viewed and self._shows("state"):
             found += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
+        if self._may_lack_id:
+            found += f"\n    and {self._row('id')} is not null"
         return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
+
 from stowhand.database.link import Line
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.names import Relation, Shape
@@ -15,6 +17,8 @@ from stowhand.stores.table.postgres.mending import Mender
 
 MADE = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuid_generate_v")
 """Defaults that give no value twice."""
+COUNTED = 1000
+"""Records without an id, at most."""
 
 
 async def key_findings(line: Line, facts: Facts, shape: Shape, options: TableOptions[Any]) -> AsyncIterator[Finding]:
@@ -24,9 +28,12 @@ async def key_findings(line: Line, facts: Facts, shape: Shape, options: TableOpt
     if column is None or table is None or table.kind not in "rp":
         return
     unique = [index for index in facts.indexes if index.unique and index.columns == [own] and index.predicate is None]
+    mender = Mender(facts, shape)
     if any(index.valid for index in unique):
+        if not column.filled:
+            yield await _may_lack(line, facts, shape, mender)
         return
-    mender, repeated = Mender(facts, shape), await _repeated(line, facts, shape)
+    repeated = await _repeated(line, facts, shape)
     if repeated:
         problem = f"{records(repeated, facts)} no {own}, or one that another record has"
         yield mender.beside("id", problem)
@@ -49,12 +56,34 @@ async def key_findings(line: Line, facts: Facts, shape: Shape, options: TableOpt
         yield Finding(f"column {own} has no unique index", mender.unique(own), alone=facts.big)
 
 
+async def _may_lack(line: Line, facts: Facts, shape: Shape, mender: Mender) -> Finding:
+    """A unique index lets any number of NULLs in. By it they are counted without a walk over the table."""
+    own, key = shape.columns["id"], shape["id"]
+    found = await look(
+        line,
+        f"SELECT count(*)::int8 FROM (SELECT FROM {mender.table} WHERE {key} IS NULL LIMIT {COUNTED + 1}) AS found",
+    )
+    lacking = found[0][0] if found else 0
+    fill = mender.fill_id(own) if lacking and _is_made(facts.columns[own]) else ""
+    if not lacking:
+        problem = f"column {own} may be NULL: a record without one is never claimed, nor listed"
+        return Finding(problem, mender.forbid_null(own), fatal=False, alone=facts.big)
+    many = f"more than {COUNTED} records have" if lacking > COUNTED else records(lacking)
+    problem = f"{many} no {own} (NULL): never claimed, nor listed"
+    if not fill:
+        return msgspec.structs.replace(mender.beside("id", problem, fatal=False), warned=True)
+    return Finding(problem, f"{fill}\n{mender.forbid_null(own)}", fatal=False, warned=True, alone=facts.big)
+
+
+def _is_made(column: Column) -> bool:
+    return bool(column.identity) or (column.default or "").startswith(MADE)
+
+
 def _may_repeat(facts: Facts, column: Column) -> bool:
     """It stands in a key of several columns, and nothing gives each row one of its own."""
     if facts.ids_repeat:
         return True
-    made = bool(column.identity) or (column.default or "").startswith(MADE)
-    return not made and any(index.unique and column.name in index.columns for index in facts.indexes)
+    return not _is_made(column) and any(index.unique and column.name in index.columns for index in facts.indexes)
 
 
 async def _repeated(line: Line, facts: Facts, shape: Shape) -> int:

@@ -36,9 +36,9 @@ async def look(line: Line, statement: str) -> Sequence[Row] | None:
         return None
 
 
-def records(count: int, facts: Facts) -> str:
-    """``3 records have``, or of a sample."""
-    among = "" if _is_whole(facts) else " of a sample"
+def records(count: int, facts: Facts | None = None) -> str:
+    """``3 records have``, or of a sample. ``facts``: of the table that was perhaps not looked at as a whole."""
+    among = "" if facts is None or _is_whole(facts) else " of a sample"
     return f"1 record{among} has" if count == 1 else f"{count} records{among} have"
 
 

@@ -146,6 +146,16 @@ class Mender:
         write = self._write(own, fresh or "0", empty)
         return Finding("", f"{self.set_default(documented)}\n{write}", fatal=False, alone="DO $" in write)
 
+    def fill_id(self, own: str) -> str:
+        """The column's own default, for the rows that bear nothing there."""
+        return self._write(own, "DEFAULT", f"{quote(own)} IS NULL")
+
+    def forbid_null(self, own: str) -> str:
+        """The same for the rows to come."""
+        if self._facts.big:
+            return "\n".join(self._filled(own))
+        return self.alter(f"ALTER COLUMN {quote(own)} SET NOT NULL")
+
     def _filled(self, own: str) -> tuple[str, ...]:
         """NOT NULL, without a scan under the lock that keeps everybody out."""
         name, rule = quote(own), quote(short(f"{self._entry.name}_{own}_filled"))

@@ -5,6 +5,7 @@
 -- bears   it bears both, whatever its state: what a repeat is known by
 -- marked  it bears the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
 -- epoch   started_at in microseconds, as the claim's RETURNING gave it (composing.py)
+-- identified  where the id's column lets NULL in: this row has one
 -- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
 -- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
 
@@ -25,7 +26,7 @@ select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({table_text}
 -- name: holders
 select count(distinct {bare}) filter (where coalesce(j.{num_resets}, 0) >= 2),
   count(distinct {bare}) filter (where {bare} <> %(worker)s)
-from {table} as j where j.{state} = 'processing'
+from {table} as j where j.{state} = 'processing'{identified}
 
 -- As begin_claim, where an index holds what waits in the order of claims: it is walked, and nothing is sorted. Without fresh
 -- statistics (a backlog that has just come) the planner believes that little waits, and sorts all of it for each claim.
@@ -213,7 +214,7 @@ select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(token)
 
 -- name: held_by_token
 select {key}, {epoch} from {table} as j, (select %(token)s::text as token) as g
-where j.{state} = 'processing' and {marked}
+where j.{state} = 'processing' and {marked}{identified}
 
 -- Of leases that are not of `ids`: is one over, and in how many seconds will the first of the others be? (As in
 -- stores/postgres: a subquery is hashed.)
@@ -222,13 +223,13 @@ select coalesce(bool_or({stale}), false),
   extract(epoch from min(coalesce({beat_read}, {started_read})) filter (where not {stale}) - {now})::float8
     + %(age)s::float8
 from {table} as j
-where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id))
+where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id)){identified}
 
 -- name: find_stalled
 select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
   extract(epoch from {now} - {beat_read})::float8
 from {table} as j
-where j.{state} = 'processing' and {stale}
+where j.{state} = 'processing' and {stale}{identified}
 order by j.{id}
 limit %(page)s
 for update of j skip locked
@@ -237,7 +238,7 @@ for update of j skip locked
 select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
   extract(epoch from {now} - {beat_read})::float8
 from {table} as j
-where j.{state} = 'processing' and {bare} = %(worker)s
+where j.{state} = 'processing' and {bare} = %(worker)s{identified}
 order by j.{id}
 limit %(page)s
 for update of j skip locked
@@ -275,12 +276,13 @@ returning {key}, l.state
 
 -- Waiting records that were asked to cancel before they ran.
 -- name: find_cancel_waiting
-select {key} from {table} as j where j.{state} in ('queued', 'errored') and {cancel} limit %(page)s
+select {key} from {table} as j where j.{state} in ('queued', 'errored') and {cancel}{identified}
+limit %(page)s
 
 -- name: cancel_waiting
 with locked as (
   select j.{id} as id from {table} as j
-  where j.{state} in ('queued', 'errored') and {cancel}
+  where j.{state} in ('queued', 'errored') and {cancel}{identified}
     and (%(ids)s::text[] is null or j.{id} = any(%(ids)s::text[]::{id_type}[]))
   limit %(page)s
   for no key update of j skip locked
@@ -298,20 +300,21 @@ select case when min(d.due) is not null then
 from (
   -- The last in descending order is null, if any is: by the index, and not by a walk over all that wait.
   select case when last.due is null then {now} end
-    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued' order by 1 desc limit 1) as last
+    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued'{identified}
+      order by 1 desc limit 1) as last
   union all
-  select min({process_read}) from {table} as j where j.{state} = 'queued'
+  select min({process_read}) from {table} as j where j.{state} = 'queued'{identified}
   union all
   -- However many wait for a retry, a hundred are looked at: none of the others is due before the last of them.
   select least(min(greatest(e.due, e.again)), case when count(*) = 100 then max(e.due) end)
     from (
       select {process_read} as due, {finished_read} + {retry_after} as again from {table} as j
-        where j.{state} = 'errored' and {retries} and j.{process_after} is not null
+        where j.{state} = 'errored' and {retries} and j.{process_after} is not null{identified}
         order by j.{process_after} limit 100
     ) as e
   union all
   select min(coalesce({finished_read} + {retry_after}, {now}))
-    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null
+    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null{identified}
 ) as d(due)
 
 -- name: longest_wait
@@ -319,16 +322,16 @@ select coalesce(extract(epoch from {now} - min(d.due)), 0)::float8
 from (
   select min(greatest({queued_read}, {process_read})) from {table} as j
     where j.{state} = 'queued' and (j.{process_after} is null or j.{process_after} <= {process_now})
-      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now}
+      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now}{identified}
   union all
   select min(greatest({process_read}, {finished_read} + {retry_after})) from {table} as j
     where j.{state} = 'errored' and {retries}
-      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}
+      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}{identified}
 ) as d(due)
 
 -- name: longest_run
 select coalesce(extract(epoch from {now} - min({started_read})), 0)::float8
-from {table} as j where j.{state} = 'processing'
+from {table} as j where j.{state} = 'processing'{identified}
 
 -- name: seconds_until
 select extract(epoch from %(moment)s::timestamptz - {now})::float8
@@ -386,7 +389,7 @@ returning l.was
 -- name: page
 select {shown} from {table} as j
 where j.{state} = any(%(states)s::text[]::{state_type}[])
-  and (%(after)s::text is null or j.{id} > %(after)s::text::{id_type})
+  and (%(after)s::text is null or j.{id} > %(after)s::text::{id_type}){identified}
 order by j.{id}
 limit %(limit)s
 
@@ -398,11 +401,11 @@ select j.{state}::text from {table} as j where j.{id} = %(id)s::text::{id_type}
 
 -- name: count
 select {c_state}::text, count(*) from {counted}
-where {c_state}::text = any(%(states)s::text[]){conditions}
+where {c_state}::text = any(%(states)s::text[]){c_identified}{conditions}
 group by 1
 
 -- name: exists
-select exists (select from {counted} where {c_state}::text = any(%(states)s::text[]){conditions})
+select exists (select from {counted} where {c_state}::text = any(%(states)s::text[]){c_identified}{conditions})
 
 -- name: logs
 select j.{execution_logs}::text[] from {table} as j where j.{id} = %(id)s::text::{id_type}

@@ -98,6 +98,8 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
         yield Finding(
             f"{number} of the first {LOOKED_AT} records have {shown} and are never claimed", mend, fatal=False
         )
+    if facts.may_lack_id(shape):
+        yield from _without_id(connection, facts, shape)
     if (after := facts.column(shape, "process_after")) is not None:
         moment = f"{row}.{quote(after.name)}"
         unreadable = connection.execute(
@@ -109,6 +111,29 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
             yield Finding(f"column {after.name} of {unreadable} waiting records holds no moment", fatal=False)
     if shape.viewed and _shows_keys(facts, shape):
         yield from _seen(connection, shape, some, state)
+
+
+def _without_id(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """Counted by the unique index. SQLite can forbid no NULL in a column that is there, so only rows are spoken of."""
+    table, key = shape.table.quoted, f"{quote(shape.table.name)}.{shape['id']}"
+    number = connection.execute(
+        f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {key} IS NULL LIMIT {LOOKED_AT})"
+    ).fetchone()[0]
+    if not number:
+        return
+    column = facts.columns[shape.columns["id"].lower()]
+    many = "1 record has" if number == 1 else f"{number} records have"
+    if number == LOOKED_AT:
+        many = f"{number} records or more have"
+    new = "lower(hex(randomblob(16)))"
+    if kind_of(column.declared) is Kind.INTEGER:
+        new = f"(SELECT coalesce(max({shape['id']}), 0) FROM {table}) + rowid"
+    yield Finding(
+        f"{many} no {column.name} (NULL): never claimed, nor listed",
+        f"UPDATE {table} SET {shape['id']} = {new} WHERE {shape['id']} IS NULL;",
+        fatal=False,
+        warned=True,
+    )
 
 
 def _seen(connection: sqlite3.Connection, shape: Shape, some: str, state: str) -> Iterator[Finding]:

@@ -57,6 +57,14 @@ class Facts(msgspec.Struct, frozen=True):
         """The table's column for a documented name."""
         return self.columns.get(shape.columns[documented].lower())
 
+    def may_lack_id(self, shape: Shape) -> bool:
+        """The key's column lets NULL in: a PRIMARY KEY does too, but for the row's own number (which has no index)."""
+        column = self.column(shape, "id")
+        if column is None or column.filled:
+            return False
+        keys = [tuple((name or "").lower() for name in index.columns) for index in self.indexes if index.unique]
+        return (column.name.lower(),) in keys
+
     @property
     def declared(self) -> dict[str, str]:
         """Name -> declared type."""

@@ -61,11 +61,12 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
         kinds=kinds,
         key=Key.INTEGER if kind_of(key.declared) is Kind.INTEGER else Key.TEXT,
         names=(),
-        statements=compose(shape, options, kinds),
+        statements=compose(shape, options, kinds, may_lack_id=facts.may_lack_id(shape)),
         selecting=Selecting(
             shape,
             kinds,
             retries=options.max_num_retries > 0,
+            may_lack_id=facts.may_lack_id(shape),
             order=order_of(options, shape),
             columns=columns,
             shows_state=shape.viewed and shape.columns["state"].lower() in map(str.lower, shown),

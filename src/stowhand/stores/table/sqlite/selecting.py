@@ -22,7 +22,7 @@ from stowhand.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
 from stowhand.stores.table.sqlite.moments import LARGEST_SECONDS, Kind, as_text, to_micros
-from stowhand.stores.table.sqlite.statements import Kinds, is_mentioned, reached, truth
+from stowhand.stores.table.sqlite.statements import Kinds, identified, is_mentioned, reached, truth
 
 JUDGED = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
 """Columns of the table that a claim, or a count, judges by."""
@@ -47,13 +47,14 @@ class Selecting:
         kinds: Kinds,
         *,
         retries: bool,
+        may_lack_id: bool,
         order: Sequence[Read],
         columns: Sequence[Selected],
         shows_state: bool,
     ) -> None:
         self._shape, self._retries, self._order, self._columns = shape, retries, order, columns
-        self._shows_state = shows_state
-        self._due = _due(shape, kinds, retries=retries)
+        self._shows_state, self._may_lack_id = shows_state, may_lack_id
+        self._due = _due(shape, kinds, retries=retries, identified=identified(shape, may_lack_id=may_lack_id))
 
     def due(self) -> str:
         """How many are due, ``:limit`` at most. Parameters: ``now``, ``late``, ``soon``."""
@@ -99,12 +100,16 @@ class Selecting:
         """State and number."""
         query = _Composing(self._shape, conditions)
         state = query.at["state"]
-        return query.whole(f"SELECT {state}, count(*)", [_in(state, states)], conditions, f"GROUP BY {state}")
+        return query.whole(f"SELECT {state}, count(*)", self._among(query, states), conditions, f"GROUP BY {state}")
 
     def exists(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """One row, or none."""
         query = _Composing(self._shape, conditions)
-        return query.whole("SELECT 1", [_in(query.at["state"], states)], conditions, "LIMIT 1")
+        return query.whole("SELECT 1", self._among(query, states), conditions, "LIMIT 1")
+
+    def _among(self, query: _Composing, states: Sequence[State]) -> list[str]:
+        named = f"{query.at['state']} IN ({', '.join(repr(State(one).value) for one in states)})"
+        return [named, f"{query.at['id']} IS NOT NULL"] if self._may_lack_id else [named]
 
     def _waiting(self, at: Mapping[str, str]) -> list[str]:
         """Due, said so that SQLite takes an index WHERE state IN ('queued', 'errored') that has the user's order.
@@ -124,7 +129,7 @@ class Selecting:
         ]
 
 
-def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
+def _due(shape: Shape, kinds: Kinds, *, retries: bool, identified: str) -> str:
     """Keys of what is due, by ranges of an index on (state, process_after): the others are not even looked at."""
     row, table = quote(shape.table.name), shape.table.quoted
     after = f"{row}.{shape['process_after']}"
@@ -137,7 +142,7 @@ def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
     finished_at = f"{row}.{shape['finished_at']}"
     states = {"queued": ""} | ({"errored": f" AND {_retried(finished_at)}"} if retries else {})
     return "\nUNION ALL ".join(
-        f"SELECT {row}.{shape['id']} FROM {table} WHERE {row}.{shape['state']} = '{state}' AND {one}{more}"
+        f"SELECT {row}.{shape['id']} FROM {table} WHERE {row}.{shape['state']} = '{state}' AND {one}{more}{identified}"
         for state, more in states.items()
         for one in (f"{after} IS NULL", *ranges)
     )
@@ -145,10 +150,6 @@ def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
 
 def _retried(finished_at: str) -> str:
     return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
-
-
-def _in(state: str, states: Sequence[State]) -> str:
-    return f"{state} IN ({', '.join(repr(State(one).value) for one in states)})"
 
 
 class _Composing:

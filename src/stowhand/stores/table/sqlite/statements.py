@@ -37,9 +37,10 @@ class Statements(msgspec.Struct, frozen=True):
     many: Mapping[str, str]
 
 
-def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> Statements:
+def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_id: bool) -> Statements:
     """For one table. ``kinds``: documented name -> how that column keeps moments."""
     places = _places(shape, options, kinds)
+    places["identified"] = identified(shape, may_lack_id=may_lack_id)
     return Statements(_load("record", places), _load("many", places))
 
 
@@ -52,6 +53,11 @@ def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, Kind]:
 def truth(cancel: str) -> str:
     """``cancel`` is set: a number that is not 0, or a word that is not one of false."""
     return f"(coalesce({cancel}, 0) <> 0 AND lower({cancel}) NOT IN ('', '0', 'f', 'false', 'n', 'no'))"
+
+
+def identified(shape: Shape, *, may_lack_id: bool) -> str:
+    """The row has an id: asked only where it may have none."""
+    return f" AND {quote(shape.table.name)}.{shape['id']} IS NOT NULL" if may_lack_id else ""
 
 
 def reached(moment: str, bound: str) -> str:

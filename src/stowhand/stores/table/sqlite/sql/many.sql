@@ -1,54 +1,55 @@
--- Statements that look for records: what waits, what is running.
+-- Statements that look for records: what waits, what is running. {identified}: where the key's column lets NULL in,
+-- this row has one; a record without one could be found by nobody again.
 
 -- name: stalled
 SELECT {row}.{id} FROM {table}
-WHERE {row}.{state} = 'processing' AND {stalled}
+WHERE {row}.{state} = 'processing' AND {stalled}{identified}
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: foreign
 -- Of leases that are not of `:ours`: is one over, and when was the first of the others renewed?
 SELECT max({stalled}), min(CASE WHEN NOT {stalled} THEN {beaten} END) FROM {table}
-WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours))
+WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours)){identified}
 
 -- name: suspected
-SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2 LIMIT 1
+SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2{identified} LIMIT 1
 
 -- name: holders
 -- Workers that hold a suspect; and those but for `:worker` that hold anything.
 SELECT count(DISTINCT CASE WHEN coalesce({row}.{num_resets}, 0) >= 2 THEN {worker} END),
     count(DISTINCT CASE WHEN {worker} <> :worker THEN {worker} END)
-FROM {table} WHERE {row}.{state} = 'processing'
+FROM {table} WHERE {row}.{state} = 'processing'{identified}
 
 -- name: held_by_token
-SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token} ORDER BY {row}.{id}
+SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token}{identified} ORDER BY {row}.{id}
 
 -- name: held_by_worker
 SELECT {row}.{id} FROM {table}
-WHERE {row}.{state} = 'processing' AND {marked} AND {worker} = :worker
+WHERE {row}.{state} = 'processing' AND {marked} AND {worker} = :worker{identified}
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: canceled_waiting
-SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel} LIMIT :limit
+SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel}{identified} LIMIT :limit
 
 -- name: page
 -- What people see. No token.
 SELECT {shown} FROM {table}
-WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after)
+WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after){identified}
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: waiting_in_order
 -- In the order of the column as it is stored, which an index gives: within a day of the order of the moments.
 SELECT stowhand_micros({row}.{process_after}), {retried}
 FROM {table}
-WHERE {row}.{state} = :state AND {row}.{process_after} IS NOT NULL
+WHERE {row}.{state} = :state AND {row}.{process_after} IS NOT NULL{identified}
 ORDER BY {row}.{process_after} LIMIT :limit
 
 -- name: is_queued_at_once
-SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL LIMIT 1
+SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL{identified} LIMIT 1
 
 -- name: first_errored_elsewhere
 -- Another program's, which knows no process_after for a retry.
-SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL
+SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}
 
 -- name: longest_wait
 -- Since when the one that has been due longest is due; what nobody can tell is left out.
@@ -56,16 +57,16 @@ SELECT min(since) FROM (
     SELECT max(coalesce(queued, after), coalesce(after, queued)) AS since
     FROM (
         SELECT {queued_micros} AS queued, stowhand_micros({row}.{process_after}) AS after
-        FROM {table} WHERE {row}.{state} = 'queued'
+        FROM {table} WHERE {row}.{state} = 'queued'{identified}
     )
     UNION ALL
     SELECT max(coalesce(retried, after), coalesce(after, retried))
     FROM (
         SELECT {retried} AS retried, stowhand_micros({row}.{process_after}) AS after
-        FROM {table} WHERE {row}.{state} = 'errored' AND {retries}
+        FROM {table} WHERE {row}.{state} = 'errored' AND {retries}{identified}
     )
 )
 WHERE since <= :now
 
 -- name: longest_run
-SELECT min(stowhand_micros({row}.{started_at})) FROM {table} WHERE {row}.{state} = 'processing'
+SELECT min(stowhand_micros({row}.{started_at})) FROM {table} WHERE {row}.{state} = 'processing'{identified}

@@ -1,0 +1,133 @@
+"""A unique index lets any number of NULLs in: rows without an id stop nothing, and are told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stowhand.events import Events, StoreWarned
+from stowhand.handler import Attempt
+from stowhand.job import State
+from stowhand.stores.table.backend import Finding
+from tests.conftest import Run
+from tests.stores.table.conftest import Place
+from tests.stores.table.desk import claimed, opened, worked_off
+
+MINUTES_AGO = {"postgres": "now() - interval '9 minutes'", "sqlite": "datetime('now', '-9 minutes')"}
+LEFT = {State.QUEUED: 0, State.ERRORED: 0, State.PROCESSING: 0, State.COMPLETED: 2}
+
+
+def nullable(place: Place) -> None:
+    """``id`` is unique, and may be NULL."""
+    place.make("int")  # in SQLite a key like any other: only INTEGER is the row's own number
+    if place.kind == "postgres":
+        place.sql("ALTER TABLE uploads DROP CONSTRAINT uploads_pkey, ALTER id DROP NOT NULL, ADD UNIQUE (id)")
+
+
+def without_id(place: Place) -> None:
+    """One in each state in which somebody looks for it."""
+    ago = MINUTES_AGO[place.kind]
+    place.add("waits", "waits too", id=None)
+    place.add("asked to cancel", id=None, cancel=True)
+    place.add("tried", id=None, state="errored")
+    place.add("died", id=None, num_resets=2)
+    place.add("runs", id=None, state="processing", num_resets=2, worker_hostname="theirs")
+    place.sql(f"UPDATE uploads SET started_at = {ago}, last_heartbeat_at = {ago} WHERE path = 'runs'")
+
+
+def test_records_without_an_id_are_neither_claimed_nor_listed_nor_counted_and_stop_nobody(
+    place: Place, run: Run
+) -> None:
+    async def scenario() -> None:
+        async with opened(place) as store:
+            assert await store.next_due(None) is None
+            assert list(await claimed(store)) == list(await claimed(store, suspects=True)) == []
+            place.add("one", id=1)
+            place.add("two", id=2)
+            await worked_off(store, nothing)
+            heart = store.heart()
+            foreign = heart.foreign([], 1.0)
+            assert foreign is None or (not foreign.late and foreign.ends_in is None)
+            assert [*heart.reset_stalled(1.0), *heart.reset_worker("theirs")] == []
+            heart.maintain()
+            heart.close()
+            assert await store.next_due(None) is None
+            assert await store.counts(*LEFT) == LEFT
+            assert not await store.exists("queued", "errored", "processing")
+            assert (await store.max_duration_in_queue()).total_seconds() == 0
+            assert (await store.oldest_claim_age()).total_seconds() == 0
+            assert [record.id for record in await store.records(*State)] == [1, 2]
+
+    nullable(place)
+    without_id(place)
+    before = place.sql("SELECT path, state FROM uploads WHERE id IS NULL ORDER BY path")
+    run(scenario())
+    assert place.sql("SELECT path, state FROM uploads WHERE id IS NULL ORDER BY path") == before
+
+
+async def nothing(_ctx: Attempt[Any], _record: Any) -> None:
+    """A handler that does nothing."""
+
+
+def told(place: Place, run: Run, **given: Any) -> tuple[list[Finding], list[str]]:
+    """What a check finds of ids, and what a worker is warned of."""
+    events, warned = Events(), list[StoreWarned]()
+    events.on(StoreWarned, warned.append)
+
+    async def scenario() -> list[Finding]:
+        async with opened(place, **given) as store:
+            await store.admit(events)
+            return await store.check()
+
+    found = [one for one in run(scenario()) if "NULL" in one.problem]
+    return found, [one.warning for one in warned if "NULL" in one.warning]
+
+
+def test_rows_without_an_id_are_found_counted_and_warned_of_and_the_mend_gives_them_one(place: Place, run: Run) -> None:
+    nullable(place)
+    without_id(place)
+    place.add("one", id=7)
+    if place.kind == "postgres":
+        place.sql("CREATE SEQUENCE IF NOT EXISTS numbers START 100")
+        place.sql("ALTER TABLE uploads ALTER id SET DEFAULT nextval('numbers')")
+    (found,), (warned,) = told(place, run)
+    assert found.problem == warned == "6 records have no id (NULL): never claimed, nor listed"
+    assert not found.fatal
+    place.sql(found.mend)
+    assert place.sql("SELECT count(*), count(DISTINCT id) FROM uploads") == [(7, 7)]
+    assert told(place, run) == ([], [])
+
+
+def test_where_nothing_makes_ids_the_worker_gets_a_column_of_its_own(on_postgres: Place, run: Run) -> None:
+    nullable(on_postgres)
+    on_postgres.add("waits", id=None)
+    (found,), (warned,) = told(on_postgres, run)
+    assert warned.startswith("1 record has no id (NULL)")
+    on_postgres.sql(found.mend)
+    names = dict(found.columns)
+    assert told(on_postgres, run, alternate_column_names=names, record=None) == ([], [])
+
+
+def test_a_nullable_id_without_such_rows_is_advice_and_forbidden_by_it(on_postgres: Place, run: Run) -> None:
+    nullable(on_postgres)
+    on_postgres.add("one", id=1)
+    (found,), warned = told(on_postgres, run)
+    assert (found.problem, found.fatal, warned) == (
+        "column id may be NULL: a record without one is never claimed, nor listed",
+        False,
+        [],
+    )
+    on_postgres.sql(found.mend)
+    assert told(on_postgres, run) == ([], [])
+
+
+@pytest.mark.parametrize("key", ["integer", "text NOT NULL"])
+def test_of_keys_that_cannot_be_null_nothing_is_asked(on_sqlite: Place, run: Run, key: str) -> None:
+    async def scenario() -> None:
+        async with opened(on_sqlite) as store:
+            assert "IS NOT NULL" not in store._backend._table.statements.many["page"]  # type: ignore[attr-defined]
+
+    on_sqlite.make(key)
+    run(scenario())
+    assert told(on_sqlite, run) == ([], [])
