@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime
 import msgspec
 
 from stowhand.attempt_logger import AttemptLogger
+from stowhand.callables import bare, inmost
 from stowhand.errors import ConfigurationError, LeaseLost
 from stowhand.events import Events
 from stowhand.job import NewJob
@@ -333,12 +333,10 @@ def _is_plain(made: object, hook: Callable[..., object]) -> bool:
 def _inmost(hook: Callable[..., object]) -> object:
     """The function that runs at last: of a partial, of what ``functools.wraps`` names, of an object with ``__call__``
     (but one that hands on whatever it is given may give anything)."""
-    inner: Any = inspect.unwrap(hook)
-    while isinstance(inner, functools.partial):
-        inner = inspect.unwrap(inner.func)
-    call = inspect.getattr_static(type(inner), "__call__", None)
-    hands_on = inspect.isfunction(call) and call.__code__.co_flags & inspect.CO_VARARGS
-    return call if inspect.isfunction(call) and not hands_on else inner
+    inner = bare(hook)
+    call = inmost(inner)
+    hands_on = call is not inner and call.__code__.co_flags & inspect.CO_VARARGS
+    return inner if hands_on else call
 
 
 def _takes(hook: Callable[..., object], number: int) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable, Sequence
 
+from stowhand.callables import is_async
 from stowhand.cron.check import IN_PYTHON, IN_TEXT, check_item
 from stowhand.cron.command import IDENTIFIER, parse_command
 from stowhand.cron.fields import FIELD, FIELDS, Pattern, parse_pattern
@@ -129,7 +129,7 @@ def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
         problems.append(f"match {match[:60]!r}: {len(words)} words; write five fields, as in '0 4 * * *'")
     elif not callable(match):
         problems.append(f"match: a {type(match).__qualname__}; give five fields such as '0 4 * * *', or a function")
-    elif inspect.iscoroutinefunction(match) or inspect.iscoroutinefunction(type(match).__call__):
+    elif is_async(match):
         problems.append("match: an async function; give one that answers at once")
     else:
         return match

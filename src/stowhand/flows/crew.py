@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
+from stowhand.callables import why_no_function
 from stowhand.clock import wall_clock
 from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
@@ -59,6 +60,8 @@ class Crew:
             )
         if not callable(function):
             raise ConfigurationError(f"workers of {queue!r}: {function!r} given; give a function of (job)")
+        if (why := why_no_function(function)) is not None:
+            raise ConfigurationError(f"workers of {queue!r}: {why}")
         kind = ChildHandler if line.parent is not None and self.engine.tells_parents else StepHandler
         lock = _positive("lock_time", lock_time)
         made = partial(kind, self.engine, line, function, lock, _epoch)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from stowhand import strict_json
+from stowhand.callables import is_async
 from stowhand.correlation import bound
 from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload
@@ -57,9 +58,7 @@ class StepHandler:
     ) -> None:
         self._engine, self._line, self._lock_time = engine, line, lock_time
         self._function = function
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - whether calling it gives a coroutine, not whether it can be called
-        )
+        self._is_async = is_async(function)
         self._threads: Threads | None = None
         self._now = now
         """Seconds since the epoch, for ``DelayError(ready_at=…)``."""

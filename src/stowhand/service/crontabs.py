@@ -155,6 +155,11 @@ def declare_item(
         if option not in CronKeywords.__annotations__:
             known = ("identifier", "tz", *CronKeywords.__annotations__)
             raise ConfigurationError(f"App.cron: no option {option!r}; {suggest(option, known)}")
+    given: object = task
+    if not isinstance(given, str | ConfiguredTask):
+        raise ConfigurationError(
+            f"App.cron: a {type(given).__qualname__} given; give what @app.task makes of a function, or a task's name"
+        )
     said: dict[str, Any] = dict(options)
     if not isinstance(task, str):
         said = _from_template(task.template, keyed="job_key" not in said) | said

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
 from stowhand import limits, strict_json
+from stowhand.callables import inmost, is_async, why_no_function
 from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask
 from stowhand.job import NewJob
@@ -67,7 +70,7 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """Where it was written, for people."""
         if self.file is not None:
             return self.file
-        return f"{self.function.__module__}.{getattr(self.function, '__qualname__', self.function)}"
+        return ".".join(_place(self.function))
 
 
 _SILENT = NewJob(task="")
@@ -153,8 +156,14 @@ def _typed_again(one: TaskDefinition, other: TaskDefinition) -> bool:
     """The same function, at the prompt or in a notebook once more."""
     if not (hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")):
         return False
-    places = {(getattr(it.function, "__module__", ""), getattr(it.function, "__qualname__", "")) for it in (one, other)}
+    places = {_place(it.function) for it in (one, other)}
     return len(places) == 1 and places.pop()[0] == "__main__"
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    """Module and name of the def."""
+    inner = inmost(function)
+    return getattr(inner, "__module__", "") or "", getattr(inner, "__qualname__", str(inner))
 
 
 def define(
@@ -171,16 +180,16 @@ def define(
     """
     if not callable(function):
         raise ConfigurationError(f"a task is a function; a {type(function).__qualname__} was given")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(f"{function.__qualname__} is a generator: a task returns once; remove its yield")
+    if (why := why_no_function(function)) is not None:
+        raise ConfigurationError(why if name is None else f"task {name!r}: {why}")
     known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__)
     for option in options:
         if option not in known:
             raise ConfigurationError(f"no task option {option!r}; {suggest(option, known)}")
-    chosen = name if name is not None else getattr(function, "__name__", "")
-    _refuse_nameless(function, chosen)
+    chosen = name if name is not None else _own_name(function)
+    _refuse_method(function, chosen)
     jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
-    is_async = _is_async(function)
+    asynchronous = is_async(function)
     timeout, backoff = options.get("timeout"), options.get("backoff")
     if not built_in:
         check_task_name(chosen)
@@ -193,23 +202,32 @@ def define(
         function=function,
         shape=shape_of(function, chosen, positional=positional, poison=_is_poison(chosen, options.get("mismatch"))),
         template=template,
-        executor=_where(chosen, options.get("executor"), is_async=is_async),
-        is_async=is_async,
+        executor=_where(chosen, options.get("executor"), is_async=asynchronous),
+        is_async=asynchronous,
         timeout=None if timeout is None else _read_timeout(chosen, timeout),
         backoff=None if backoff is None else _read_backoff(chosen, backoff),
     )
 
 
-def _refuse_nameless(function: Callable[..., Any], name: str) -> None:
-    """A lambda has no name that a job could be enqueued by; a method has a ``self`` that no payload brings."""
-    if name == "<lambda>":
-        raise ConfigurationError("a lambda has no name for its jobs: write a def, or give one, @app.task(name='…')")
-    inside = inspect.isfunction(function) and function.__qualname__.rpartition(".")[0]
+def _own_name(function: Callable[..., Any]) -> str:
+    """Jobs are enqueued by a name, and not all have one."""
+    name: str = getattr(function, "__name__", "<lambda>")
+    if name != "<lambda>":
+        return name
+    kind = type(function)
+    named = {FunctionType: "lambda", functools.partial: "functools.partial"}.get(kind, kind.__qualname__)
+    raise ConfigurationError(f"a {named} has no name for its jobs: write a def, or give one, app.task(name='…')(…)")
+
+
+def _refuse_method(function: Callable[..., Any], name: str) -> None:
+    """One without its object has a ``self`` that no payload brings."""
+    inner = inmost(function)
+    inside = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(function).parameters), None) if inside else None
     if inside and not inside.endswith("<locals>") and first in ("self", "cls"):
         raise ConfigurationError(
-            f"task {name!r}: a method of {inside}, whose {first!r} no payload can bring; declare a function, or a"
-            " staticmethod that makes what it needs"
+            f"task {name!r}: a method of {inside}, whose {first!r} no payload can bring; declare a function, the method"
+            f" of an object, app.task(name='…')({inside}().{inner.__name__}), or a staticmethod"
         )
 
 
@@ -221,11 +239,6 @@ def check_task_name(name: str) -> None:
         raise ConfigurationError(f"task {name!r}: {error}") from None
     if name in limits.RESERVED:
         raise ConfigurationError(f"task {name!r} is built in: every worker has it; give yours another name")
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    inner = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
 
 
 def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:

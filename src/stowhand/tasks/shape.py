@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, get_type_hints
 import msgspec
 
 from stowhand import strict_json
+from stowhand.callables import inmost
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 
@@ -214,7 +215,7 @@ def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter)
     """The annotation as an object. One by one, because an unresolvable return type is nobody's business."""
     if one.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
-    inner = inspect.unwrap(function)
+    inner = inmost(function)
     inner = getattr(inner, "__func__", inner)
     closure = _closure(inner) if inspect.isfunction(inner) else {}
     holder = type("Holder", (), {"__annotations__": {one.name: one.annotation}})

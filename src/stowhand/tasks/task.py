@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -114,7 +114,7 @@ class Task(ConfiguredTask[P], Generic[P, R_co]):
 
     def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
         super().__init__(definition, producer)
-        functools.update_wrapper(self, definition.function)
+        _pass_for(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return cast("R_co", self._definition.function(*args, **kwargs))
@@ -128,7 +128,7 @@ class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
 
     def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
         super().__init__(definition, producer)
-        functools.update_wrapper(self, definition.function)
+        _pass_for(self, definition.function)
 
     if TYPE_CHECKING:
 
@@ -139,3 +139,12 @@ class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"
+
+
+def _pass_for(task: ConfiguredTask[...], function: object) -> None:
+    """Let a task show its function's name, words and attributes, but for those that a task has itself: the attributes
+    of an object, or of another App's task, are what it works with."""
+    functools.update_wrapper(cast("Callable[..., object]", task), cast("Callable[..., object]", function), updated=())
+    for name, value in getattr(function, "__dict__", {}).items():
+        if not hasattr(task, name):
+            setattr(task, name, value)
