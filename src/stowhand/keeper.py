@@ -25,9 +25,10 @@ from stowhand.frames import frame_of
 from stowhand.leases import Held, Leases, leases_of
 from stowhand.lifecycle import slack
 from stowhand.options import OUTAGE, WorkerOptions
-from stowhand.roll import Enrollment
+from stowhand.roll import AGAIN, Enrollment
 from stowhand.store import Foreign, Heart, Lease
 from stowhand.sweep import Sweep
+from stowhand.write_look import WriteLook
 
 AHEAD_AT_MOST = 1.0
 """Seconds a job may be held without having been started."""
@@ -69,13 +70,13 @@ class Keeper:
             lease=lease,
         )
         self.enrollment = Enrollment(heart, worker, options)
+        self._write_look = WriteLook(heart, clock)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._dead_tokens: list[str] = []
         self._crashed: list[Lease] = []
         self._failures = 0
-        self.refused: float | None = None
-        """Since when the store refuses what is written here; ``None``: it does not."""
+        self._refused: float | None = None
         self._beat_now = False
         self.returned = 0
         """How many leases went back so far."""
@@ -116,6 +117,11 @@ class Keeper:
         """A claim that found nothing has seen foreign leases: the sweep comes when the first of them ends."""
         self._sweep.foresee(seen)
 
+    def refused(self) -> float | None:
+        """Since when the store refuses what is written here; ``None``: it does not. Who asks has it looked at."""
+        self._write_look.want()
+        return self._refused
+
     def beat_soon(self) -> None:
         """Renew everything at the next tick, due or not."""
         self._beat_now = True
@@ -147,24 +153,29 @@ class Keeper:
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
             self._sweep.tick(worked=self._worked(now), ours=self.ours)
+            self._write_look.tick(now)
             self.enrollment.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
             self._failures += 1
-            self.refused = now if self.refused is None else self.refused
-            pause = min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0)
+            self._refused = now if self._refused is None else self._refused
+            pause = float(min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0))
             if self._failures == 1 or self._failures % 10 == 0:
-                self._events.emit(StoreTrouble(self._worker, "beat", str(error), pause))
-            return float(pause)
+                again = pause if self._is_written else max(pause, AGAIN)
+                self._events.emit(StoreTrouble(self._worker, "beat", str(error), again))
+            return pause
         finally:
             self.ticked = self._clock.monotonic()
-        if self._failures:
+        if self._failures and self._is_written:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
-            self._failures = 0
-        if self.enrollment.recorded:  # else all that went well is that nothing had to be written
-            self.refused = None
+            self._failures, self._refused = 0, None
         return self._pause()
+
+    @property
+    def _is_written(self) -> bool:
+        """What was last to be written was; else all that goes well is that nothing has to be."""
+        return self.enrollment.recorded and self._write_look.well
 
     def _worked(self, now: float) -> float:
         """When there was work last."""

@@ -12,6 +12,9 @@ from stowhand.operating import SEEN_EVERY, Roll, WorkerCard
 from stowhand.options import WorkerOptions
 from stowhand.store import Heart
 
+AGAIN = 2.0
+"""Seconds until an entry is written again that the store has not taken."""
+
 
 class Enrollment:
     """Used by the heart's thread. With a store that keeps no roll it does nothing."""
@@ -31,7 +34,7 @@ class Enrollment:
     def tick(self, now: float) -> None:
         """Write what is due: a new entry, one that is getting old or has changed, the goodbye.
 
-        What could not be written is not tried again at once: the next entry, or the store's maintenance, mends it.
+        A goodbye that could not be written is not said again: the store's maintenance mends it.
         """
         if self._roll is None:
             self.leaving = False
@@ -40,7 +43,7 @@ class Enrollment:
                 self._roll.worker_gone(self._worker)
             finally:
                 self._roll, self.leaving = None, False
-        elif now - self._written >= SEEN_EVERY or self._card() != self._said:
+        elif now - self._written >= (SEEN_EVERY if self.recorded else AGAIN) or self._card() != self._said:
             self._written, self._said, self.recorded = now, self._card(), False
             self._roll.worker_seen(self._said)
             self.recorded = True

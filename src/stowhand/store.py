@@ -229,6 +229,10 @@ class Heart(Protocol):
     def check(self) -> None:
         """Raises SchemaTooNew once somebody has upgraded the store's schema beyond what this version can work with."""
 
+    def check_writable(self) -> None:
+        """Raises StoreUnreachable where nothing can be written just now, as far as that can be told without changing
+        anything or costing a round trip: a full disk below a file."""
+
     def maintain(self) -> None:
         """Prune the history and whatever else must stay bounded. Cheap when there is nothing to do."""
 

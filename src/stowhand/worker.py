@@ -137,7 +137,7 @@ class Worker:
         keeper, watch = self._keeper, self._keeper.watch
         calls = {"claiming": self._taker.call, "settling": self._settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}
-        self.vitals.watch(moments, calls, watch.late, lambda: keeper.refused)
+        self.vitals.watch(moments, calls, watch.late, keeper.refused)
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         events = self.events if self.events.wants(JobSaid) else None

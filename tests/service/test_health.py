@@ -163,6 +163,21 @@ def test_a_worker_whose_store_refuses_writes_is_alive_and_not_ready(sqlite_worke
     pages.wait_until_ready()
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")
+def test_a_worker_that_has_nothing_to_do_is_not_ready_while_nothing_can_be_written(sqlite_workers: Workers) -> None:
+    process = sqlite_workers.start("--http", "0")
+    pages = Pages(sqlite_workers)
+    pages.wait_until_ready()
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    pages.wait(lambda pages: pages.ask("/readyz")[0] == 503, seconds=10)
+    assert pages.json("/readyz")[1]["reasons"][0].startswith("heartbeat: the store has answered with errors for ")
+    assert pages.ask("/healthz")[0] == 200
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    pages.wait(lambda pages: pages.ask("/readyz")[0] == 200, seconds=10)
+    sqlite_workers.wait_for("The store is back (beat")
+    assert sqlite_workers.said().count("The store is back (beat") == 1
+
+
 def test_what_the_store_refuses_a_process_and_one_that_has_fallen_silent_are_named() -> None:
     well = Report(at=100.0, ages={}, heard=99.0, claimed=True)
     refused = Report(at=100.0, ages={}, heard=40.0, claimed=True, refused={"settling": 12.4})

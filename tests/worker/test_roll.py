@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.operating import SEEN_EVERY, WorkerCard
+from stowhand.roll import AGAIN
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
 
@@ -15,6 +17,9 @@ class CountingHeart(FaultyHeart):
     def worker_seen(self, card: WorkerCard) -> None:
         self._faulty.before("worker_seen", card)
         super().worker_seen(card)
+
+    def check_writable(self) -> None:
+        self._faulty.before("check_writable")
 
     def worker_gone(self, name: str) -> None:
         self._faulty.before("worker_gone", name)
@@ -65,6 +70,43 @@ async def test_an_idle_worker_writes_an_entry_each_half_minute_and_no_more() -> 
     async with at_work(nothing, store=store, clock=clock):
         await clock.advance(10 * SEEN_EVERY)
         assert 10 <= len(store.called("worker_seen")) <= 11
+
+
+async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
+    clock = FakeClock()
+    store = CountingStore(clock)
+    async with at_work(nothing, store=store, clock=clock) as stage:
+        store.down.add("worker_seen")  # and nothing else is to be written
+        await clock.advance(SEEN_EVERY + 20)
+        assert [event.retry_in for event in stage.told(StoreTrouble)[:1]] == [AGAIN]
+        assert stage.told(StoreRecovered) == []
+        assert stage.worker.vitals.refused()["heartbeat"] >= 19
+        store.down.clear()
+        await clock.advance(AGAIN + 1)
+        assert [event.doing for event in stage.told(StoreRecovered)] == ["beat"]
+        assert stage.worker.vitals.refused() == {}
+
+
+async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no_longer() -> None:
+    clock = FakeClock()
+    store = CountingStore(clock)
+    async with at_work(nothing, store=store, clock=clock) as stage:
+        await clock.advance(60)
+        assert store.called("check_writable") == []
+        for _ in range(10):
+            assert stage.worker.vitals.refused() == {}
+            await clock.advance(1)
+        assert 4 <= len(store.called("check_writable")) <= 6
+        store.down.add("check_writable")
+        await clock.advance(3)
+        assert stage.worker.vitals.refused().keys() == {"heartbeat"}
+        store.down.clear()
+        await clock.advance(3)
+        assert stage.worker.vitals.refused() == {}
+        await clock.advance(60)
+        looked = len(store.called("check_writable"))
+        await clock.advance(600)
+        assert len(store.called("check_writable")) == looked
 
 
 async def test_a_store_that_is_away_is_not_waited_for_to_say_goodbye() -> None:

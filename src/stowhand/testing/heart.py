@@ -58,6 +58,9 @@ class MemoryHeart:
     def check(self) -> None:
         pass
 
+    def check_writable(self) -> None:
+        pass
+
     def maintain(self) -> None:
         with self._store.transaction() as (rows, now):
             oldest = now - timedelta(seconds=rows.kept or 0.0)

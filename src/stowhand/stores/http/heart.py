@@ -92,6 +92,9 @@ class HttpHeart:
     def check(self) -> None:
         """Nothing: the server looks after the schema of what it lends."""
 
+    def check_writable(self) -> None:
+        """Nothing: the lender looks after what it lends, and answers claims with its errors."""
+
     def maintain(self) -> None:
         """Nothing: the server does it."""
 

@@ -114,6 +114,10 @@ class PostgresHeart:
         if newest > newest_known():
             raise too_new(self._home, newest)
 
+    def check_writable(self) -> None:
+        """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
+        # Where only the tables lie on a full disk, who needs another page meets it: the next write tells.
+
     def maintain(self) -> None:
         """Days of the history made ahead and dropped behind; queue rows that no job needs. Raises StoreError when one
         of these duties could not be done: the others are."""

@@ -108,6 +108,9 @@ class RedisHeart:
     def check(self) -> None:
         """There is no schema that could change."""
 
+    def check_writable(self) -> None:
+        """Nothing: a claim is a script that writes, and meets what refuses it."""
+
     def maintain(self) -> None:
         """Keys expire by themselves."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from stowhand.clock import stopwatch
 from stowhand.database.sqlite_connection import Connection
 from stowhand.database.sqlite_savepoint import attempt
+from stowhand.database.sqlite_writable import WriteProbe
 from stowhand.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.queue_store import LEDGER_DAYS
 from stowhand.store import DAY, Foreign, Lease, Pulse, Refusal, ResetJob
@@ -41,9 +42,13 @@ class SqliteHeart:
     """Beats, hand-backs and resets."""
 
     def __init__(
-        self, connection: Connection[Moment], history: float | None, failed_retention: float | None = None
+        self,
+        connection: Connection[Moment],
+        probe: WriteProbe,
+        history: float | None,
+        failed_retention: float | None = None,
     ) -> None:
-        self._connection = connection
+        self._connection, self._probe = connection, probe
         self._history, self._failed_retention = history, failed_retention
         self._refused: list[Refusal] = []
 
@@ -121,6 +126,10 @@ class SqliteHeart:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
         self._connection.read(lambda connection, _now: schema.check_newer(connection))
 
+    def check_writable(self) -> None:
+        """Writes, and rolls it back."""
+        self._probe.look()
+
     def maintain(self) -> None:
         """Prune the history, failed jobs, what flows keep, abandoned tokens, the roll and the ledger, bit by bit."""
         self._prune("history", self._history or 0.0)
@@ -143,6 +152,7 @@ class SqliteHeart:
     def close(self) -> None:
         """Let the connection go."""
         self._connection.close()
+        self._probe.close()
 
     def _give_back(self, connection: sqlite3.Connection, now: Moment, pairs: Sequence[tuple[int, str]]) -> None:
         def give_back(pair: tuple[int, str]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from stowhand import limits
 from stowhand.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.conditions import refuse_conditions
+from stowhand.database.sqlite_writable import WriteProbe
 from stowhand.errors import ConfigurationError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
@@ -120,8 +121,9 @@ class SqliteStore(Operations):
         return await self._wake.wait(timeout)
 
     def heart(self) -> SqliteHeart:
-        """A blocking connection of its own."""
-        return SqliteHeart(self._connect(), self._history, self._failed_retention)
+        """A blocking connection of its own, and one that only tries whether the file can be written."""
+        probe = WriteProbe(self._connect(patience=0.0))
+        return SqliteHeart(self._connect(), probe, self._history, self._failed_retention)
 
     # -- enqueue ------------------------------------------------------------------------------------
 

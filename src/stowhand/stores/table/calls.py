@@ -79,6 +79,10 @@ class TimedHeart:
         """Nothing can become too new: the table is the user's."""
         self._heart.check()
 
+    def check_writable(self) -> None:
+        """Not told of: it is no call for the table's work."""
+        self._heart.check_writable()
+
     def maintain(self) -> None:
         """What must stay bounded."""
         self._timed("maintain", self._heart.maintain)

@@ -117,6 +117,9 @@ class TableHeart:
     def check(self) -> None:
         """The table is its owner's; what does not fit any more, the next statement says."""
 
+    def check_writable(self) -> None:
+        """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
+
     def maintain(self) -> None:
         """Cancel waiting records that were asked to cancel: their turn may be far away."""
         began = stopwatch()

@@ -19,6 +19,7 @@ from stowhand.database.sqlite_connection import Connection
 from stowhand.database.sqlite_replacement import Replacement
 from stowhand.database.sqlite_threads import OwnThreads
 from stowhand.database.sqlite_wake import Wake
+from stowhand.database.sqlite_writable import WriteProbe
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.handler import Attempt
 from stowhand.job import State
@@ -154,8 +155,9 @@ class SqliteTable:
         return False
 
     def heart(self) -> TableHeart:
-        """A blocking connection of its own."""
-        return TableHeart(self._connect(), lambda: self._table, self._abandoned)
+        """A blocking connection of its own, and one that only tries whether the file can be written."""
+        probe = WriteProbe(self._connect(patience=0.0))
+        return TableHeart(self._connect(), probe, lambda: self._table, self._abandoned)
 
     # -- a running handler's ---------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import msgspec
 
 from stowhand.clock import sleep_blocking, stopwatch
 from stowhand.database.sqlite_savepoint import attempt
+from stowhand.database.sqlite_writable import WriteProbe
 from stowhand.store import Foreign, JobId, Lease, Pulse, Refusal, ResetJob
 from stowhand.stores.table.sqlite import leaving
 from stowhand.stores.table.sqlite.moments import SECOND, after
@@ -42,8 +43,8 @@ Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
 class TableHeart:
     """Beats, hand-backs and resets."""
 
-    def __init__(self, connection: Line, table: Callable[[], Table], abandoned: Abandoned) -> None:
-        self._connection, self._table, self._abandoned = connection, table, abandoned
+    def __init__(self, connection: Line, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned) -> None:
+        self._connection, self._probe, self._table, self._abandoned = connection, probe, table, abandoned
         self._rest_until = self._turns_at = float("-inf")
         self._refused: list[Refusal] = []
 
@@ -145,6 +146,10 @@ class TableHeart:
     def check(self) -> None:
         """Does nothing: the table is its owner's, and whatever it lacks is said by whoever needs it."""
 
+    def check_writable(self) -> None:
+        """Writes, and rolls it back."""
+        self._probe.look()
+
     def maintain(self) -> None:
         """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
         table = self._table()
@@ -170,6 +175,7 @@ class TableHeart:
     def close(self) -> None:
         """Let the connection go."""
         self._connection.close()
+        self._probe.close()
 
     def _beats_had_their_turn(self) -> bool:
         """False while somebody holds the write lock. One who has just let it go has left others waiting for it."""

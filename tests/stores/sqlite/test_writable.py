@@ -1,0 +1,70 @@
+"""Whether the file takes what is written: asked without a trace."""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stowhand.stores.sqlite import SqliteStore
+from stowhand.stores.sqlite.heart import SqliteHeart
+from tests.conftest import Run
+
+
+@pytest.fixture
+def heart(path: Path, run: Run) -> Iterator[SqliteHeart]:
+    run(SqliteStore(path).install())
+    heart = SqliteStore(path).heart()
+    yield heart
+    heart.close()
+
+
+def test_whoever_looks_whether_it_can_be_written_wakes_nobody_and_leaves_nothing(
+    heart: SqliteHeart, path: Path
+) -> None:
+    pragmas = ("data_version", "schema_version", "page_count")
+    with closing(sqlite3.connect(path)) as other:
+        heart.check_writable()
+        seen = [other.execute(f"PRAGMA {what}").fetchone() for what in pragmas]
+        for _ in range(3):
+            heart.check_writable()
+        assert [other.execute(f"PRAGMA {what}").fetchone() for what in pragmas] == seen
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_somebodys_open_transaction_is_no_refusal(heart: SqliteHeart, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        heart.check_writable()
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_disk_that_is_full_is_met_in_every_journal_mode(journal: str, tmp_path: Path) -> None:
+    program = f"""
+import resource, sqlite3
+from pathlib import Path
+from stowhand.database.sqlite_connection import Connection
+from stowhand.database.sqlite_writable import WriteProbe
+from stowhand.errors import StoreUnreachable
+
+path = Path({str(tmp_path / "own.db")!r})
+sqlite3.connect(path).execute("PRAGMA journal_mode = {journal}")
+probe = WriteProbe(Connection(path, lambda: sqlite3.connect(path, isolation_level=None), lambda: 0))
+probe.look()
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    probe.look()
+except StoreUnreachable:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    probe.look()
+    print("refused, and well again")
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    assert said.stdout == "refused, and well again\n", said.stderr
