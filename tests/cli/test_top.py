@@ -124,7 +124,22 @@ def test_a_single_look_on_a_small_terminal_is_whole_and_wipes_nothing(tmp_path: 
     os.close(ours)
     assert b"\x1b" not in said
     assert b"No workers are alive." in said
-    assert b"0 completed, 0 failed, 0 canceled" in said
+    assert b"0 completed, 0 failed, 0 canceled" in b" ".join(said.split()), "broken between words, and all of it"
+
+
+def test_a_look_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    with_store(url, lambda store: store.enqueue_many([NewJob(task="send_" * 20)]))
+
+    def widest(**said: str) -> int:
+        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | said
+        command = [*PROGRAM, "top", "-c", url, "--once"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        return max(len(line) for line in done.stdout.splitlines()[2:])
+
+    assert widest(COLUMNS="80") <= 80
+    assert widest() > 100
+    assert widest(COLUMNS="0") > 100, "no number of columns"
 
 
 def test_after_a_long_look_it_rests_longer() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from stowhand.cli.screen import output_width
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
 from stowhand.flow_shape import FlowShape, Line
@@ -62,7 +61,7 @@ def look_table(shape: FlowShape, counts: Sequence[LineCount]) -> list[str]:
 def look_heading(flow: str, where: str, returned: int) -> str:
     """Which flow, when, and how many jobs the looks have brought back."""
     back = f"  {returned} taken back from dead workers" if returned else ""
-    words, width = f"{escape(flow)}  {_clock(wall_clock())}{back}  {escape(where)}", _width()
+    words, width = f"{escape(flow)}  {_clock(wall_clock())}{back}  {escape(where)}", output_width()
     return words if width is None else fit(words, width)
 
 
@@ -179,12 +178,7 @@ def _without(hidden: Collection[str], headings: Sequence[str], rows: Sequence[Se
     shown = [[row[at] for at in kept] for row in rows]
     names = [headings[at] for at in kept]
     squeezed = [name for name in ("QUEUE", "NEXT", "COMPLETED", "FAILED IN") if name in names]
-    return table(names, shown, right=NUMBERS, squeezed=squeezed, width=_width())
-
-
-def _width() -> int | None:
-    """Of the terminal; as wide as it needs to be where nobody watches."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return table(names, shown, right=NUMBERS, squeezed=squeezed, width=output_width())
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,6 @@ Everything that a user may have written is escaped: a task name cannot drive a t
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ import click
 import msgspec
 
 from stowhand import strict_json
+from stowhand.cli.screen import output_width
 from stowhand.errors import UndecodablePayload
 from stowhand.job import Job
 from stowhand.observe.logs import wants_color
@@ -36,7 +36,7 @@ UNLIMITED = 200
 
 def job_table(jobs: Sequence[Job]) -> None:
     """Print a table: as wide as the terminal, or as it needs to be where nobody watches."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+    width = output_width() or UNLIMITED
     headings: tuple[str, ...] = HEADINGS
     rows = [_cells(job) for job in jobs]
     if any(job.worker is not None for job in jobs):

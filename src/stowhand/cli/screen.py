@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,13 @@ import click
 from stowhand.observe.safe_text import fit
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def output_width() -> int | None:
+    """Columns of what is written to: the terminal's, or as ``COLUMNS`` says, in a pipe too; ``None``: unlimited."""
+    said = os.environ.get("COLUMNS", "")
+    known = sys.stdout.isatty() or (said.isdecimal() and int(said) > 0)
+    return shutil.get_terminal_size().columns if known else None
 
 
 class Screen:
@@ -23,7 +31,7 @@ class Screen:
     @property
     def width(self) -> int | None:
         """Columns that a page has; ``None``: as many as it likes."""
-        return shutil.get_terminal_size().columns if self._in_place else None
+        return shutil.get_terminal_size().columns if self._in_place else output_width()
 
     def show(self, lines: Sequence[str]) -> None:
         """The next page."""

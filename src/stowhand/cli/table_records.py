@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -15,6 +13,7 @@ import msgspec
 from stowhand.cli.job_views import answer_json, answer_line
 from stowhand.cli.moments import say
 from stowhand.cli.options import completing, connection_options
+from stowhand.cli.screen import output_width
 from stowhand.cli.table_target import named_options, of_key, target_options, with_table
 from stowhand.cli.tables import table
 from stowhand.job import State
@@ -66,7 +65,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
     if not found:
         click.echo("No records.", err=True)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+    width = output_width() or UNLIMITED
     for line in table(HEADINGS, map(_cells, found), right=TO_THE_RIGHT, squeezed=("ID", "WORKER"), width=width):
         click.echo(line)
     if len(found) == limit:
