@@ -66,6 +66,10 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+NEWEST = JobFilter(newest_first=True)
+"""What is listed where nobody says: the newest hundred, live and failed."""
+
+
 class Done(StrEnum):
     """What an action on a job did."""
 
@@ -92,8 +96,8 @@ class Inspector(Protocol):
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
 
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
-        """In id order."""
+    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
+        """In id order, rising unless the filter says ``newest_first``."""
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""

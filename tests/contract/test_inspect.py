@@ -147,6 +147,16 @@ async def test_the_newest_come_first_and_what_follows_lies_below(bench: Bench) -
     assert [job.id for job in await bench.store.list(JobFilter(newest_first=True, limit=1))] == [jobs[-1]]
 
 
+async def test_without_a_filter_the_newest_hundred_are_listed_that_live_or_failed(bench: Bench) -> None:
+    jobs = {state: (await bench.in_state(state)).id for state in STATES}
+    more = [(await bench.add()).id for _ in range(101 - len(STATES))]
+    wanted = [one for state, one in jobs.items() if state not in (State.COMPLETED, State.CANCELED)]
+    listed = [job.id for job in await bench.store.list()]
+    assert listed == sorted([*wanted, *more], reverse=True)
+    more += [(await bench.add()).id for _ in range(10)]
+    assert [job.id for job in await bench.store.list()] == sorted([*wanted, *more], reverse=True)[:100]
+
+
 async def test_the_filter_knows_moments_workers_and_words_of_the_error(bench: Bench) -> None:
     failed = await bench.start()
     await bench.settle(failed, msgspec.structs.replace(FAILED, error="LookupError: no such Order\ntraceback"))

@@ -426,7 +426,7 @@ def test_the_synchronous_face_asks_and_acts_as_the_store_does(app: App) -> None:
     app.sync.install()
     job = app.sync.enqueue(send, "x")
     assert app.sync.get(job.id) == job
-    assert [one.id for one in app.sync.list(JobFilter(task="send"))] == [job.id]
+    assert app.sync.list() == app.sync.list(JobFilter(task="send")) == [job]
     explained = app.sync.explain(job.id)
     assert explained is not None
     assert explained.job.id == job.id

@@ -13,7 +13,9 @@ from typing import Any
 import psycopg
 from datetime import timedelta
 from stowhand import App, Context
+from collections.abc import Sequence
 from stowhand.job import Job, State
+from stowhand.queue_store import JobFilter
 
 app = App("sqlite:///queue.db", history=timedelta(days=1))
 
@@ -48,6 +50,9 @@ async def right(connection: sqlite3.Connection) -> None:
     await send.options(delay="5m").enqueue("x")
     found: Job | None = app.sync.get(1)
     counts: dict[State, int] = app.sync.counts()
+    newest: Sequence[Job] = app.sync.list()
+    failed: Sequence[Job] = app.sync.list(JobFilter(states=(State.FAILED,)))
+    awaited: Sequence[Job] = await (await app.open()).list()
 
 async def wrong(context: Context) -> None:
     await send.enqueue()  # E call-arg
@@ -62,6 +67,7 @@ async def wrong(context: Context) -> None:
     send.new_job(3)  # E arg-type
     app.sync.enqueue(send, 3)  # E arg-type
     app.sync.get("one")  # E arg-type
+    app.sync.list("failed")  # E arg-type
     app.sync.get(1).id  # E union-attr
     send.enqueue_in(Session(), "x")  # E call-overload
     app.task(timout=3)  # E call-overload

@@ -30,7 +30,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, Store
 from stowhand.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.outlook import Outlook
-from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
+from stowhand.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, StoreOptions
 from stowhand.testing import acting, administering, enqueueing, leasing, timetable
 from stowhand.testing.flow_tables import MemoryFlowTables
@@ -154,7 +154,7 @@ class MemoryStore(MemoryOperations):
             row = rows.find(read_id(job_id))
             return row.job() if row is not None else None
 
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         with self.transaction() as (rows, _):
             wanted = read_filter(wanted)
             everything = sorted(

@@ -9,7 +9,7 @@ from typing import NoReturn
 from stowhand.errors import ConfigurationError
 from stowhand.job import NewJob
 from stowhand.operating import Ages
-from stowhand.queue_store import JobFilter, Reschedule, SchemaStatus, Tick
+from stowhand.queue_store import NEWEST, JobFilter, Reschedule, SchemaStatus, Tick
 
 VERSION = 1
 """Of the protocol: the 1 of its paths."""
@@ -31,7 +31,7 @@ class Elsewhere:
             " Do it on a machine that reaches the store itself, with that store's URL (-c postgresql://… or sqlite:///…)"
         )
 
-    async def list(self, wanted: JobFilter) -> NoReturn:
+    async def list(self, wanted: JobFilter = NEWEST) -> NoReturn:
         self._refuse("listing jobs")
 
     async def counts(self) -> NoReturn:

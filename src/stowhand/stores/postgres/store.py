@@ -10,7 +10,7 @@ from typing import Any
 from stowhand.conditions import refuse_conditions
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
-from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
+from stowhand.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.store import Claim, ClaimRequest, Foreign, Heart, Lease, Reply, StoreOptions
 from stowhand.stores.postgres.administering import Administrator
 from stowhand.stores.postgres.claiming import Claims
@@ -149,7 +149,7 @@ class PostgresStore(Operations):
         """Live, or in the history."""
         return await self._inspector.get(job_id)
 
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In id order."""
         return await self._inspector.find(wanted)
 

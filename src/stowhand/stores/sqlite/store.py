@@ -21,7 +21,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import Settlement
 from stowhand.outlook import Outlook
-from stowhand.queue_store import Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
+from stowhand.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
 from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Reply, StoreOptions, whole_batch
 from stowhand.stores.sqlite import (
     administer,
@@ -180,7 +180,7 @@ class SqliteStore(Operations):
         """Live, or in the history."""
         return await self._read(lambda connection, _: inspector.get(connection, job_id))
 
-    async def list(self, wanted: JobFilter) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In id order."""
         return await self._read(lambda connection, _: inspector.find(connection, wanted))
 
