@@ -143,8 +143,9 @@ _TABLE = (
         default="text",
         parse=OneOf(*LOG_FORMATS),
         everywhere=True,
-        doc="How to log: text, timed (text that begins with the moment, UTC), traced (text with the ids of traces), or"
-        " json (one object per line).",
+        doc="How to log: text (without the time: a journal or a container's log adds it), timed (text that begins with"
+        " the moment, UTC: for a plain file), traced (text with the ids of traces), or json (one object per line, with"
+        " its time).",
     ),
     Setting(
         name="tasks", metavar="DIR", doc="The folder of tasks. Without it and --app: tasks/ in the current folder."
