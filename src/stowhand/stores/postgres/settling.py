@@ -19,7 +19,7 @@ from stowhand.lifecycle import COMPLETED, WAITING, Settlement, turned
 from stowhand.store import JobId, Lease, Reply, Unwritten, Verdict
 from stowhand.stores.postgres.bulk import Bulk
 from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.producing import values_of
+from stowhand.stores.postgres.producing import CHUNK, values_of
 from stowhand.stores.postgres.rows import pairs, plain_array, text_array
 from stowhand.text import clean
 
@@ -127,8 +127,11 @@ class Settlements:
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
         if len(jobs) == 1:
             await self._rows(connection, "enqueue", values_of(jobs[0], self._home.now()))
-        elif jobs:
-            await self._rows(connection, "enqueue_each", Bulk(jobs).values_of_each(self._home.now()))
+            return
+        in_order = sorted(jobs, key=_key_of)  # as one statement would lock them
+        for start in range(0, len(in_order), CHUNK):
+            chunk = Bulk(in_order[start : start + CHUNK])
+            await self._rows(connection, "enqueue_each", chunk.values_of_each(self._home.now()))
 
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> dict[Pair, str]:
         """The state that each was given."""
@@ -176,6 +179,10 @@ class Settlements:
                 return await action(connection)
 
         return await repeated(act, self._clock)
+
+
+def _key_of(job: NewJob) -> str:
+    return job.key or ""
 
 
 def _all_completed(batch: Sequence[Entry]) -> list[Lease] | None:
