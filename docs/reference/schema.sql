@@ -1046,6 +1046,23 @@ CREATE FUNCTION stowhand.flow_ids(_flow text, _attribute text, _value text) RETU
     where f.flow = _flow and f.attribute = _attribute and f.value = _value order by f.id collate "C"
 $$;
 
+CREATE FUNCTION stowhand.flow_keep(_ids text[], _jobs text[], _contents text[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  insert into "stowhand".flow_lists (id, job, content)
+    select u.id, f.id, u.content from unnest(_ids, _jobs, _contents) as u(id, job, content)
+      join "stowhand".flow_jobs f on f.id = u.job for key share of f
+    on conflict do nothing
+$$;
+
+CREATE FUNCTION stowhand.flow_kept(_id text) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select l.content from "stowhand".flow_lists l where l.id = _id
+$$;
+
 CREATE TABLE stowhand.history (
     id bigint NOT NULL,
     task text NOT NULL,
@@ -1275,9 +1292,14 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from "stowhand".live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
+  -- Each is a child's id, or, with a star, what the ids of many begin with: hexadecimal digits follow. The last first,
+  -- for children end in their order, and what has ended is in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
-      select from "stowhand".live j where j.key = 'flow:' || c.name and j.state <> 'failed' offset 0) o)
+      select from "stowhand".live j
+        where j.key >= 'flow:' || rtrim(c.name, '*')
+          and j.key <= 'flow:' || replace(c.name, '*', 'ffffff') and j.state <> 'failed'
+        order by j.key desc limit 1) o)
   then
     return 'open';
   end if;
@@ -2983,6 +3005,14 @@ CREATE TABLE stowhand.flow_limits (
     used_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE stowhand.flow_lists (
+    id text NOT NULL,
+    job text NOT NULL,
+    content text NOT NULL,
+    CONSTRAINT flow_list_id_length CHECK (((length(id) >= 1) AND (length(id) <= 128))),
+    CONSTRAINT flow_list_size CHECK ((octet_length(content) <= 33554432))
+);
+
 CREATE TABLE stowhand.flow_lookups (
     flow text NOT NULL,
     attribute text NOT NULL,
@@ -3107,6 +3137,9 @@ ALTER TABLE ONLY stowhand.flow_jobs
 ALTER TABLE ONLY stowhand.flow_limits
     ADD CONSTRAINT flow_limits_pkey PRIMARY KEY (limiter, part);
 
+ALTER TABLE ONLY stowhand.flow_lists
+    ADD CONSTRAINT flow_lists_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY stowhand.flow_lookups
     ADD CONSTRAINT flow_lookups_pkey PRIMARY KEY (flow, attribute, value, id);
 
@@ -3138,6 +3171,8 @@ ALTER TABLE ONLY stowhand.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (name);
 
 CREATE INDEX flow_jobs_looked_at ON stowhand.flow_jobs USING btree (looked_at);
+
+CREATE INDEX flow_lists_job ON stowhand.flow_lists USING btree (job);
 
 CREATE INDEX flow_lookups_id ON stowhand.flow_lookups USING btree (id);
 
@@ -3180,6 +3215,9 @@ ALTER INDEX stowhand.history_ended ATTACH PARTITION stowhand.history_default_fin
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
 
 ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey;
+
+ALTER TABLE ONLY stowhand.flow_lists
+    ADD CONSTRAINT flow_lists_job_fkey FOREIGN KEY (job) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY stowhand.flow_lookups
     ADD CONSTRAINT flow_lookups_id_fkey FOREIGN KEY (id) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;

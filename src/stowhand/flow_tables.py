@@ -6,6 +6,7 @@ All steps of a job have one key, so at most one of them is live, and those befor
 flow_jobs      which jobs there are: without a row, what still waits or runs of one is a ghost, and ends
 flow_lookups   under what they can be found
 flow_limits    what a limiter has let pass in its window
+flow_lists     attributes too long for every step to carry: what the children of a parent are given
 flow_waits     whom it has told to wait: a set, so that whoever never comes back is forgotten
 """
 
@@ -23,7 +24,8 @@ PREFIX = "flow:"
 PARKED = "parked"
 """The flag of a step that waits for the children it has made."""
 WAITS_FOR = "waits_for"
-"""In such a step's payload: the names of the children."""
+"""In such a step's payload: the ids of the children; or, for all that begin alike, the beginning and ``ALL``."""
+ALL = "*"
 SHORTEST_WAIT = 0.001
 FORGIVEN = 60.0
 """Seconds and a window after which somebody who was told to wait, and has not come back, does not count any more."""
@@ -39,6 +41,8 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
     """Its first, with its key."""
     lookups: tuple[tuple[str, str], ...] = ()
     """(attribute, value)."""
+    lists: tuple[tuple[str, str], ...] = ()
+    """Long attributes that its step does not carry: (id, JSON text)."""
 
 
 class Woken(StrEnum):
@@ -104,6 +108,12 @@ class FlowTables(Protocol):
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         """All of them or none: rows, lookups and first steps. Repeated with the same ids it does nothing."""
+
+    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        """Long attributes (id, JSON text), for as long as the job is known; nothing for one that is not."""
+
+    async def kept(self, list_id: str) -> str | None:
+        """One of them."""
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""

@@ -147,7 +147,7 @@ class Engine(Protocol):
     async def admit(self, line: Line, job: FlowJob) -> Outcome | None:
         """Before the worker function: what is to become of the job instead (a limiter); ``None``: go on."""
 
-    def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
         """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is done)."""
 
     def encode(self, result: object) -> str:

@@ -57,8 +57,12 @@ def new_job(
 
 def size_limit(name: object) -> int:
     """Bytes of an attribute's JSON text: what children are given may be much, for there may be many."""
-    is_list = isinstance(name, str) and name.startswith("children:") and name.endswith(":params")
-    return CHILDREN_LIMIT if is_list else strict_json.SIZE_LIMIT
+    return CHILDREN_LIMIT if lists_children(name) else strict_json.SIZE_LIMIT
+
+
+def lists_children(name: object) -> bool:
+    """Is it the attribute that says what children a parent is to make?"""
+    return isinstance(name, str) and name.startswith("children:") and name.endswith(":params")
 
 
 def lookup_values(value: object) -> list[str]:

@@ -104,7 +104,7 @@ class StepHandler:
             raise
         if job.ctx.cancel_reason == Stop.TIMEOUT:
             return self._timed_out()  # it swallowed its end: a late result is ignored
-        return self._ended(job, result)
+        return await self._ended(job, result)
 
     async def _call(self, job: FlowJob) -> object:
         if self._is_async:
@@ -137,7 +137,7 @@ class StepHandler:
             return Fail(message, poison=isinstance(error, Poison))
         return Retry(message)
 
-    def _ended(self, job: FlowJob, result: object) -> Outcome:
+    async def _ended(self, job: FlowJob, result: object) -> Outcome:
         if isinstance(result, Retry | Fail) and result.payload is not None:
             return Fail("a job of a flow has attributes, and no payload that could be replaced")
         if isinstance(result, Retry | Fail | Cancel | Snooze):
@@ -151,7 +151,7 @@ class StepHandler:
         following = chosen if chosen is not None else self._line.queue.next_for(job.flow)
         if chosen is not None and self._line.parent is not None:
             return Fail(f"the result chooses the next queue {chosen!r}, and a child has none")
-        return self._engine.complete(self._line, job, fields, following)
+        return await self._engine.complete(self._line, job, fields, following)
 
 
 class ChildHandler(StepHandler):

@@ -11,6 +11,7 @@ import msgspec
 
 from stowhand import limits
 from stowhand.flow_tables import (
+    ALL,
     FORGIVEN,
     IDLE_LIMIT,
     PARKED,
@@ -51,6 +52,8 @@ class MemoryFlowTables:
         self._jobs: dict[str, tuple[str, datetime]] = {}
         """By id: the flow, and when it was created."""
         self._lookups: set[tuple[str, str, str, str]] = set()
+        self._lists: dict[str, tuple[str, str]] = {}
+        """By id: the job, and the content."""
         self._limits: dict[tuple[str, str], Limit] = {}
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
@@ -62,6 +65,19 @@ class MemoryFlowTables:
             for job, _ in new:
                 self._jobs[job.id] = (flow, now)
                 self._lookups |= {(flow, attribute, value, job.id) for attribute, value in job.lookups}
+                self._keep(job.id, job.lists)
+
+    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        with self._store.transaction():
+            self._keep(job_id, lists)
+
+    def _keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        if job_id in self._jobs:
+            self._lists = {list_id: (job_id, content) for list_id, content in lists} | self._lists
+
+    async def kept(self, list_id: str) -> str | None:
+        with self._store.transaction():
+            return self._lists.get(list_id, ("", None))[1]
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         with self._store.transaction():
@@ -92,8 +108,7 @@ class MemoryFlowTables:
             names = None if row is None else msgspec.json.decode(row.payload).get(WAITS_FOR)
             if row is None or names is None or row.state is State.FAILED:
                 return Woken.GONE
-            children = [rows.holder(PREFIX + name) for name in names]
-            if any(child is not None and child.state is not State.FAILED for child in children):
+            if any(is_open(rows, name) for name in names):
                 return Woken.OPEN
             if row.state is State.PROCESSING:
                 return Woken.RUNNING
@@ -156,12 +171,23 @@ class MemoryFlowTables:
         for job_id in ids:
             del self._jobs[job_id]
         self._lookups = {entry for entry in self._lookups if entry[3] not in ids}
+        self._lists = {list_id: kept for list_id, kept in self._lists.items() if kept[0] not in ids}
 
 
 def newest(rows: Rows, key: str) -> Row | None:
     """The live step of a key, else the last one in the history."""
     past = [row for row in rows.history.values() if row.key == key]
     return rows.holder(key) or max(past, key=lambda row: row.id, default=None)
+
+
+def is_open(rows: Rows, awaited: str) -> bool:
+    """Has the child of this id not ended, or one of all those whose ids begin so?"""
+    stem = PREFIX + awaited.removesuffix(ALL)
+    if not awaited.endswith(ALL):
+        children = [child] if (child := rows.holder(stem)) is not None else []
+    else:
+        children = [row for row in rows.live.values() if row.key is not None and row.key.startswith(stem)]
+    return any(child.state is not State.FAILED for child in children)
 
 
 def standing(row: Row, now: datetime) -> Standing:

@@ -40,7 +40,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
                 "truncate stowhand.live, stowhand.history, stowhand.dead_tokens, stowhand.flow_jobs, "
-                "stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits restart identity"
+                "stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits, stowhand.flow_lists restart identity"
             )
         return url
     return "memory" if request.param == "memory" else f"sqlite:///{tmp_path / 'flow.db'}"

@@ -37,7 +37,8 @@ def url(postgres_url: str) -> Iterator[str]:
     yield postgres_url
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
-            "truncate stowhand.flow_jobs, stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits"
+            "truncate stowhand.flow_jobs, stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits,"
+            " stowhand.flow_lists"
         )
 
 

@@ -34,7 +34,7 @@ def test_a_statement_of_every_step_uses_its_index(template: Path, name: str, ind
         ("flow", "attribute", "value", "key", "limiter", "part", "holder", "forgiven", "before", "limit", "id"), 1
     )
     with closing(sqlite3.connect(template)) as connection:
-        asked = {**given, "ids": "[]", "names": "[]"}
+        asked = {**given, "ids": "[]", "least": "f", "most": "fg"}
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {flow_tables.SQL[name]}", asked)]
     assert any(index in step for step in plan), plan
     assert not [step for step in plan if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], plan

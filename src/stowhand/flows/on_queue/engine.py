@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from stowhand import strict_json
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError
 from stowhand.flow_shape import FlowShape, Line
 from stowhand.flow_tables import FlowTables, Spending
@@ -18,9 +17,10 @@ from stowhand.flows.job import FlowJob
 from stowhand.flows.on_queue.ids import Ids
 from stowhand.flows.on_queue.jobs import Jobs
 from stowhand.flows.on_queue.lines import Bell, LineStore
+from stowhand.flows.on_queue.lists import long_apart, read_lists
 from stowhand.flows.on_queue.parents import Children
 from stowhand.flows.on_queue.roll import Roll
-from stowhand.flows.on_queue.step import StepJob, new_step, raw, read_job, task_of
+from stowhand.flows.on_queue.step import StepJob, new_step, raw, read_job, task_of, too_much
 from stowhand.handler import Attempt
 from stowhand.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.options import LEASE, WorkerOptions
@@ -132,6 +132,8 @@ class QueueEngine(Jobs):
             if not await self._roll.has(step.step.root):
                 job.ctx.logger.debug("the job was deleted; its worker function is not called")
                 return Complete()
+            if step.step.apart and not line.is_parent:
+                step.add(await read_lists(self._tables, step.step.apart, line.queue.attributes_to_get))
             wait = 0.0 if step.step.waits_for is not None else await self._spend(line, step)
         except StoreError as error:
             return self._later(job, error)
@@ -153,17 +155,24 @@ class QueueEngine(Jobs):
             )
         )
 
-    def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
         """The next step goes along with the settlement of this one; the last one's results are its own."""
-        step = _step_job(job).step.with_results(fields, line.name)
+        before = _step_job(job).step
         if next_queue is None:
-            return _too_much(step.text()) or Complete(raw(fields) or None)
+            return too_much(before.with_results(fields, line.name, {}).text()) or Complete(raw(fields) or None)
         following = next((one for one in self.shape.lines() if one.name == next_queue and one.parent is None), None)
         if following is None:
             return Fail(f"the next queue {next_queue!r} is none of flow {self.shape.name!r}")
+        carried, apart, lists = long_apart(fields)
+        step = before.with_results(carried, line.name, apart)
         then = new_step(following, step, job.priority + line.queue.change_for(job.flow))
-        if refused := _too_much(then.payload):
+        if refused := too_much(then.payload):
             return refused
+        if lists:
+            try:
+                await self._tables.keep(before.root, lists)
+            except StoreError as error:
+                return self._later(job, error)
         job.ctx.then.append(then)
         return Complete()
 
@@ -180,16 +189,19 @@ class QueueEngine(Jobs):
         """Fan out; or gather, and go on."""
         parent = _step_job(job)
         if parent.step.waits_for is None:
-            outcome = self._children.fan_out(line, parent)
+            try:
+                outcome = await self._children.fan_out(line, parent)
+            except StoreError as error:
+                return self._later(job, error)
             if outcome is not None:
                 return outcome
         try:
-            results = await self._children.gather(line, parent, parent.step.waits_for or ())
+            results = await self._children.gather(line, parent)
         except StoreError as error:
             return self._later(job, error)
         if not isinstance(results, dict):
             return results
-        return self.complete(line, job, results, line.queue.next_for(job.flow))
+        return await self.complete(line, job, results, line.queue.next_for(job.flow))
 
     async def left(self, line: Line, job: FlowJob) -> None:
         """Its parent looks, if it was the last."""
@@ -211,11 +223,6 @@ def _tables_of(store: object) -> FlowTables:
         raise ConfigurationError(f"a flow needs Redis or a queue of ours; a {type(store).__qualname__} given")
     made: FlowTables = tables()
     return made
-
-
-def _too_much(text: str) -> Fail | None:
-    trouble = strict_json.find_trouble(text, strict_json.SIZE_LIMIT)
-    return Fail(f"the job's attributes together: {trouble}") if trouble else None
 
 
 def _step_job(job: FlowJob) -> StepJob:

@@ -15,6 +15,7 @@ from stowhand.flow_tables import FlowTables, NewFlow, Standing
 from stowhand.flows.creating import Creating
 from stowhand.flows.engine import NewFlowJob, Position
 from stowhand.flows.on_queue.ids import Ids
+from stowhand.flows.on_queue.lists import long_apart, read_lists
 from stowhand.flows.on_queue.reading import children_named, gathered, show, stage_of
 from stowhand.flows.on_queue.step import Step, id_of, key_of, new_step, queue_of, raw, read_step, task_of
 from stowhand.flows.view import FlowJobView, Stage, created_at
@@ -46,11 +47,13 @@ class Jobs:
 
     def _new(self, job: NewFlowJob) -> NewFlow:
         job_id = self._ids.new()
-        step = Step(id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw(job.values))
+        values, apart, lists = long_apart(job.values)
+        step = Step(id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw(values), apart=apart)
         return NewFlow(
             id=job_id,
             step=load(new_step(self.shape.entry, step, job.priority, delay=job.delay), job.carried),
             lookups=tuple((attribute, _findable(value)) for attribute, value in job.lookups),
+            lists=lists,
         )
 
     async def delete(self, job_id: str) -> bool:
@@ -69,7 +72,7 @@ class Jobs:
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """From the newest step of each."""
         jobs = await self._there(job_ids)
-        shown = [None if job is None else self._shown(name, job) for name, job in zip(job_ids, jobs, strict=True)]
+        shown = [None if job is None else await self._shown(name, job) for name, job in zip(job_ids, jobs, strict=True)]
         if resolve_children:
             for job in shown:
                 for attribute, names in children_named(job or {}).items():
@@ -87,7 +90,7 @@ class Jobs:
             id=job_id,
             state=stage,
             queue=queue_of(job.task),
-            attributes=self._shown(job_id, job),
+            attributes=await self._shown(job_id, job),
             failure=(job.last_error or stage.value) if stage in (Stage.FAILED, Stage.CANCELED) else None,
             created_at=created_at(job_id),
             ready_at=job.run_at if stage is Stage.DELAYED else None,
@@ -96,10 +99,14 @@ class Jobs:
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """From the newest step of each."""
-        (found,) = await self.read([job_id], resolve_children=False)
-        names = children_named(found or {}).get(f"children:{queue}:jobs", [])[start : start + limit]
-        jobs = await self._there(names)
-        return gathered(self.shape, names, jobs)
+        (parent,) = await self._there([job_id])
+        if parent is None:
+            return []
+        try:
+            names = read_step(parent).children(queue, start, limit)
+        except UndecodablePayload:
+            return []
+        return gathered(self.shape, names, await self._there(names))
 
     async def _there(self, job_ids: Sequence[str]) -> list[Job | None]:
         """The newest step of each, unless it is another flow's, or its job has been deleted."""
@@ -115,11 +122,12 @@ class Jobs:
             return job_id
         return step.root if step.flow == self.shape.name else None
 
-    def _shown(self, job_id: str, job: Job) -> dict[str, Any]:
+    async def _shown(self, job_id: str, job: Job) -> dict[str, Any]:
         try:
-            return show(self.shape, job)
+            step = read_step(job)
         except UndecodablePayload:
             return {"id": job_id}
+        return show(self.shape, job, step) | await read_lists(self._tables, step.apart)
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """As ``stowhand jobs retry`` on the failed step."""
@@ -136,7 +144,7 @@ class Jobs:
         parent = read_step(job).parent
         if parent is not None:
             (above,) = await self._tables.latest([self._key(parent.id)])
-            if above is None or above.state.terminal or job_id not in (read_step(above).waits_for or ()):
+            if above is None or above.state.terminal or not read_step(above).awaits(job_id):
                 return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
         answer = await self._store.retry(job.id)
         why = f"there is no job {job_id}" if answer.done is Done.MISSING else answer.why  # it names the step

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -19,13 +20,16 @@ from stowhand.correlation import bound
 from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
 from stowhand.flow_shape import RESERVED, FlowShape, Line
 from stowhand.flow_tables import PARKED, FlowTables, Woken
-from stowhand.flows.on_queue.ids import Ids
-from stowhand.flows.on_queue.reading import gathered, has_ended
-from stowhand.flows.on_queue.step import Above, Step, StepJob, key_of, new_step, raw
+from stowhand.flows.on_queue.ids import Ids, numbered
+from stowhand.flows.on_queue.lists import read_lists
+from stowhand.flows.on_queue.reading import gathered
+from stowhand.flows.on_queue.step import Above, Brood, Step, StepJob, children_at, key_of, new_step, too_much
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
 from stowhand.lifecycle import Complete, Fail, Outcome, Snooze
 
+PAGE = 1000
+"""Children whose results are read at a time."""
 MOST_TOGETHER = strict_json.SIZE_LIMIT // 2
 """Bytes of what children end with, in one attribute: all those of a job together may be twice as much."""
 FIRST_LOOK, LAST_LOOK = 2.0, 30.0
@@ -45,11 +49,12 @@ class Children:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
 
-    def fan_out(self, line: Line, job: StepJob) -> Outcome | None:
+    async def fan_out(self, line: Line, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's own second run. ``None``: there are none."""
         params_at = f"children:{line.queue.name}:params"
+        apart = await read_lists(self._tables, job.step.apart, [params_at])
         try:
-            params = job.step.value(params_at)
+            params = apart[params_at] if apart else job.step.value(params_at)
         except UndecodablePayload as error:
             return Fail(str(error), poison=True)
         if params is None:
@@ -57,18 +62,20 @@ class Children:
             return None
         if not isinstance(params, list):
             return Fail(f"{params_at} is no list of objects")
-        children = list(self._made(line, job, params))
+        stem = self._ids.stem()
+        children = list(self._made(line, job, params, stem))
         if not children:
             return None
-        names = tuple(name for name, _ in children)
-        jobs = strict_json.encode([f"job:{name}" for name in names])
-        values = job.step.values | raw({f"children:{line.queue.name}:jobs": jobs})
-        waiting = msgspec.structs.replace(job.step, values=values, waits_for=names)
+        waiting = job.step.with_brood(Brood.of(stem, [kind for kind, _ in children]), line.queue.name)
         parked = new_step(line, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
+        if refused := too_much(parked.payload):
+            return refused
         job.ctx.then += [*(step for _, step in children), parked]
         return Complete()
 
-    def _made(self, line: Line, job: StepJob, params: list[Any]) -> Iterator[tuple[str, NewJob]]:
+    def _made(self, line: Line, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
+        """Full names of their queues, and their steps."""
+        number = count()
         kinds = {child.name: self._shape.line(f"{line.name}:{child.name}") for child in line.queue.children}
         for place, given in enumerate(params):
             kind = kinds.get(str(given.get("childName"))) if isinstance(given, dict) else None
@@ -81,28 +88,42 @@ class Children:
                 if value is not None and name not in ("childName", *RESERVED)
             }
             child = Step(
-                id=f"{kind.name}:{self._ids.new()}",
+                id=f"{kind.name}:{numbered(stem, next(number))}",
                 flow=job.step.flow,
                 correlation_id=job.step.correlation_id,
                 values=values,
                 parent=Above(job.step.id, line.name),
             )
             priority = given.get("priority")
-            yield child.id, new_step(kind, child, priority if type(priority) is int else job.priority)
+            yield kind.name, new_step(kind, child, priority if type(priority) is int else job.priority)
 
-    async def gather(self, line: Line, job: StepJob, names: tuple[str, ...]) -> dict[str, str] | Outcome:
+    async def gather(self, line: Line, job: StepJob) -> dict[str, str] | Outcome:
         """The children's results as the parent's attribute; or to wait on."""
-        found = await self._tables.latest([key_of(job.flow, name) for name in names])
-        if not all(map(has_ended, found)):
+        results_at, jobs_at = f"children:{line.queue.name}:results", children_at(line.queue.name)
+        if job.step.waits_for is None:
+            return {results_at: "[]", jobs_at: "[]"}
+        if await self._tables.wake(key_of(job.flow, job.id)) is Woken.OPEN:
             return Snooze(_pause(job.ctx))
-        together = gathered(self._shape, names, found) if line.queue.gather else []
         try:
+            together = await self._together(job, line.queue.name) if line.queue.gather else []
             text = strict_json.encode(together, what="the children's results", limit=MOST_TOGETHER)
         except InvalidJob as error:
             job.ctx.logger.warning(f"{error}: they are left apart, to be read by get_children")
             text = "[]"
-        results = {f"children:{line.queue.name}:results": text}
-        return results if names else results | {f"children:{line.queue.name}:jobs": "[]"}
+        return {results_at: text}
+
+    async def _together(self, job: StepJob, queue: str) -> list[dict[str, Any]]:
+        """In pages, for there may be more of it than the memory takes. Raises InvalidJob: it is too much."""
+        names, found, size = job.step.children(queue), [], 0
+        for start in range(0, len(names), PAGE):
+            page = names[start : start + PAGE]
+            jobs = await self._tables.latest([key_of(job.flow, name) for name in page])
+            results = gathered(self._shape, page, jobs)
+            size += len(strict_json.encode(results, what="the children's results", limit=MOST_TOGETHER))
+            if size > MOST_TOGETHER + PAGE:
+                raise InvalidJob(f"the children's results: more than {MOST_TOGETHER} bytes")
+            found += results
+        return found
 
     async def close(self) -> None:
         """Ask no more; a parent looks by itself."""

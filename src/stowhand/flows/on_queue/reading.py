@@ -11,7 +11,7 @@ from stowhand.clock import wall_clock
 from stowhand.errors import UndecodablePayload
 from stowhand.flow_shape import FlowShape
 from stowhand.flow_tables import PARKED
-from stowhand.flows.on_queue.step import COMPLETED_QUEUE, Step, facts_of, facts_shown, queue_of, read_step
+from stowhand.flows.on_queue.step import COMPLETED_QUEUE, Step, facts_of, facts_shown, listed_ids, queue_of, read_step
 from stowhand.flows.view import Stage
 from stowhand.job import Job, State
 
@@ -25,10 +25,9 @@ _STAGES = {
 _BROKEN = (UndecodablePayload, msgspec.DecodeError)
 
 
-def show(shape: FlowShape, job: Job) -> dict[str, Any]:
-    """Every attribute, decoded, and how it stands. What cannot be decoded is ``None``. Raises UndecodablePayload."""
-    step = read_step(job)
-    shown = {"id": step.id} | {name: _value(step, name) for name in step.values}
+def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
+    """Every attribute that its step carries, decoded, and how it stands. What cannot be decoded is ``None``."""
+    shown = {"id": step.id} | {name: _value(step, name) for name in step.names}
     shown |= facts_shown(shape, facts_of(step, job.priority))
     queue = queue_of(job.task)
     if retries := _retries(job):
@@ -59,11 +58,6 @@ def failure(why: str, queue: str | None = None) -> dict[str, Any]:
     return {"done": True, "failed": True, **known, "failedErrorMsg": why}
 
 
-def has_ended(job: Job | None) -> bool:
-    """Will no step of it run again by itself? ``None``: there is none."""
-    return job is None or job.state.terminal
-
-
 def gathered(shape: FlowShape, names: Sequence[str], jobs: Sequence[Job | None]) -> list[dict[str, Any]]:
     """What children have come to, in their order."""
     return [_child(shape, name, job) for name, job in zip(names, jobs, strict=True)]
@@ -73,7 +67,7 @@ def _child(shape: FlowShape, name: str, job: Job | None) -> dict[str, Any]:
     if job is None:
         return {"id": name} | failure(VANISHED)
     try:
-        return show(shape, job)
+        return show(shape, job, read_step(job))
     except UndecodablePayload as error:
         return {"id": name} | failure(str(error), queue_of(job.task))
 
@@ -81,7 +75,7 @@ def _child(shape: FlowShape, name: str, job: Job | None) -> dict[str, Any]:
 def children_named(values: dict[str, Any]) -> dict[str, list[str]]:
     """Ids of the children by the attribute that lists them."""
     return {
-        name: [each.removeprefix("job:") for each in value if isinstance(each, str)]
+        name: listed_ids(value)
         for name, value in values.items()
         if name.startswith("children:") and name.endswith(":jobs") and isinstance(value, list)
     }

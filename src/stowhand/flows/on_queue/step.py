@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -10,10 +11,12 @@ import msgspec
 from stowhand import strict_json
 from stowhand.errors import UndecodablePayload
 from stowhand.flow_shape import FlowShape, Layout, Line
-from stowhand.flow_tables import PREFIX
+from stowhand.flow_tables import ALL, PREFIX
 from stowhand.flows.job import FlowJob
+from stowhand.flows.on_queue.ids import MOST_TOGETHER, numbered
 from stowhand.handler import Attempt
 from stowhand.job import Job, NewJob
+from stowhand.lifecycle import Fail
 
 COMPLETED_QUEUE = "completed-queue"
 Values = dict[str, msgspec.Raw]
@@ -27,6 +30,39 @@ class Above(msgspec.Struct, frozen=True):
     queue: str
 
 
+class Brood(msgspec.Struct, frozen=True):
+    """The children that a parent has made in one run, however many: their ids are made of this, and not listed."""
+
+    stem: str
+    """Of their ids, which are numbered from 0 in the order of the params."""
+    kinds: tuple[str, ...]
+    """Full names of their queues."""
+    runs: tuple[tuple[int, int], ...]
+    """(which kind, how many in a row)."""
+
+    @classmethod
+    def of(cls, stem: str, kinds: Sequence[str]) -> Brood:
+        """``kinds``: of each child."""
+        known = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        runs = tuple((known[kind], sum(1 for _ in same)) for kind, same in groupby(kinds))
+        return cls(stem, tuple(known), runs)
+
+    def ids(self, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
+        """A page of them, in order."""
+        found: list[str] = []
+        first = 0
+        for kind, length in self.runs:
+            here = range(max(first, start), min(first + length, start + limit))
+            found += [f"{self.kinds[kind]}:{numbered(self.stem, number)}" for number in here]
+            first += length
+        return found
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """What a parent waits for (``WAITS_FOR``)."""
+        return tuple(f"{kind}:{self.stem}{ALL}" for kind in self.kinds)
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The payload."""
 
@@ -38,26 +74,59 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes and the results of the steps before."""
     parent: Above | None = None
     waits_for: tuple[str, ...] | None = None
-    """Ids of its children: it has fanned out, and waits for them."""
+    """It has fanned out, and waits for these children: ``Brood.all``, or their ids in what an older version wrote."""
+    apart: dict[str, str] = msgspec.field(default_factory=dict)
+    """Attributes that are kept apart, and the ids of their lists (flow_tables.py)."""
+    broods: dict[str, Brood] = msgspec.field(default_factory=dict)
+    """Its children by the queue in which it has made them."""
 
     def text(self) -> str:
         """As it is stored."""
         return _encoder.encode(self).decode()
 
-    def with_results(self, fields: Mapping[str, str], queue: str) -> Step:
-        """As it goes on from ``queue``. What it waited for is over."""
-        values = self.values | raw(fields) | {COMPLETED_QUEUE: msgspec.Raw(msgspec.json.encode(queue))}
-        return msgspec.structs.replace(self, values=values, waits_for=None)
+    def with_results(self, fields: Mapping[str, str], queue: str, apart: Mapping[str, str]) -> Step:
+        """As it goes on from ``queue``; ``apart``: some results are there. What it waited for is over."""
+        values = {name: value for name, value in self.values.items() if name not in apart} | raw(fields)
+        values[COMPLETED_QUEUE] = msgspec.Raw(msgspec.json.encode(queue))
+        known = {name: list_id for name, list_id in self.apart.items() if name not in fields} | dict(apart)
+        broods = {queue: brood for queue, brood in self.broods.items() if children_at(queue) not in values}
+        return msgspec.structs.replace(self, values=values, waits_for=None, apart=known, broods=broods)
 
     @property
     def root(self) -> str:
         """The job that was created: itself, or its parent."""
         return self.id if self.parent is None else self.parent.id
 
+    @property
+    def names(self) -> list[str]:
+        """Of its attributes."""
+        return [*self.values, *map(children_at, self.broods)]
+
+    def children(self, queue: str, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
+        """A page of the ids of the children that it has made in a queue. Raises UndecodablePayload."""
+        if queue in self.broods:
+            return self.broods[queue].ids(start, limit)
+        listed = self.value(children_at(queue))  # as an older version has written it
+        return listed_ids(listed)[start : start + limit]
+
+    def with_brood(self, brood: Brood, queue: str) -> Step:
+        """As it waits for children that it has made in ``queue``."""
+        values = {name: value for name, value in self.values.items() if name != children_at(queue)}
+        return msgspec.structs.replace(self, values=values, waits_for=brood.all, broods={**self.broods, queue: brood})
+
+    def awaits(self, child: str) -> bool:
+        """Is it one of those that it waits for?"""
+        waits_for = self.waits_for or ()
+        return child in waits_for or any(
+            child.startswith(name.removesuffix(ALL)) for name in waits_for if name.endswith(ALL)
+        )
+
     def value(self, name: str) -> Any:
         """One attribute, decoded; ``None`` if it is not there. Raises UndecodablePayload that names it."""
         if name not in self.values:
-            return None
+            queue = name.removeprefix("children:").removesuffix(":jobs")
+            brood = self.broods.get(queue) if name == children_at(queue) else None
+            return None if brood is None else [f"job:{child}" for child in brood.ids()]
         try:
             return msgspec.json.decode(self.values[name])
         except msgspec.DecodeError as error:
@@ -71,9 +140,24 @@ class StepJob(FlowJob):
 
     step: Step
 
+    def add(self, values: Mapping[str, Any]) -> None:
+        """More of what its worker function is given."""
+        self._values = {**self._values, **values}
+
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Step)
+
+
+def children_at(queue: str) -> str:
+    """The attribute that lists the children made in a queue."""
+    return f"children:{queue}:jobs"
+
+
+def listed_ids(listed: object) -> list[str]:
+    """Ids of the children in that attribute."""
+    names = listed if isinstance(listed, list) else []
+    return [name.removeprefix("job:") for name in names if isinstance(name, str)]
 
 
 def raw(fields: Mapping[str, str]) -> Values:
@@ -85,6 +169,12 @@ def read_step(job: Job) -> Step:
     """What a job carries. Raises UndecodablePayload."""
     step: Step = strict_json.decode_with(_decoder, job.payload_text)
     return step
+
+
+def too_much(text: str) -> Fail | None:
+    """A step whose payload no store would keep."""
+    trouble = strict_json.find_trouble(text, strict_json.SIZE_LIMIT)
+    return Fail(f"the job's attributes together: {trouble}") if trouble else None
 
 
 def task_of(flow: str, line: Line) -> str:
@@ -138,7 +228,7 @@ def read_job(shape: FlowShape, line: Line, ctx: Attempt[Any], record: Job) -> St
     if line.is_parent:
         given: dict[str, Any] = {}  # what it needs is looked at when it is needed
     elif wanted is None:
-        given = {name: step.value(name) for name in step.values} | facts_shown(shape, facts)
+        given = {name: step.value(name) for name in step.names} | facts_shown(shape, facts)
     else:
         given = {name: facts[name] if name in facts else step.value(name) for name in wanted}
     if shape.layout is Layout.PRIORITY:

@@ -217,7 +217,7 @@ class RedisEngine:
         """Whoever is claimed may run: a limiter has its say before that."""
         return None
 
-    def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
         """The settlement's script keeps them and moves the job on."""
         if fields or (self.carries and handed_on() is not None):
             return self._ended(StepEnd(fields=raw(fields), next=next_queue))

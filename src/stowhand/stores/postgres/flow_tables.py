@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import psycopg
 
@@ -32,7 +33,8 @@ class PostgresFlowTables:
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         """All or none. The ids are the caller's, so what had no reply is done again; what was done is left as it is."""
-        calls = [self._call(flow, jobs[start : start + CHUNK]) for start in range(0, len(jobs), CHUNK)]
+        calls = [("flow_create", self._call(flow, jobs[start : start + CHUNK])) for start in range(0, len(jobs), CHUNK)]
+        calls += [("flow_keep", _lists(job.id, job.lists)) for job in jobs if job.lists]
         unanswered = False
         for attempt in range(1, TRIES + 1):
             try:
@@ -45,6 +47,15 @@ class PostgresFlowTables:
                 await self._clock.sleep(PAUSE * attempt)
             else:
                 return
+
+    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        """For as long as the job is known."""
+        await self._rows("flow_keep", *_lists(job_id, lists))
+
+    async def kept(self, list_id: str) -> str | None:
+        """One of them."""
+        found = await self._rows("flow_kept", list_id)
+        return found[0][0] if found else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""
@@ -101,15 +112,14 @@ class PostgresFlowTables:
             *Bulk([limits.check(job.step) for job in jobs]).values_of_each(self._home.now()),
         )
 
-    async def _create(self, calls: Sequence[tuple[object, ...]]) -> None:
-        statement, prepare = self._home.statements["flow_create"], self._home.dialer.prepared or None
-        async with self._home.pool.connection("flow") as connection:
-            if len(calls) == 1:
-                await rows(connection, statement, calls[0], prepare)
-                return
-            async with connection.transaction():
-                for values in calls:
-                    await rows(connection, statement, values, prepare)
+    async def _create(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+        prepare = self._home.dialer.prepared or None
+        async with (
+            self._home.pool.connection("flow") as connection,
+            connection.transaction() if len(calls) > 1 else nullcontext(),
+        ):
+            for name, values in calls:
+                await rows(connection, self._home.statements[name], values, prepare)
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
         with self._home.translated():
@@ -129,3 +139,8 @@ class PostgresFlowTables:
             return InvalidJob(f"one of the jobs: {trouble.first_line(error)}. Nothing was written.")
         said = error if isinstance(error, StoreError) else self._home.translate(error)
         return OutcomeUnknown(f"{said}. The jobs may or may not have been committed") if unanswered else said
+
+
+def _lists(job_id: str, lists: Sequence[tuple[str, str]]) -> tuple[object, ...]:
+    ids, contents = zip(*lists, strict=True)
+    return text_array(ids), text_array([job_id] * len(lists)), text_array(contents)

@@ -334,6 +334,12 @@ drop schema if exists {schema} cascade
 select {schema}.flow_create(%s, %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::json[], %s::text[],
   %s::timestamptz[], %s::float8[], %s::int[], %s::text[], %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
 
+-- name: flow_keep
+select {schema}.flow_keep(%s::text[], %s::text[], %s::text[])
+
+-- name: flow_kept
+select * from {schema}.flow_kept(%s)
+
 -- name: flow_ids
 select * from {schema}.flow_ids(%s, %s, %s)
 

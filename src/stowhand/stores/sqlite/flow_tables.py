@@ -11,8 +11,10 @@ import msgspec
 
 from stowhand import limits
 from stowhand.flow_tables import (
+    ALL,
     FORGIVEN,
     IDLE_LIMIT,
+    PREFIX,
     WAITS_FOR,
     NewFlow,
     Placed,
@@ -35,6 +37,15 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Moment], T]
 
 
+class Waiting(msgspec.Struct):
+    """What of a parent's payload its waking needs."""
+
+    waits_for: list[str] | None = msgspec.field(default=None, name=WAITS_FOR)
+
+
+_waiting = msgspec.json.Decoder(Waiting)
+
+
 class Run(Protocol):
     """Does work on a connection's own thread, in a transaction."""
 
@@ -53,6 +64,15 @@ class SqliteFlowTables:
         checked = [msgspec.structs.replace(job, step=limits.check(job.step)) for job in jobs]
         await self._write(partial(_create, flow=flow, jobs=checked))
         self._ring()
+
+    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        """For as long as the job is known."""
+        await self._write(partial(_keep, job_id=job_id, lists=lists))
+
+    async def kept(self, list_id: str) -> str | None:
+        """One of them."""
+        found = await self._read(lambda connection, _: _column(connection, "kept", {"id": list_id}))
+        return found[0] if found else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""
@@ -119,7 +139,13 @@ def _create(connection: sqlite3.Connection, now: Moment, *, flow: str, jobs: Seq
             for attribute, value in job.lookups:
                 given = {"flow": flow, "attribute": attribute, "value": value, "id": job.id}
                 connection.execute(SQL["find_by"], given)
+            _keep(connection, now, job_id=job.id, lists=job.lists)
             enqueue.add(connection, now, job.step)
+
+
+def _keep(connection: sqlite3.Connection, _now: Moment, *, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+    for list_id, content in lists:
+        connection.execute(SQL["keep"], {"id": list_id, "job": job_id, "content": content})
 
 
 def _latest(connection: sqlite3.Connection, key: str) -> Job | None:
@@ -140,15 +166,23 @@ def _delete(connection: sqlite3.Connection, _now: Moment, *, flow: str, job_id: 
 
 def _wake(connection: sqlite3.Connection, now: Moment, *, key: str) -> Woken:
     row = connection.execute(SQL["parked"], {"key": key}).fetchone()
-    names = None if row is None else msgspec.json.decode(row[3]).get(WAITS_FOR)
+    names = None if row is None else _waiting.decode(row[3]).waits_for
     if row is None or names is None or row[1] == State.FAILED:
         return Woken.GONE
-    if connection.execute(SQL["is_open"], {"names": as_json(names)}).fetchone():
+    if any(_is_open(connection, PREFIX + name) for name in names):
         return Woken.OPEN
     if row[1] == State.PROCESSING:
         return Woken.RUNNING
     connection.execute(SQL["make_due"], {"id": row[0], "now": now.wall})
     return Woken.WOKEN
+
+
+def _is_open(connection: sqlite3.Connection, awaited: str) -> bool:
+    """Has the child with this key not ended, or one of all those whose keys begin so?"""
+    least = awaited.removesuffix(ALL)
+    # What follows are hexadecimal digits.
+    given = {"least": least, "most": f"{least}g" if awaited.endswith(ALL) else least}
+    return connection.execute(SQL["is_open"], given).fetchone() is not None
 
 
 def _spend(connection: sqlite3.Connection, now: Moment, *, asked: Spending) -> float:

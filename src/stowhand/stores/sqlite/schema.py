@@ -14,7 +14,7 @@ from stowhand.stores.sqlite.moment import Moment
 from stowhand.stores.sqlite.statements import load
 
 SQL = load("schema")
-VERSION = 7
+VERSION = 8
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 
@@ -71,7 +71,8 @@ def install(connection: sqlite3.Connection, now: Moment) -> SchemaStatus:
     for version in missing(status(connection)):
         for statement in migration(version):
             connection.execute(statement)
-        connection.execute(SQL["record"], {"version": version, "now": now.wall})
+        given = {"version": version, "now": now.wall, "breaking": _text(version).startswith("-- breaking")}
+        connection.execute(SQL["record"], given)
     return status(connection)
 
 
@@ -82,13 +83,16 @@ def missing(found: SchemaStatus) -> range:
 
 def migration(version: int) -> Iterator[str]:
     """The statements of one migration. A trigger holds semicolons of its own, so SQLite says where one ends."""
-    text = files("stowhand.stores.sqlite").joinpath("migrations", f"{version:04}.sql").read_text("utf-8")
     statement = ""
-    for line in text.splitlines(keepends=True):
+    for line in _text(version).splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             yield statement.strip()
             statement = ""
+
+
+def _text(version: int) -> str:
+    return files("stowhand.stores.sqlite").joinpath("migrations", f"{version:04}.sql").read_text("utf-8")
 
 
 def plan(found: SchemaStatus) -> str:

@@ -28,6 +28,20 @@ begin
   return true;
 end $$;
 
+-- Long attributes of jobs; a job that has been deleted keeps nothing. A repeat does nothing: the ids are the caller's.
+create or replace function {schema}.flow_keep(_ids text[], _jobs text[], _contents text[]) returns void
+language sql {definer} as $$
+  insert into {schema}.flow_lists (id, job, content)
+    select u.id, f.id, u.content from unnest(_ids, _jobs, _contents) as u(id, job, content)
+      join {schema}.flow_jobs f on f.id = u.job for key share of f
+    on conflict do nothing
+$$;
+
+create or replace function {schema}.flow_kept(_id text) returns setof text
+language sql stable {definer} as $$
+  select l.content from {schema}.flow_lists l where l.id = _id
+$$;
+
 create or replace function {schema}.flow_ids(_flow text, _attribute text, _value text) returns setof text
 language sql stable {definer} as $$
   select f.id from {schema}.flow_lookups f
@@ -82,9 +96,14 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from {schema}.live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
+  -- Each is a child's id, or, with a star, what the ids of many begin with: hexadecimal digits follow. The last first,
+  -- for children end in their order, and what has ended is in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
-      select from {schema}.live j where j.key = 'flow:' || c.name and j.state <> 'failed' offset 0) o)
+      select from {schema}.live j
+        where j.key >= 'flow:' || rtrim(c.name, '*')
+          and j.key <= 'flow:' || replace(c.name, '*', 'ffffff') and j.state <> 'failed'
+        order by j.key desc limit 1) o)
   then
     return 'open';
   end if;

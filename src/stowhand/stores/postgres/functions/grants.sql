@@ -29,7 +29,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'workers', 'pauses')
+        'flow_waits', 'flow_lists', 'workers', 'pauses')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -94,6 +94,8 @@ begin
       ('cron_known', 'worker reader admin'),
       ('cron_ticks', 'worker reader admin'),
       ('flow_create', 'enqueuer worker admin'),
+      ('flow_keep', 'enqueuer worker admin'),
+      ('flow_kept', 'worker reader admin'),
       ('flow_delete', 'worker admin'),
       ('flow_wake', 'worker'),
       ('flow_spend', 'worker'),

@@ -6,6 +6,15 @@ ON CONFLICT (id) DO NOTHING
 INSERT INTO stowhand_flow_lookups (flow, attribute, value, id) VALUES (:flow, :attribute, :value, :id)
 ON CONFLICT DO NOTHING
 
+-- A job that has been deleted keeps nothing.
+-- name: keep
+INSERT INTO stowhand_flow_lists (id, job, content)
+SELECT :id, :job, :content WHERE EXISTS (SELECT 1 FROM stowhand_flow_jobs WHERE id = :job)
+ON CONFLICT (id) DO NOTHING
+
+-- name: kept
+SELECT content FROM stowhand_flow_lists WHERE id = :id
+
 -- name: ids
 SELECT id FROM stowhand_flow_lookups WHERE flow = :flow AND attribute = :attribute AND value = :value ORDER BY id
 
@@ -27,9 +36,9 @@ DELETE FROM stowhand_history WHERE key = :key AND key >= 'flow:' AND key < 'flow
 -- name: parked
 SELECT id, state, run_at, payload FROM stowhand_jobs WHERE key = :key
 
+-- The last first, for children end in their order: few that have failed are passed over.
 -- name: is_open
-SELECT 1 FROM json_each(:names) AS child CROSS JOIN stowhand_jobs AS job ON job.key = 'flow:' || child.value
-WHERE job.state <> 'failed' LIMIT 1
+SELECT 1 FROM stowhand_jobs WHERE key >= :least AND key <= :most AND state <> 'failed' ORDER BY key DESC LIMIT 1
 
 -- name: make_due
 UPDATE stowhand_jobs SET run_at = min(run_at, :now) WHERE id = :id

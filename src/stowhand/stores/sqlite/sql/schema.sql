@@ -5,7 +5,7 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'stowhand_schema'
 SELECT version, breaking FROM stowhand_schema ORDER BY version
 
 -- name: record
-INSERT INTO stowhand_schema (version, applied_at) VALUES (:version, :now)
+INSERT INTO stowhand_schema (version, applied_at, breaking) VALUES (:version, :now, :breaking)
 
 -- name: ours
 -- Views and triggers before the tables that they need; indexes go with their tables.
