@@ -98,10 +98,14 @@ def _program(path: Path, libraries: Path | None) -> Program | None:
 
 
 class PgBouncer:
-    """Before the server of a URL, with ``size`` server connections for everybody. ``url`` goes through it."""
+    """Before the server of a URL, with ``size`` server connections for everybody. ``url`` goes through it.
 
-    def __init__(self, program: Program, url: str, *, size: int = 3) -> None:
+    ``prepared``: it keeps the prepared statements of its clients apart, if it is able to.
+    """
+
+    def __init__(self, program: Program, url: str, *, size: int = 3, prepared: bool = True) -> None:
         self._program, self._target, self._size = program, conninfo_to_dict(url), size
+        self._kept = 100 if prepared else 0
         self._account = choose_account()
         self._folder = Path(tempfile.mkdtemp(prefix="stow-pool-"))
         self._process: subprocess.Popen[str] | None = None
@@ -129,7 +133,9 @@ class PgBouncer:
         server = " ".join(
             f"{name}='{self._target[name]}'" for name in ("host", "port", "user", "password") if name in self._target
         )
-        prepared = "max_prepared_statements = 100\n" if self._program.version >= KNOWS_PREPARED_STATEMENTS else ""
+        prepared = (
+            f"max_prepared_statements = {self._kept}\n" if self._program.version >= KNOWS_PREPARED_STATEMENTS else ""
+        )
         # auth_type any: whoever comes is let in, and is the user named here.
         (self._folder / "ini").write_text(
             f"[databases]\n* = {server}\n[pgbouncer]\npool_mode = transaction\nauth_type = any\nlisten_addr =\n"

@@ -190,8 +190,12 @@ async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
         if store.hears:
             return ok("wake-ups", "heard")
         await store.wait(LISTEN_PATIENCE / LISTEN_LOOKS)
-    through = "" if settings.store.listen_url else "; behind a transaction pooler give --listen-url"
-    return warn("wake-ups", f"not heard: workers poll{through}")
+    if settings.store.listen_url:
+        return warn("wake-ups", "not heard: workers poll")
+    # The first to come through such a pooler mixes nothing up yet, so that nothing else here fails.
+    given = settings.store.no_prepared_statements
+    kept = "" if given else ", and --no-prepared-statements if it is a PgBouncer before 1.21"
+    return warn("wake-ups", f"not heard: workers poll; behind a transaction pooler give --listen-url{kept}")
 
 
 def _version(package: str) -> str | None:

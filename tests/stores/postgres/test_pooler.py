@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
 
+from stowhand.cli.program import run as run_program
+from stowhand.errors import StoreError
 from stowhand.events import Event, Events, Listening, StoreTrouble
-from stowhand.job import NewJob, State
+from stowhand.handler import Attempt
+from stowhand.job import Job, NewJob, State
 from stowhand.lifecycle import COMPLETED
+from stowhand.options import WorkerOptions
 from stowhand.queue_store import Done, JobFilter, Reschedule
 from stowhand.service.app import App
+from stowhand.service.exit_codes import FAILURE, exit_code
 from stowhand.store import StoreOptions, Verdict
 from stowhand.stores.postgres import PostgresStore
+from stowhand.worker import Worker
 from tests.conftest import Run
 from tests.stores.postgres.verbs import claim, take
 from tests.support.pgbouncer import KNOWS_PREPARED_STATEMENTS, PgBouncer, Program, find_pgbouncer
@@ -171,6 +178,52 @@ def test_nothing_is_left_on_the_connections_of_the_pooler(
     assert len(seen) > 1, "all the server's connections were to be looked at"
 
 
+@pytest.fixture
+def mixed_up(program: Program, postgres_url: str) -> Iterator[str]:
+    """The URL of a pooler that knows no prepared statements, after others have left some behind it."""
+    with PgBouncer(program, postgres_url, prepared=False) as bouncer:
+        with ExitStack() as stack:
+            for _ in range(3):  # each in a transaction, so on a server connection of its own
+                connection = stack.enter_context(psycopg.connect(bouncer.url))
+                for number in range(20):
+                    connection.execute(f"select {number}".encode(), prepare=True)
+        yield bouncer.url
+
+
+@pytest.mark.parametrize("command", ["doctor", "jobs list"])
+def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag(
+    mixed_up: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_program([*command.split(), "-c", mixed_up]) == 1
+    said = capsys.readouterr()
+    assert "--no-prepared-statements" in (said.out if command == "doctor" else said.err)
+
+
+def test_a_run_once_that_meets_mixed_up_statements_ends_and_names_the_flag(
+    mixed_up: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.taker.ONCE_PATIENCE", 2)
+
+    async def once() -> None:
+        store = PostgresStore(mixed_up)
+        try:
+            await Worker(store, _nothing, WorkerOptions(once=True)).run()
+        finally:
+            await store.close()
+
+    with pytest.raises(StoreError, match="--no-prepared-statements") as ended:
+        run(once())
+    assert exit_code(ended.value) == FAILURE
+
+
+def test_the_doctor_names_the_flag_to_the_first_who_comes_through_a_pooler(
+    bouncer: PgBouncer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_program(["doctor", "-c", bouncer.url]) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warn  wake-ups")]
+    assert "--listen-url, and --no-prepared-statements if it is a PgBouncer before 1.21" in said
+
+
 def test_a_direct_connection_is_not_taken_for_a_pooler(postgres_url: str, run: Run) -> None:
     async def story() -> None:
         store = PostgresStore(postgres_url)
@@ -198,6 +251,10 @@ def test_where_nothing_is_heard_the_reason_is_told_and_jobs_are_found_by_polling
     run(story())
     assert {event.state for event in told if isinstance(event, Listening)} == {"connecting", "error"}
     assert [event.error for event in told if isinstance(event, StoreTrouble)] == [POLLING]
+
+
+async def _nothing(ctx: Attempt[Job], job: Job) -> None:
+    """The handler."""
 
 
 def app_on(url: str, **options: Any) -> App:
