@@ -10,7 +10,7 @@ import pytest
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code
-from stowhand.service.loading import LoadedTasks, cut_short
+from stowhand.service.long_tasks import cut_short
 from stowhand.service.run import run_worker
 from stowhand.service.setting_table import SETTINGS
 from stowhand.service.settings import WorkerSettings, read_settings
@@ -144,11 +144,11 @@ def test_tasks_that_a_stop_cuts_short_are_named_with_their_timeouts() -> None:
         registry.add(define(_task, name, {"timeout": timeout}))
     registry.add(define(_task, "unlimited", {}))
     settings = read_settings({"preset": "service", "connection": "sqlite:///x.db"}, environ={})
-    said = cut_short(LoadedTasks(registry), settings)
+    said = cut_short(registry, settings.grace, "--grace")
     assert said is not None
     assert said.startswith("A stop leaves running jobs 5m (--grace)")
     assert said.endswith(": import_all (10m)")
-    assert cut_short(LoadedTasks(Registry()), settings) is None
+    assert cut_short(Registry(), settings.grace, "--grace") is None
 
 
 async def _task() -> None:

@@ -93,3 +93,15 @@ def test_a_preset_of_the_environment_that_does_not_exist_is_told_before_anything
     monkeypatch.setenv("STOWHAND_PRESET", "sevice")
     with pytest.raises(ConfigurationError, match="STOWHAND_PRESET: 'sevice'"):
         embedded(run, app)
+
+
+def test_tasks_that_a_stop_would_cut_short_are_named_where_the_preset_lets_everything_end(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    for preset, named in (("default", False), ("service", True)):
+        caplog.clear()
+        app = App("memory://", preset=preset)
+        app.task(name="render", timeout="10m")(lambda: None)
+        embedded(run, app)
+        said = "A stop leaves running jobs 5m (grace); tasks that may take longer are handed back then"
+        assert any(said in line and "render (10m)" in line for line in caplog.messages) is named

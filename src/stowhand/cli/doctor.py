@@ -27,7 +27,6 @@ from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.queue_store import QueueStore, SchemaStatus
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
 from stowhand.service.opening import attempts_apart
-from stowhand.service.presets import SERVICE
 from stowhand.service.settings import WorkerSettings, unknown_variables
 from stowhand.service.settings_file import read_settings_file
 from stowhand.store import RESERVED_CONNECTIONS
@@ -154,7 +153,9 @@ def examine_schema(status: SchemaStatus) -> Finding:
 
 def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     """Can they be loaded?"""
-    from stowhand.service.loading import cut_short, load_tasks
+    from stowhand.service.loading import load_tasks
+    from stowhand.service.long_tasks import cut_short
+    from stowhand.service.presets import SERVICE
 
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
         yield warn("tasks", "no folder tasks/ here, and no --tasks or --app")
@@ -166,7 +167,7 @@ def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
         return
     for problem in loaded.problems:
         yield warn("tasks", problem)
-    if (said := cut_short(loaded, settings)) is not None:
+    if (said := cut_short(loaded.registry, settings.grace, "--grace")) is not None:
         yield warn("tasks", said) if settings.preset == SERVICE else ok("tasks", said)
     yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
 

@@ -23,6 +23,7 @@ from stowhand.service.built_in import built_in
 from stowhand.service.checked_jobs import check_each, check_each_async
 from stowhand.service.crontabs import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
 from stowhand.service.embedding import log_in_the_name_of, observed, report, seated, traced
+from stowhand.service.long_tasks import warn_of_long_tasks
 from stowhand.service.opening import open_installed, tell_listening
 from stowhand.service.own_store import OwnStore
 from stowhand.service.sync import Sync
@@ -283,7 +284,9 @@ class App:
                 "App.worker: no task is declared; name the modules that declare them: App(include=['shop.tasks'])"
             )
         items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
-        chosen = worker_options(options, self.registry, opening.result(), self._home.preset)
+        preset = self._home.preset
+        chosen = worker_options(options, self.registry, opening.result(), preset)
+        warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
         events, store = observed(events, self.traces), opening.result()
         seated(store, chosen.concurrency)
         handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.cron.item import ParsedItem
-from stowhand.durations import say_duration
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.handler import Policy
 from stowhand.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
-from stowhand.observe.safe_text import escape
 from stowhand.observe.traces import Traces
 from stowhand.queue_store import QueueStore
 from stowhand.service.app import App
 from stowhand.service.built_in import built_in_on
-from stowhand.service.presets import SERVICE
+from stowhand.service.long_tasks import warn_of_long_tasks
 from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -24,8 +22,6 @@ from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 DEFAULT_FOLDER = "tasks"
-SHOWN = 20
-"""Tasks named in one line, at most."""
 
 
 class LoadedTasks(msgspec.Struct, frozen=True):
@@ -122,19 +118,4 @@ def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
     """Say which files were passed over, and which tasks a stop may cut short."""
     for problem in loaded.problems:
         core_logger().warning(problem)
-    # Only with the preset service is a stop meant to let everything end; for the others it is the doctor's to say.
-    if settings.preset == SERVICE and (said := cut_short(loaded, settings)) is not None:
-        core_logger().warning(said)
-
-
-def cut_short(loaded: LoadedTasks, settings: WorkerSettings) -> str | None:
-    """What to say of tasks with a timeout of their own that is longer than the grace; ``None``: there are none."""
-    longer = [one for one in loaded.registry if one.timeout is not None and one.timeout > settings.grace]
-    if not longer:
-        return None
-    named = ", ".join(f"{escape(one.name)} ({say_duration(one.timeout or 0.0)})" for one in longer[:SHOWN])
-    more = f" and {len(longer) - SHOWN} more" if len(longer) > SHOWN else ""
-    return (
-        f"A stop leaves running jobs {say_duration(settings.grace)} (--grace); tasks that may take longer are handed"
-        f" back then, and begin anew elsewhere: {named}{more}"
-    )
+    warn_of_long_tasks(loaded.registry, settings.preset, settings.grace, "--grace")
