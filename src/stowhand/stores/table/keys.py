@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,10 @@ class Key(StrEnum):
     UUID = "uuid"
     """A job's id is its text, in lower case with hyphens."""
     TEXT = "text"
+
+
+ANY_KEY: Mapping[Key, JobId] = {Key.INTEGER: 0, Key.UUID: str(UUID(int=0)), Key.TEXT: ""}
+"""One of each kind, whether a record bears it or not: what is asked for by its key is found by an index."""
 
 
 def read_key(kind: Key, given: Any, field: str = "id") -> JobId:

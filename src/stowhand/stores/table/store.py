@@ -24,7 +24,8 @@ from stowhand.stores.table.asking import WAITING, read_after, read_conditions, r
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
 from stowhand.stores.table.calls import Calls, TimedHeart
-from stowhand.stores.table.keys import read_key
+from stowhand.stores.table.due import Due
+from stowhand.stores.table.keys import ANY_KEY, read_key
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.opening import Pinned, backend_of
 from stowhand.stores.table.options import TableOptions
@@ -56,6 +57,7 @@ class TableStore(Generic[R]):
         self._folds = shape.folds
         self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
+        self._due = Due()
         self._opening = asyncio.Lock()
         self._open = False
 
@@ -162,6 +164,9 @@ class TableStore(Generic[R]):
         if tasks is not None and self.options.name not in tasks:
             return None
         await self.open()
+        return await self._due.ask(self._next_due, lambda: self._backend.find(ANY_KEY[self._backend.key]))
+
+    async def _next_due(self) -> float | None:
         with self._calls.timed("next_due"):
             return await self._backend.next_due()
 

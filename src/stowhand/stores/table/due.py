@@ -1,0 +1,48 @@
+"""When the next record falls due: asked no oftener than the answer's price allows.
+
+A table without an index is walked for it, at every poll of an idle worker. Without an answer that worker looks again
+after its plain poll interval, so nothing starts later than promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from stowhand.clock import stopwatch
+
+DEAR = 0.05
+"""Seconds. Two looks in a row that took as long: one alone may have met a busy machine."""
+SHARE = 50.0
+"""Seconds without another look for each second that a dear one took."""
+PLAIN = 2.0
+"""Seconds: what is due later than the next plain poll need not be known."""
+
+
+class Due:
+    """Of one store."""
+
+    def __init__(self, now: Callable[[], float] = stopwatch) -> None:
+        self._now = now
+        self._took, self._not_before = 0.0, float("-inf")
+        self._at = float("inf")
+        """When the first was due, as far as was known."""
+
+    async def ask(
+        self, look: Callable[[], Awaitable[float | None]], touch: Callable[[], Awaitable[object]]
+    ) -> float | None:
+        """Seconds; ``None``: nothing waits. 0 while it is too early to look again: claim again after a plain poll.
+
+        ``touch`` is done instead then, and costs little: who asks in order to learn whether the store answers is told.
+        """
+        began = self._now()
+        if began < self._not_before:
+            await touch()
+            left = self._at - began
+            return left if 0 < left < PLAIN else 0.0
+        found = await look()
+        over = self._now()
+        self._at = float("inf") if found is None else over + found
+        price, self._took = min(over - began, self._took), over - began
+        if price >= DEAR:
+            self._not_before = over + SHARE * price
+        return found
