@@ -93,6 +93,7 @@ HTTP_SKIPS_FILES = frozenset(
         "test_actions",
         "test_administration",
         "test_explaining",
+        "test_foreign_leases",
         "test_history",
         "test_inspect",
         "test_lending",

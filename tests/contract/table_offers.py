@@ -38,6 +38,7 @@ TOKENS = "nowhere to remember a token: what such a claim took comes back when it
 LEASE = "a lease lasts stalled_max_age, whatever a worker asks for"
 
 TESTS = {
+    "test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked": "its heart looks",
     "test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded": KEYS,
     "test_a_claim_moves_the_job_to_processing_under_its_lease": EPOCH,
     "test_a_claim_with_conditions_is_refused_and_takes_nothing": "it takes conditions",

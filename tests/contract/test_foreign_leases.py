@@ -9,14 +9,6 @@ from stowhand.store import Foreign
 from tests.contract.bench import LEASE, Bench
 
 SLACK = slack(LEASE)
-LEFT_TO_ITS_HEART = ("table", "table_sqlite", "redis", "http")
-"""Stores whose claims say nothing of foreign leases."""
-
-
-@pytest.fixture(autouse=True)
-def _looks(bench: Bench) -> None:
-    if bench.place.name in ("redis", "http"):
-        pytest.skip("only two looks at the locks can tell, or the server looks")
 
 
 def ends_in(bench: Bench, *ours: object, slack: float = SLACK) -> float | None:
@@ -58,8 +50,6 @@ async def test_a_lease_that_is_over_is_late_and_names_nothing(bench: Bench) -> N
 
 
 async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(bench: Bench) -> None:
-    if bench.place.name in LEFT_TO_ITS_HEART:
-        pytest.skip("its heart looks")
     lease = await bench.start()
     assert bench.store.foreign() is None
     for ours, told in (((), Foreign(ends_in=31.0)), ((lease,), Foreign()), (None, None)):

@@ -81,8 +81,6 @@ async def test_who_is_to_make_way_is_given_what_has_been_due_for_so_long(bench: 
 
 @pytest.mark.usefixtures("unhurried")
 async def test_one_worker_in_four_is_to_make_way_at_once(bench: Bench) -> None:
-    if bench.place.name == "redis":
-        pytest.skip("a flow's workers serve one queue, and are counted by queue: tests/stores/redis/test_sweep.py")
     suspects = [await bench.make_suspect() for _ in range(4)]
     for _ in range(7):
         await bench.add()
