@@ -28,6 +28,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 import psycopg  # noqa: E402
 
 from stowhand import Attempt, Budget, NewJob, StoreOptions, Where, Worker, WorkerOptions, open_store, sql  # noqa: E402
+from stowhand.events import Events  # noqa: E402
 from stowhand.lifecycle import COMPLETED  # noqa: E402
 from stowhand.store import ClaimRequest  # noqa: E402
 from stowhand.stores.table import TableOptions, TableStore  # noqa: E402
@@ -113,7 +114,7 @@ async def writes(ctx: Attempt[Any], _: Any) -> None:
 
 async def drain(store: Any, handler: Any, jobs: int, concurrency: int) -> float:
     """Jobs per second of one worker."""
-    worker = Worker(store, handler, WorkerOptions(once=True, concurrency=concurrency))
+    worker = Worker(store, handler, WorkerOptions(once=True, concurrency=concurrency), events=Events())  # no log
     began = time.perf_counter()
     await worker.run()
     return jobs / (time.perf_counter() - began)
