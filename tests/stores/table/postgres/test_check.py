@@ -490,6 +490,14 @@ def test_a_partitioned_table_whose_key_is_not_written_serves(place: Place) -> No
     assert place.examine("jobs_0") == []
 
 
+def test_nothing_is_advised_of_a_column_that_the_worker_needs_no_longer(place: Place) -> None:
+    place.make()
+    place.do("alter table jobs alter state set default 'new', add check (state in ('new', 'done'))")
+    found = place.check()
+    assert [dict(one.columns) for one in found if one.columns] == [{"state": "job_state"}]
+    assert "default" not in problems(found)
+
+
 def test_states_that_no_worker_knows_are_counted_and_not_fatal(place: Place) -> None:
     place.make()
     place.do(

@@ -121,8 +121,6 @@ def _columns(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
             yield mender.beside(documented, f"column {own} computes itself; a worker writes it")
         elif documented in WRITTEN_NULL and column.filled:
             yield _emptied(facts, documented, column, mender)
-        elif documented in GIVEN:
-            yield from _default(documented, column, mender)
 
 
 def _emptied(facts: Facts, documented: str, column: Known, mender: Mender) -> Finding:
@@ -221,10 +219,14 @@ def _view(facts: Facts, shape: Shape) -> Iterator[Finding]:
 
 
 def advise(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
-    """Indexes and a trigger, for a table that can have them. ``shape``: with the columns that a worker will have."""
+    """Defaults, indexes and a trigger, for a table that can have them. ``shape``: with the columns that a worker will
+    have: nothing is advised of one that it needs no longer."""
     if facts.table is None or facts.table.kind not in "rp":
         return
     mender = Mender(facts, shape)
+    for documented in GIVEN:
+        if (column := facts.column(shape, documented)) is not None:
+            yield from _default(documented, column, mender)
     for wanted in RECOMMENDED:
         own = [shape.columns[name] for name in wanted.columns]
         if wanted is NEXT:
