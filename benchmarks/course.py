@@ -21,8 +21,8 @@ import psutil
 from benchmarks.contenders import STATE, Contender, environment
 from benchmarks.grounds import Ground
 from benchmarks.report import Report
-from stowhand.bench.probe import look
-from stowhand.bench.workers import resident
+from stowhand.cli.bench.probe import look
+from stowhand.cli.bench.workers import resident
 
 Finding = tuple[str, float]
 """What was found, and the figure."""

@@ -17,13 +17,13 @@ from typing import Protocol
 
 import psycopg
 
-from stowhand.bench import probe
-from stowhand.queue_store import QueueStore
-from stowhand.service.app import App
-from stowhand.service.own_store import ResolvedStore
-from stowhand.service.settings import StoreSettings
-from stowhand.store import DAY
-from stowhand.stores import open_store
+from stowhand.app.app import App
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings
+from stowhand.cli.bench import probe
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import DAY
+from stowhand.stores.opening import open_store
 
 app = App()
 NAP = 0.010

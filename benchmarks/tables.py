@@ -29,8 +29,8 @@ import psycopg  # noqa: E402
 
 from stowhand import Attempt, Budget, NewJob, StoreOptions, Where, Worker, WorkerOptions, open_store, sql  # noqa: E402
 from stowhand.events import Events  # noqa: E402
-from stowhand.lifecycle import COMPLETED  # noqa: E402
-from stowhand.store import ClaimRequest  # noqa: E402
+from stowhand.jobs.lifecycle import COMPLETED  # noqa: E402
+from stowhand.protocols.store import ClaimRequest  # noqa: E402
 from stowhand.stores.table import TableOptions, TableStore  # noqa: E402
 from stowhand.stores.table.ddl import Plan, full_ddl  # noqa: E402
 from stowhand.stores.table.names import read_shape  # noqa: E402

@@ -19,19 +19,19 @@ from pathlib import Path
 import psutil
 
 from benchmarks.stage import NAP, PostgresSite, Site, new_store
-from stowhand.bench import probe
-from stowhand.bench.workers import GLANCE, Workers
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import QueueStore
-from stowhand.service.settings import WorkerSettings
-from stowhand.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
-from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.producing import plain_values_of
+from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cli.bench import probe
+from stowhand.cli.bench.workers import GLANCE, Workers
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.producing import plain_values_of
 
 TO_START, TO_END = 120.0, 600.0
 OURS = ("noop",)
-"""The tasks of a worker of ``stowhand.bench.tasks``."""
+"""The tasks of a worker of ``stowhand.cli.bench.tasks``."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Crew:
         return statistics.mean(probe.look(self._probes).delays)
 
     async def drain(
-        self, site: Site, jobs: int, first: int | None, *, app: str = "stowhand.bench.tasks:app", slots: int = 24
+        self, site: Site, jobs: int, first: int | None, *, app: str = "stowhand.cli.bench.tasks:app", slots: int = 24
     ) -> tuple[float, float]:
         """Jobs a second, from the beginning of the first handler until none from ``first`` on is left (``None``: until
         so many have begun); and the microseconds of processor time of the workers and the server that one job took."""
@@ -116,7 +116,7 @@ class Crew:
         workers and the server (the producer's share too) for each job."""
         site.fill(backlog)
         found: list[tuple[float, float]] = []
-        async with self._at_work(site, "stowhand.bench.tasks:app", 24) as workers:
+        async with self._at_work(site, "stowhand.cli.bench.tasks:app", 24) as workers:
             await workers.until(lambda: self.begun > backlog // 10, TO_START, "the first jobs begin")
             with site.feeder(lambda: self.begun, backlog), condition:
                 for _ in range(6):
@@ -128,7 +128,7 @@ class Crew:
 
     def idle(self, site: Site) -> Workers:
         """``async with``: a worker for the length of the block."""
-        return self._at_work(site, "stowhand.bench.tasks:app", 24)
+        return self._at_work(site, "stowhand.cli.bench.tasks:app", 24)
 
     def _at_work(self, site: Site, app: str, slots: int) -> Workers:
         for file in self._probes.iterdir():
@@ -250,7 +250,7 @@ def start_and_stop(site: Site) -> tuple[float, float, float]:
     command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", site.settings.url]
     began = time.perf_counter()
     with subprocess.Popen(
-        [*command, "--app", "stowhand.bench.tasks:app"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, "--app", "stowhand.cli.bench.tasks:app"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as worker:
         try:
             assert worker.stdout is not None

@@ -10,7 +10,7 @@ import probe
 import redis
 
 from stowhand import run_all
-from stowhand.bench.probe import own_probe
+from stowhand.cli.bench.probe import own_probe
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue
 

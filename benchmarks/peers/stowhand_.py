@@ -8,10 +8,10 @@ import sys
 
 import probe
 
-from stowhand.bench.tasks import app, noop
-from stowhand.service.own_store import ResolvedStore
-from stowhand.service.settings import StoreSettings
-from stowhand.stores import open_store
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings
+from stowhand.cli.bench.tasks import app, noop
+from stowhand.stores.opening import open_store
 
 STORE = StoreSettings(
     connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),
@@ -56,6 +56,6 @@ async def main(verb: str, count: int) -> None:
 
 
 if sys.argv[1] == "worker":
-    command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.bench.tasks:app", "--jobs", "24", "--history", "none"]
-    os.execv(sys.executable, [sys.executable, *command, "--log-level", "error"])
+    command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.cli.bench.tasks:app", "--jobs", "24"]
+    os.execv(sys.executable, [sys.executable, *command, "--history", "none", "--log-level", "error"])
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -1,11 +1,13 @@
 """Stowhand: background jobs in Python on the store you already have. One worker, any store.
 
-    worker.py      the life of a job: take, work, settle, beat, stop        (start reading here)
-    lifecycle.py   the law: states, outcomes, settlements
-    store.py       the seams to wherever jobs live; ``stores/`` are the ones we ship
-    tasks/         @app.task, enqueueing, dispatch
-    service/       App, settings, supervised processes, signals
-    cli/           one file per command
+    jobs/       what a job is and what may become of it
+    protocols/  the seams: store, handler, options
+    worker/     the life of a job; worker.py: take, work, settle, beat, stop        (start reading here)
+    stores/     postgres, sqlite, memory: the queue we own, and any table of a user's;  remote/: one that is lent
+    tasks/      @app.task, dispatch;  app/: declare, enqueue, embed;  cron/, commands/, flows/: what else a job can be
+    service/    settings, supervised processes, signals;  runner/: the same as a library
+    observe/    events become log lines, metrics, traces
+    cli/        one file per command
 
 Importing this package imports no driver, and each name only when it is first used.
 """
@@ -16,8 +18,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stowhand.budget import Budget
-    from stowhand.conditions import Where, sql
+    from stowhand.app.app import App
     from stowhand.errors import (
         ConfigurationError,
         InvalidJob,
@@ -29,24 +30,27 @@ if TYPE_CHECKING:
         StowhandError,
     )
     from stowhand.events import Events
-    from stowhand.execution_log import ExecutionLogEntry
-    from stowhand.handler import Attempt, Claimable, Handler, Policy
-    from stowhand.job import Job, KeyMode, NewJob, State
-    from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-    from stowhand.options import WorkerOptions
-    from stowhand.resetter import Resetter, ResetterOptions
-    from stowhand.service.app import App
+    from stowhand.jobs.conditions import Where, sql
+    from stowhand.jobs.execution_log import ExecutionLogEntry
+    from stowhand.jobs.job import Job, KeyMode, NewJob, State
+    from stowhand.jobs.lease import Lease
+    from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+    from stowhand.protocols.handler import Attempt, Claimable, Handler, Policy
+    from stowhand.protocols.options import WorkerOptions
+    from stowhand.protocols.store import Store, StoreOptions
     from stowhand.service.run_all import run_all
-    from stowhand.store import Lease, Store, StoreOptions
-    from stowhand.stores import open_store
+    from stowhand.stores.opening import open_store
+    from stowhand.stores.table.options import TableOptions
+    from stowhand.stores.table.store import TableStore
     from stowhand.tasks.context import Context
-    from stowhand.worker import Worker
+    from stowhand.worker.budget import Budget
+    from stowhand.worker.resetter import Resetter, ResetterOptions
+    from stowhand.worker.worker import Worker
 
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "budget": ("Budget",),
-    "conditions": ("Where", "sql"),
+    "app.app": ("App",),
     "errors": (
         "ConfigurationError",
         "InvalidJob",
@@ -58,18 +62,22 @@ _ROOMS = {
         "StowhandError",
     ),
     "events": ("Events",),
-    "execution_log": ("ExecutionLogEntry",),
-    "handler": ("Attempt", "Claimable", "Handler", "Policy"),
-    "job": ("Job", "KeyMode", "NewJob", "State"),
-    "lifecycle": ("Cancel", "Complete", "Fail", "Outcome", "Retry", "Snooze"),
-    "options": ("WorkerOptions",),
-    "resetter": ("Resetter", "ResetterOptions"),
-    "service.app": ("App",),
+    "jobs.conditions": ("Where", "sql"),
+    "jobs.execution_log": ("ExecutionLogEntry",),
+    "jobs.job": ("Job", "KeyMode", "NewJob", "State"),
+    "jobs.lease": ("Lease",),
+    "jobs.lifecycle": ("Cancel", "Complete", "Fail", "Outcome", "Retry", "Snooze"),
+    "protocols.handler": ("Attempt", "Claimable", "Handler", "Policy"),
+    "protocols.options": ("WorkerOptions",),
+    "protocols.store": ("Store", "StoreOptions"),
     "service.run_all": ("run_all",),
-    "store": ("Lease", "Store", "StoreOptions"),
-    "stores": ("open_store",),
+    "stores.opening": ("open_store",),
+    "stores.table.options": ("TableOptions",),
+    "stores.table.store": ("TableStore",),
     "tasks.context": ("Context",),
-    "worker": ("Worker",),
+    "worker.budget": ("Budget",),
+    "worker.resetter": ("Resetter", "ResetterOptions"),
+    "worker.worker": ("Worker",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -106,6 +114,8 @@ __all__ = [
     "StoreOptions",
     "StoreUnreachable",
     "StowhandError",
+    "TableOptions",
+    "TableStore",
     "Where",
     "Worker",
     "WorkerOptions",

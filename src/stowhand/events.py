@@ -5,13 +5,14 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from importlib import import_module
 from typing import Any
 
 import msgspec
 
-from stowhand.lifecycle import Ended
-from stowhand.store import JobId, Lease, ResetJob
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lifecycle import Ended
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -326,6 +327,112 @@ class TasksReloaded(Event, frozen=True):
 
 
 Listener = Callable[[Any], None]
+
+
+class CronStarted(Event, frozen=True):
+    """The scheduler knows its items and has made up for what was missed."""
+
+    items: tuple[str, ...]
+    backfilled: int
+
+
+class CronScheduled(Event, frozen=True):
+    """A tick of an item has become a job."""
+
+    identifier: str
+    task: str
+    job_id: int
+    at: datetime
+    backfilled: bool
+    late: float
+    """Seconds between the tick and its job, by the store's clock."""
+
+
+class CronConflict(Event, frozen=True):
+    """Another scheduler has scheduled this tick, from an item that is not ours, under the same identifier."""
+
+    identifier: str
+    at: datetime
+    ours: str
+    theirs: str
+
+
+class CronClockMoved(Event, frozen=True):
+    """The store's clock is not where it should be. Back (negative): nothing is repeated. Forward: all is caught up."""
+
+    seconds: float
+
+
+class CronTrouble(Event, frozen=True):
+    """Scheduling failed; it begins anew, backfill included, after ``retry_in`` seconds."""
+
+    error: str
+    retry_in: float
+
+
+class CronReloaded(Event, frozen=True):
+    """The crontab was read again. ``problem``: why the old items stay."""
+
+    items: tuple[str, ...]
+    problem: str | None
+
+
+class LendingStarted(Event, frozen=True):
+    """The server listens. ``open``: without tokens, for programs of this machine."""
+
+    url: str
+    store: str
+    open: bool
+    tokens: str
+    """The file of tokens."""
+
+
+class LendingStopping(Event, frozen=True):
+    """No new connections; what is being answered has ``grace`` seconds to end."""
+
+    grace: float
+
+
+class RequestAnswered(Event, frozen=True):
+    """One request. ``who``: the id of its token."""
+
+    call: str
+    status: int
+    seconds: float
+    who: str
+    address: str
+
+
+class LentChanged(Event, frozen=True):
+    """The audit: a call that changed something. ``ids`` and ``verdicts`` in one order; never a payload or a secret."""
+
+    call: str
+    who: str
+    """The id of the token; empty where there are none."""
+    worker: str
+    ids: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    address: str
+
+
+class WrongTokens(Event, frozen=True):
+    """An address keeps sending tokens that are not valid; for a minute it is told to wait."""
+
+    address: str
+    count: int
+
+
+class TokensTrouble(Event, frozen=True):
+    """The file of tokens has changed and cannot be read; those that were known before still hold."""
+
+    error: str
+
+
+class RequestBroken(Event, frozen=True):
+    """A bug: a request could not be answered. ``trace`` says where."""
+
+    call: str
+    trace: str
 
 
 class Events:

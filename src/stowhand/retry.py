@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
-from stowhand.lifecycle import Backoff
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.lifecycle import Backoff
 
 Random = Callable[[], float]
 """A number in [0, 1)."""

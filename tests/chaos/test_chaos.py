@@ -20,10 +20,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.queue_store import JobFilter, QueueStore
-from stowhand.store import StoreOptions
-from stowhand.stores import open_store
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
 from tests.chaos.nemesis import Fault, Fleet, Plan
 from tests.support.servers import PostgresServer
 

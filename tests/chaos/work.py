@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 
+from stowhand.app.app import App
 from stowhand.retry import constant
-from stowhand.service.app import App
 from stowhand.tasks.context import Context
 
 app = App()

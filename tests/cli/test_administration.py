@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from stowhand.clock import wall_clock
-from stowhand.store import ClaimRequest
-from stowhand.stores import open_store
+from stowhand.protocols.store import ClaimRequest
+from stowhand.stores.opening import open_store
 from tests.cli.conftest import Stowhand
 from tests.support.databases import Databases
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.demo.files import describe, name_of, path_of, walk
+from stowhand.cli.demo.files import describe, name_of, path_of, walk
 from tests.cli.conftest import Stowhand
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.app.settings.settings import read_settings
 from stowhand.cli.doctor import examine_settings
 from stowhand.cli.doctor_postgres import Server, judge_server
 from stowhand.cli.doctor_work import examine_work
 from stowhand.cli.findings import Mark
 from stowhand.cli.stats import Stats, WorkerLine
-from stowhand.figures import MINUTES, Amount, Figures, Standing
-from stowhand.figures import Ended as Over
-from stowhand.operating import WorkerCard, WorkerRow
-from stowhand.service.settings import read_settings
+from stowhand.protocols.figures import MINUTES, Amount, Figures, Standing
+from stowhand.protocols.figures import Ended as Over
+from stowhand.protocols.operating import WorkerCard, WorkerRow
 from tests.cli.conftest import Ended, Stowhand
 
 

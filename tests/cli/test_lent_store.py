@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.job import Job, State
+from stowhand.jobs.job import Job, State
 from stowhand.testing import MemoryStore
 from tests.cli.conftest import Ended, Stowhand
-from tests.lending.tokens import make_token
+from tests.remote.server.tokens import make_token
 from tests.support.lent import Street
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from stowhand.cli.job_operations import _retry
 from stowhand.cli.moments import say_span
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import QueueStore
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Stowhand, command
-from tests.lending.lending import Client, claiming
+from tests.remote.server.lending import Client, claiming
 
 TABLE = """\
 import sqlite3

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from stowhand.cli.stats import Stats, TaskLine
 from stowhand.cli.top import _tasks, pause_after
-from stowhand.figures import Amount, Ended, Figures, Standing
-from stowhand.job import NewJob
-from stowhand.queue_store import QueueStore
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.figures import Amount, Ended, Figures, Standing
+from stowhand.protocols.queue_store import QueueStore
 from tests.service.processes import with_store
 
 PROGRAM = (sys.executable, "-m", "stowhand.cli")

@@ -6,13 +6,14 @@ from typing import Any
 
 import psutil
 
-from stowhand.attempt_logger import AttemptLogger
 from stowhand.clock import Clock, SystemClock, sleep_blocking
 from stowhand.errors import LogRefused, StoreUnreachable
 from stowhand.events import Event, JobSaid
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.store import Claim, Lease
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.attempt_logger import AttemptLogger
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim
 
 
 class Desk:

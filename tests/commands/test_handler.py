@@ -14,15 +14,15 @@ import msgspec
 import psutil
 import pytest
 
-from stowhand import program
 from stowhand.clock import SystemClock, sleep_blocking, stopwatch
 from stowhand.commands import Command, CommandHandler, handler, steps
 from stowhand.commands.command import KEPT_VARIABLES
 from stowhand.errors import ConfigurationError
-from stowhand.execution_log import OUT_LIMIT
-from stowhand.lifecycle import Fail, Retry
-from stowhand.text import ERROR_LIMIT
-from stowhand.worker import LAST_PAUSE
+from stowhand.jobs.execution_log import OUT_LIMIT
+from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.jobs.text import ERROR_LIMIT
+from stowhand.tasks import program
+from stowhand.worker.worker import LAST_PAUSE
 from tests.commands.desk import Desk, wait_until_gone
 from tests.conftest import Run
 

@@ -15,13 +15,13 @@ import pytest
 from stowhand.clock import SystemClock
 from stowhand.commands import Command, CommandHandler, steps
 from stowhand.commands.destinations import KeepsLogs
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.options import WorkerOptions
-from stowhand.stores.http import HttpStore
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.protocols.options import WorkerOptions
+from stowhand.remote.client import HttpStore
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.commands.desk import wait_until_gone
 from tests.conftest import Run
 from tests.support.lent import Street

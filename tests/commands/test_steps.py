@@ -13,9 +13,9 @@ from stowhand.commands.output import LAST_BYTES, Output
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
 from stowhand.errors import ConfigurationError, LogRefused
-from stowhand.execution_log import OUT_LIMIT, ExecutionLogEntry
-from stowhand.lane import Stop
+from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.testing import FakeClock
+from stowhand.worker.slot import Stop
 from tests.commands.desk import Desk
 from tests.conftest import Run
 

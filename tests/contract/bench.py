@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any, Self
 
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.queue_store import JobFilter, QueueStore
-from stowhand.store import DAY, Claim, ClaimRequest, Heart, Lease, Reply, StoreOptions, Verdict
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
+from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.store import DAY, Claim, ClaimRequest, Heart, Reply, StoreOptions, Verdict
 from stowhand.testing import FakeClock
 from tests.contract.places import Image, Place
 

@@ -26,7 +26,7 @@ FILES = frozenset(
     }
 )
 """Creating jobs, looking at them and retrying them are the flow's, and tested with it; the rest it has not. Leases of
-others are locks, of which only two looks can tell: ``tests/stores/redis/test_sweep.py``."""
+others are locks, of which only two looks can tell: ``tests/flows/redis/test_sweep.py``."""
 
 EPOCH = "an epoch is a moment of the server's clock"
 KEYS = "a flow's job has no key"
@@ -44,7 +44,7 @@ RETRY = "a retry by hand is the flow's, and tested with it"
 MARK = "the mark of a settlement is of the whole call"
 
 TESTS = {
-    "test_one_worker_in_four_is_to_make_way_at_once": "counted by queue: tests/stores/redis/test_sweep.py",
+    "test_one_worker_in_four_is_to_make_way_at_once": "counted by queue: tests/flows/redis/test_sweep.py",
     "test_a_rest_that_cannot_be_stored_is_unwritten_alone_and_changes_nothing": REST,
     "test_a_claim_moves_the_job_to_processing_under_its_lease": EPOCH,
     "test_the_claimed_record_is_the_row_as_it_was_committed": KEYS,

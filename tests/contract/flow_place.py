@@ -15,13 +15,14 @@ from typing import Any, cast
 import msgspec
 import redis
 
-from stowhand.flow_shape import FlowShape, Queue
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Settlement
-from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, Reply, ResetJob, StoreOptions
-from stowhand.stores.redis.layout import Keys
-from stowhand.stores.redis.store import FlowStore
+from stowhand.flows.redis.layout import Keys
+from stowhand.flows.redis.store import FlowStore
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.flow_shape import FlowShape, Queue
+from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.protocols.store import Claim, ClaimRequest, Heart, Pulse, Reply, StoreOptions
 from tests.contract.places import Image, Secrets
 from tests.contract.table_place import NotOffered
 

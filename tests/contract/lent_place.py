@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from stowhand.job import State
-from stowhand.queue_store import QueueStore
-from stowhand.store import Heart, StoreOptions
-from stowhand.stores.http import HttpStore
-from stowhand.stores.http.proofs import Proofs
+from stowhand.jobs.job import State
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import Heart, StoreOptions
+from stowhand.remote.client import HttpStore
+from stowhand.remote.client.proofs import Proofs
 from tests.contract.offers import NOT_OFFERED
 from tests.contract.places import Image, Place, Secrets
 from tests.support.lent import Street

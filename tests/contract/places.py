@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.rows import dict_row
 
-from stowhand.job import State
-from stowhand.queue_store import QueueStore
-from stowhand.store import StoreOptions
+from stowhand.jobs.job import State
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
 from stowhand.testing import MemoryStore
 
 Image = dict[str, Any]
@@ -106,7 +106,7 @@ class SqlitePlace:
         asyncio.run(install(self.store(StoreOptions())))
 
     def store(self, options: StoreOptions) -> QueueStore:
-        from stowhand.stores.sqlite import SqliteStore
+        from stowhand.stores.sqlite.queue import SqliteStore
 
         return SqliteStore(self._path, options)
 
@@ -147,7 +147,7 @@ class PostgresPlace:
         asyncio.run(install(self.store(StoreOptions())))
 
     def store(self, options: StoreOptions) -> QueueStore:
-        from stowhand.stores.postgres import PostgresStore
+        from stowhand.stores.postgres.queue import PostgresStore
 
         return PostgresStore(self.url, options)
 

@@ -17,11 +17,12 @@ import msgspec
 import psycopg
 from psycopg.rows import dict_row
 
-from stowhand.conditions import Where, sql
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Settlement
-from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.store import Claim, ClaimRequest, Heart, Lease, Pulse, Reply, ResetJob, StoreOptions
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.protocols.store import Claim, ClaimRequest, Heart, Pulse, Reply, StoreOptions
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED, turned
-from stowhand.queue_store import Answer, Done
-from stowhand.store import Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import COMPLETED, turned
+from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, Bench
 
 Q, P, E, C, F, X = State.QUEUED, State.PROCESSING, State.ERRORED, State.COMPLETED, State.FAILED, State.CANCELED

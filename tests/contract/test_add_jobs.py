@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import KeyMode, NewJob, State
+from stowhand.jobs.job import KeyMode, NewJob, State
 from tests.contract.bench import ERRORED, FAILED, Bench
 from tests.contract.places import payload_of
 

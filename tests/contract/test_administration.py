@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Retry, Settlement
-from stowhand.operating import PURGE
-from stowhand.queue_store import Reschedule
-from stowhand.store import Lease, Verdict
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Retry, Settlement
+from stowhand.protocols.operating import PURGE
+from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, Bench, judged
 from tests.contract.places import payload_of
 

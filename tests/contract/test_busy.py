@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import Lease, Pulse, Verdict
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Pulse, Verdict
 from tests.contract.bench import ERRORED, Bench, bench_at, in_thread
 from tests.contract.lent_place import LentPlace
 from tests.contract.places import SCHEMA, PostgresPlace

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError
-from stowhand.job import State
+from stowhand.jobs.conditions import Where
+from stowhand.jobs.job import State
 from tests.contract.bench import ERRORED, Bench, new_token
 
 

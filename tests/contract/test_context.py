@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from stowhand.carried import load, unload
-from stowhand.correlation import bound
-from stowhand.job import KeyMode, NewJob
-from stowhand.lifecycle import COMPLETED
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.correlation import bound
+from stowhand.protocols.propagation import load, unload
 from tests.contract.bench import ERRORED, Bench
 from tests.support.spans import Spans, facts_of, traceparent_of
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import NewJob, State
-from stowhand.operating import PURGE
-from stowhand.queue_store import JobFilter
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.operating import PURGE
+from stowhand.protocols.queue_store import JobFilter
 from tests.contract.bench import Bench
 from tests.contract.places import payload_of
 

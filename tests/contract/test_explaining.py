@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowhand import explaining
-from stowhand.job import State
-from stowhand.operating import Reason, Roll, WorkerCard
+from stowhand.jobs.job import State
+from stowhand.protocols.operating import Reason, Roll, WorkerCard
+from stowhand.stores import explaining
 from tests.contract.bench import ERRORED, FAILED, Bench, in_thread
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)

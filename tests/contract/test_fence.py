@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import Lease, Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import SETTLEMENTS, Bench, new_token
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.lifecycle import slack
-from stowhand.store import Foreign
+from stowhand.jobs.lifecycle import slack
+from stowhand.protocols.store import Foreign
 from tests.contract.bench import LEASE, Bench
 
 SLACK = slack(LEASE)

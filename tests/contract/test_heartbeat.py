@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stowhand.job import State
-from stowhand.store import Lease, Pulse
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.store import Pulse
 from tests.contract.bench import Bench, in_thread, new_token
 
 

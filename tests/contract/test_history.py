@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.job import State
-from stowhand.store import DAY
+from stowhand.jobs.job import State
+from stowhand.protocols.store import DAY
 from tests.contract.bench import Bench
 
 ENDED = (State.COMPLETED, State.CANCELED)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import JobFilter
-from stowhand.store import Verdict
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import FAILED, STATES, Bench
 
 

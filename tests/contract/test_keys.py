@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import Job, KeyMode, NewJob, State
-from stowhand.lifecycle import turned
-from stowhand.store import Verdict
+from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.jobs.lifecycle import turned
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import ERRORED, FAILED, SNOOZED, Bench
 from tests.contract.places import payload_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.store import StoreOptions
+from stowhand.protocols.store import StoreOptions
 from tests.contract.places import Place
 
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.figures import Pauses
-from stowhand.job import State
-from stowhand.operating import QueueChange, TaskChange
-from stowhand.store import Verdict
+from stowhand.jobs.job import State
+from stowhand.protocols.figures import Pauses
+from stowhand.protocols.operating import QueueChange, TaskChange
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import ERRORED, SETTLEMENTS, Bench
 from tests.contract.test_wake import asleep, woken
 

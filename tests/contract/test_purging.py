@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.job import Job, State
-from stowhand.operating import Ages, Purged
-from stowhand.store import DAY, StoreOptions
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.operating import Ages, Purged
+from stowhand.protocols.store import DAY, StoreOptions
 from tests.contract.bench import Bench
 from tests.contract.places import Place
 
@@ -52,8 +52,8 @@ async def test_a_dry_run_only_counts(bench: Bench) -> None:
 
 
 async def test_a_purge_goes_through_many_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stowhand.stores.postgres import operations
-    from stowhand.stores.sqlite import operating
+    from stowhand.stores.postgres.queue import operations
+    from stowhand.stores.sqlite.queue import operating
 
     for module in (operations, operating):
         monkeypatch.setattr(module, "PURGE_AT_ONCE", 3)
@@ -68,8 +68,8 @@ async def test_a_purge_goes_through_many_pages(bench: Bench, monkeypatch: pytest
 
 
 async def test_two_purges_at_once_delete_each_job_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stowhand.stores.postgres import operations
-    from stowhand.stores.sqlite import operating
+    from stowhand.stores.postgres.queue import operations
+    from stowhand.stores.sqlite.queue import operating
 
     for module in (operations, operating):
         monkeypatch.setattr(module, "PURGE_AT_ONCE", 2)

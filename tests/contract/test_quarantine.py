@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.job import State
+from stowhand.jobs.job import State
 from tests.contract.bench import ERRORED, Bench
 
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table's suspects are asked for again at once, however long the last look took."""
-    monkeypatch.setattr("stowhand.stores.table.postgres.claiming.SHARE", 0.0)
+    monkeypatch.setattr("stowhand.stores.postgres.table.claiming.SHARE", 0.0)
 
 
 async def test_an_ordinary_claim_leaves_suspects_alone(bench: Bench) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import QueueStore
-from stowhand.store import Claim, ClaimRequest, Heart, Verdict
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import Claim, ClaimRequest, Heart, Verdict
 from tests.contract.bench import ERRORED, LEASE, Bench, new_token
 
 

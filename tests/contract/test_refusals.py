@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED, Settlement
-from stowhand.store import Lease, Refusal, Unwritten, Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Settlement
+from stowhand.protocols.store import Refusal, Unwritten, Verdict
 from tests.contract.bench import ERRORED, FAILED, SNOOZED, Bench, in_thread
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stowhand.job import State
-from stowhand.store import Verdict
+from stowhand.jobs.job import State
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import ERRORED, Bench, new_token
 
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from stowhand.job import NewJob, State
-from stowhand.store import ResetJob, Verdict
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import ResetJob
+from stowhand.protocols.store import Verdict
 from tests.contract.bench import ERRORED, Bench
 
 

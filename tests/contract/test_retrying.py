@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import State
+from stowhand.jobs.job import State
 from tests.contract.bench import STATES, Bench
 from tests.contract.test_wake import asleep, woken
 

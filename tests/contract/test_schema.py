@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from stowhand.errors import SchemaMissing
-from stowhand.job import NewJob
-from stowhand.queue_store import SchemaStatus
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.queue_store import SchemaStatus
 from tests.contract.bench import Bench
 
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import Lease
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
 from tests.contract.bench import CANCELED, ERRORED, FAILED, SNOOZED, Bench
 
 

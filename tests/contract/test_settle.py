@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.operating import PURGE
-from stowhand.queue_store import JobFilter
-from stowhand.store import Unwritten, Verdict
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.operating import PURGE
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.store import Unwritten, Verdict
 from tests.contract.bench import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, Bench
 from tests.contract.places import payload_of
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.queue_store import QueueStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.queue_store import QueueStore
 from tests.contract.bench import ERRORED, SNOOZED, Bench
 
 LONG = 40.0

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from stowhand.figures import MINUTES, NAMES, Amount
-from stowhand.job import NewJob, State
-from stowhand.operating import ALIVE_FOR, FORGOTTEN_AFTER, Roll, WorkerCard
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.figures import MINUTES, NAMES, Amount
+from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, Roll, WorkerCard
 from tests.contract.bench import Bench, in_thread
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4)

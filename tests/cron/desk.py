@@ -10,25 +10,20 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from stowhand import cron_events
-from stowhand import events as all_events
+from stowhand import events
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Scheduler
-from stowhand.cron_events import CronScheduled
 from stowhand.errors import InvalidJob, StoreUnreachable
-from stowhand.events import Event, Events
-from stowhand.job import Job, State
-from stowhand.queue_store import Entered, JobFilter, KnownItem, Tick
-from stowhand.store import StoreOptions
+from stowhand.events import CronScheduled, Event, Events
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import Entered, JobFilter, KnownItem, Tick
+from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock, MemoryStore
 
 E = TypeVar("E", bound=Event)
 KINDS = [
-    kind
-    for module in (all_events, cron_events)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Event)
+    kind for module in (events,) for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Event)
 ]
 
 

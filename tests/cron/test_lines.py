@@ -9,8 +9,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stowhand.cron_events import CronClockMoved, CronConflict, CronReloaded, CronScheduled, CronStarted, CronTrouble
-from stowhand.events import Event, Events
+from stowhand.events import (
+    CronClockMoved,
+    CronConflict,
+    CronReloaded,
+    CronScheduled,
+    CronStarted,
+    CronTrouble,
+    Event,
+    Events,
+)
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_logging
 

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.cron.crontab import parse_cron_items, parse_crontab
 from stowhand.cron.item import CronDate, CronItem, CronOptions
-from stowhand.cron_events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble
+from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble
 from tests.conftest import Run
 from tests.cron.desk import at_desk, cron_of
 

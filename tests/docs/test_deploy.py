@@ -15,13 +15,13 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from stowhand.app.settings.settings import WorkerSettings, read_settings
+from stowhand.app.settings.table import SETTINGS
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import bounds
+from stowhand.service.health_reporter import STOP_MARGIN
 from stowhand.service.process import STOPPED
-from stowhand.service.setting_table import SETTINGS
-from stowhand.service.settings import WorkerSettings, read_settings
-from stowhand.service.watchman import STOP_MARGIN
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stowhand.job import Job, KeyMode, NewJob, State
-from stowhand.queue_store import Done, QueueStore
-from stowhand.store import StoreOptions
-from stowhand.stores import open_store
+from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.protocols.queue_store import Done, QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
 from stowhand.tasks.context import Helpers
 from stowhand.testing import FakeClock, MemoryStore, run_task_list_once
 from tests.conftest import Run

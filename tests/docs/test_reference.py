@@ -9,25 +9,15 @@ import psycopg
 import pytest
 
 import stowhand
-from stowhand import (
-    cron_events,
-    errors,
-    events,
-    lending_events,
-    limits,
-    operating,
-    options,
-    queue_store,
-    store,
-    strict_json,
-    text,
-)
+from stowhand import errors, events
+from stowhand.app.app import App
+from stowhand.app.settings.table import PRESETS, SETTINGS, Setting
 from stowhand.cli.program import root
-from stowhand.job import State
-from stowhand.options import WorkerOptions
+from stowhand.jobs import limits, strict_json, text
+from stowhand.jobs.job import State
+from stowhand.protocols import operating, options, queue_store, store
+from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes
-from stowhand.service.app import App
-from stowhand.service.setting_table import PRESETS, SETTINGS, Setting
 from tests.docs.pages import DOCS
 
 REFERENCE = DOCS / "reference"
@@ -106,7 +96,7 @@ def test_the_page_of_commands_names_every_exit_code() -> None:
 def test_the_page_of_events_is_the_closed_list() -> None:
     kinds = {
         name: kind
-        for module in (events, cron_events, lending_events)
+        for module in (events, events, events)
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
     }

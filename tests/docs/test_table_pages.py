@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stowhand import store, wire
-from stowhand.lending import bodies, claims, doorkeeper, lender, refusals, slow_requests, token_file
-from stowhand.lending.app import CALLS
 from stowhand.observe.table_metrics import TableMetrics
-from stowhand.options import WorkerOptions
+from stowhand.protocols import store
+from stowhand.protocols.options import WorkerOptions
+from stowhand.remote import wire
+from stowhand.remote.server import authenticator, bodies, claims, refusals, slow_requests, store_server, token_file
+from stowhand.remote.server.http_app import CALLS
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
@@ -138,8 +139,8 @@ def test_the_page_of_http_has_the_limits() -> None:
         claims.POLLS_OF_A_TOKEN,
         claims.MOST_RECORDS,
         claims.LONGEST_LEASE,
-        lender.MOST,
-        doorkeeper.WRONG_PER_MINUTE,
+        store_server.MOST,
+        authenticator.WRONG_PER_MINUTE,
         token_file.MOST,
     ):
         assert re.search(rf"\b{number:.0f}\b", page), number

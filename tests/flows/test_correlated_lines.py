@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from stowhand.correlation import current
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue
 from stowhand.observe.listener import LogListener
+from stowhand.protocols.correlation import current
 from tests.conftest import Run
 from tests.support.logs import lines_of
 

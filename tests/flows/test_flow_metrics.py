@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stowhand import Cancel, Poison
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import JobLost, JobsReset
-from stowhand.flow_shape import FlowShape, Limiter, Queue
 from stowhand.flows import DelayError, Flow, FlowJob, FlowMonitor, LineCount
-from stowhand.job import State
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import ResetJob
 from stowhand.observe.flow_metrics import FlowMetrics
+from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
 from stowhand.service.run_all import run_all
-from stowhand.store import ResetJob
 from tests.conftest import Run
 
 QUEUES = [Queue("first", next_queue="second", max_retries=1, delayable=True), Queue("second")]

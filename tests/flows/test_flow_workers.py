@@ -12,8 +12,8 @@ import pytest
 from stowhand.clock import stopwatch
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue, Status
+from stowhand.flows.redis import store
 from stowhand.flows.stepping import WorkerFunction
-from stowhand.stores.redis import store
 from tests.conftest import Run
 from tests.flows.stage import WAIT, through, until
 from tests.support.valkey import LiveRedis

@@ -12,8 +12,8 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.events import Events
 from stowhand.flows import Flow, Queue
-from stowhand.lifecycle import Fail, Retry
-from stowhand.queue_store import Done
+from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.protocols.queue_store import Done
 from tests.conftest import Run
 
 LONE = "\ud800"

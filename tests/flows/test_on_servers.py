@@ -14,7 +14,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Limiter, Queue, Status
-from stowhand.stores.redis.scripts import SCRIPTS
+from stowhand.flows.redis.scripts import SCRIPTS
 from tests.conftest import Run
 from tests.flows.stage import NAMES, WAIT, Passed, chain, counting, holding_first, patient, through
 from tests.support.logs import lines_of

@@ -6,7 +6,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.flows import Flow, Queue
-from stowhand.flows.on_redis import RedisEngine
+from stowhand.flows.redis import RedisEngine
 
 REDIS = {
     "redis://localhost": "redis://localhost:6379/0",

@@ -7,7 +7,7 @@ from typing import Any
 
 from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob, Limiter, Queue
-from stowhand.flows.on_redis import RedisEngine
+from stowhand.flows.redis import RedisEngine
 from tests.conftest import Run
 
 QUEUES = [

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.flow_shape import FlowShape, Layout, Limiter, Queue
 from stowhand.flows.new_job import lookup_values, new_job
+from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
 
 
 def shape(*queues: Queue, **details: Any) -> FlowShape:

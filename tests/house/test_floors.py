@@ -4,35 +4,34 @@ from __future__ import annotations
 
 from tests.support.sources import Source, package_sources
 
-# Driver -> the rooms that may import it. Every other room asks database/ or is given a store.
+# Driver -> the rooms that may import it. Every other room is given a store.
 DRIVERS = {
-    "psycopg": ("database", "stores"),
-    "psycopg_pool": ("database", "stores"),
-    "httpx": ("stores/http",),
-    "redis": ("stores/redis",),
+    "psycopg": ("stores/database", "stores/postgres", "stores/table/opening"),
+    "psycopg_pool": ("stores/database", "stores/postgres"),
+    "httpx": ("remote/client",),
+    "redis": ("flows/redis",),
     "opentelemetry": ("observe",),
-    "starlette": ("lending",),
-    "uvicorn": ("lending",),
-    "sqlite3": ("database", "stores", "demo"),  # the demo keeps a ledger of its own, outside the queue
+    "starlette": ("remote/server",),
+    "uvicorn": ("remote/server",),
+    "sqlite3": ("stores/database", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own
 }
 
-# Room -> what it never imports. A store and the worker meet only in the protocols of store.py.
+# Room -> what it never imports. A store and the worker meet only in the protocols.
 STRANGERS = {
-    "worker": ("stowhand.stores",),
-    "stores": ("stowhand.worker", "stowhand.resetter"),
-    "stores/postgres": ("stowhand.stores.sqlite",),
-    "stores/sqlite": ("stowhand.stores.postgres",),
-    "stores/table": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.http"),
-    "stores/table/postgres": ("stowhand.stores.table.sqlite",),
-    "stores/table/sqlite": ("stowhand.stores.table.postgres",),
-    "stores/http": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table", "stowhand.database"),
-    "stores/redis": (
-        "stowhand.stores.postgres",
-        "stowhand.stores.sqlite",
-        "stowhand.stores.table",
-        "stowhand.stores.http",
-        "stowhand.database",
-    ),
+    "stores": ("stowhand.worker",),
+    "remote/client": ("stowhand.worker", "stowhand.remote.server"),
+    "remote/server": ("stowhand.remote.client",),
+    "flows/redis": ("stowhand.stores", "stowhand.worker", "stowhand.flows.queue"),
+    "flows/queue": ("stowhand.flows.redis",),
+    "stores/database": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
+    "stores/postgres": ("stowhand.stores.sqlite", "stowhand.stores.memory"),
+    "stores/sqlite": ("stowhand.stores.postgres", "stowhand.stores.memory"),
+    "stores/memory": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
+    "stores/table": ("stowhand.stores.postgres.queue", "stowhand.stores.sqlite.queue"),
+    "stores/postgres/queue": ("stowhand.stores.postgres.table", "stowhand.stores.table"),
+    "stores/sqlite/queue": ("stowhand.stores.sqlite.table", "stowhand.stores.table"),
+    "stores/postgres/table": ("stowhand.stores.postgres.queue",),
+    "stores/sqlite/table": ("stowhand.stores.sqlite.queue",),
 }
 
 

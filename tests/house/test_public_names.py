@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import stowhand
-from stowhand.operating import Operator
-from stowhand.queue_store import Administrator, Inspector, Producer, Schema, Timetable
-from stowhand.service.sync import Sync
+from stowhand.app.sync import Sync
+from stowhand.protocols.operating import Operator
+from stowhand.protocols.queue_store import Administrator, Inspector, Producer, Schema, Timetable
 
 PUBLIC = [
     "App",
@@ -44,6 +44,8 @@ PUBLIC = [
     "StoreOptions",
     "StoreUnreachable",
     "StowhandError",
+    "TableOptions",
+    "TableStore",
     "Where",
     "Worker",
     "WorkerOptions",

@@ -1,4 +1,4 @@
-"""House rule: small files, small functions, and every module says what it is."""
+"""House rule: small functions, and every module says what it is."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ from collections.abc import Iterator
 
 from tests.support.sources import ROOT, Source, package_sources, sources_of_tests
 
-# From here on one looks for a second idea in a file, or lists below why there is none.
-FILE_LINES = 400
 FUNCTION_LINES = 45
-
-# File inside the package -> why it may be longer. An entry that is no longer needed fails too.
-LONG_FILES: dict[str, str] = {}
-
-
-def test_files_are_small() -> None:
-    long = {source.name: _lines(source) for source in package_sources() if _lines(source) > FILE_LINES}
-    unlisted = {name: lines for name, lines in long.items() if name not in LONG_FILES}
-    assert not unlisted, f"look for the second idea inside, or list a reason in LONG_FILES: {unlisted}"
-    assert not LONG_FILES.keys() - long.keys(), "these are short (or gone): remove them from LONG_FILES"
 
 
 def test_functions_are_small() -> None:
@@ -39,10 +27,6 @@ def test_every_module_has_a_docstring() -> None:
         if source.text.strip() and ast.get_docstring(source.tree) is None
     ]
     assert not silent, f"say at the top what the module is: {silent}"
-
-
-def _lines(source: Source) -> int:
-    return source.text.count("\n")
 
 
 def _functions(source: Source) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int]]:

@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.interop.original import Original
 from tests.support.databases import Databases
 

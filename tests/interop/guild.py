@@ -22,8 +22,8 @@ from typing import Any, Protocol, Self
 import msgspec
 import redis.asyncio
 
-from stowhand.flow_shape import FlowShape, Queue
 from stowhand.flows import Flow, FlowJob
+from stowhand.protocols.flow_shape import FlowShape, Queue
 from tests.interop.original import environment, installed, node
 
 VERSION = "0.0.8"

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.rows import dict_row
 
-from stowhand.lifecycle import Retry, settle
+from stowhand.jobs.lifecycle import Retry, settle
+from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.retry import natural
-from stowhand.store import ClaimRequest, StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.queue import PostgresStore
 
 Row = dict[str, Any]
 

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from stowhand.errors import LeaseLost, LogRefused
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED, Retry, Settlement, settle
-from stowhand.store import Claim, ClaimRequest, Heart, Reply, Verdict
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import COMPLETED, Retry, Settlement, settle
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim, ClaimRequest, Heart, Reply, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 from tests.conftest import Run
 from tests.interop.dbworker import NEWER, OLDER, Theirs

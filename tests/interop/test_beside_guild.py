@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from stowhand.clock import stopwatch
-from stowhand.flow_shape import FlowShape, Queue
+from stowhand.protocols.flow_shape import FlowShape, Queue
 from tests.conftest import Run
 from tests.interop.guild import CORRELATION, LOCK_SECONDS, Found, Ours, Side, Step, Theirs
 from tests.interop.guild_footprint import Left, look

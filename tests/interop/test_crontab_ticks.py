@@ -16,10 +16,9 @@ import pytest
 
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.scheduler import Scheduler
-from stowhand.cron_events import CronStarted
-from stowhand.events import Events
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.events import CronStarted, Events
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.interop.original import Original
 
 pytestmark = pytest.mark.xdist_group("interop")

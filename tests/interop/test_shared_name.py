@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from stowhand.errors import SchemaError
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.interop.original import Original
 from tests.stores.postgres.test_upgrade import make_eleven

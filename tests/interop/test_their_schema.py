@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from stowhand.errors import SchemaError
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 
 pytestmark = pytest.mark.xdist_group("interop")

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import InvalidJob
-from stowhand.job import Job, KeyMode, NewJob
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
-from stowhand.operating import Ages, QueueRow
-from stowhand.queue_store import QueueStore, Reschedule, Tick
-from stowhand.store import ClaimRequest, Heart, Lease
+from stowhand.jobs.job import Job, KeyMode, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
+from stowhand.protocols.operating import Ages, QueueRow
+from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
+from stowhand.protocols.store import ClaimRequest, Heart
 from stowhand.testing import FakeClock
 
 LEASE = 10.0

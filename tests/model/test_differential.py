@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.job import Job, State
-from stowhand.queue_store import JobFilter
-from stowhand.store import StoreOptions
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from tests.conftest import Run

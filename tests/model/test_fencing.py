@@ -26,13 +26,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stowhand.job import KeyMode, NewJob, State
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, allowed_resets, settle
-from stowhand.queue_store import Reschedule
-from stowhand.store import ClaimRequest, Lease, Reply, StoreOptions, Verdict
+from stowhand.jobs.job import KeyMode, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, allowed_resets, settle
+from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.store import ClaimRequest, Reply, StoreOptions, Verdict
+from stowhand.stores.memory.rows import Row, Rows
 from stowhand.testing import MemoryStore
 from stowhand.testing.clock import START
-from stowhand.testing.rows import Row, Rows
 
 T = TypeVar("T")
 LEASE = 10.0

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.job import State
+from stowhand.jobs.job import State
 from stowhand.runner import WorkerEvents, make_worker_utils, run, run_once
 from stowhand.tasks.context import Helpers
 
@@ -53,7 +53,7 @@ async def test_a_deadlock_while_settling_costs_a_repeat_and_nothing_else(postgre
 
 
 async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.worker.LAST_PAUSE", 0.05)  # what it could not record is waited for
+    monkeypatch.setattr("stowhand.worker.worker.LAST_PAUSE", 0.05)  # what it could not record is waited for
     begun, may_end = asyncio.Event(), asyncio.Event()
     told: list[str] = []
     events = WorkerEvents()

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
-from stowhand.job import Job, State
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.store import StoreOptions
 from stowhand.runner import make_worker_utils, run_once
-from stowhand.service.app import App
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError, NonRetryable
 from stowhand.events import Claiming, JobEnded
-from stowhand.lifecycle import Cancel, Fail, Snooze
+from stowhand.jobs.lifecycle import Cancel, Fail, Snooze
 from stowhand.runner import Logger, Runner, WorkerEvents, make_worker_utils, run, run_once
 from stowhand.runner.payloads import PAYLOADS, TaskFailed
 from stowhand.runner.watching import WatchedHandler

@@ -9,16 +9,15 @@ from typing import Any
 import psycopg_pool
 import pytest
 
-from stowhand import borrower
-from stowhand.database import link
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
 from stowhand.events import ConnectionAwaited, Events, JobEnded
-from stowhand.job import Job, State
-from stowhand.lifecycle import Ended
-from stowhand.queue_store import JobFilter
-from stowhand.service.app import App
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import Job, State
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.database import borrower, link
+from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.tasks import first_connection
 from stowhand.tasks.context import BlockingHelpers, Context
 

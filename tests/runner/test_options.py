@@ -10,11 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg_pool
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
-from stowhand.operating import PURGE
+from stowhand.protocols.operating import PURGE
 from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_once
 from stowhand.runner.options import NO_STORE, NO_TASKS, make_plan
-from stowhand.service.app import App
 from stowhand.testing import MemoryStore
 
 TASKS = {"x": lambda payload: None}

@@ -12,12 +12,12 @@ import pytest
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, StoreUnreachable
-from stowhand.job import State
+from stowhand.jobs.job import State
+from stowhand.protocols.store import StoreOptions
 from stowhand.runner import make_worker_utils, quick_add_job, run, run_once
-from stowhand.service.app import App
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.tasks.context import Helpers
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import Complete, Ended, Fail, Retry, Snooze
-from stowhand.service.app import App
+from stowhand.app.app import App
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Complete, Ended, Fail, Retry, Snooze
 from stowhand.testing import MemoryStore, run_task_list_once
 from tests.runner.test_run import looking_at
 

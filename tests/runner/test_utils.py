@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StowhandError
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import Done
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import ClaimRequest
 from stowhand.runner import WorkerUtils, make_worker_utils, quick_add_job, run, run_once
-from stowhand.store import ClaimRequest
 
 
 async def utils_at(url: str) -> WorkerUtils:

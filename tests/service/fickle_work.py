@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from stowhand.service.app import App
+from stowhand.app.app import App
 
 if Path(sys.argv[0]).stem == "quarantined" and Path(os.environ["UNLOADABLE"]).exists():
     raise SystemExit("not now")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from stowhand import worker
 from stowhand.cli import main
-from stowhand.service import process, wishes
+from stowhand.service import process, stop_requests
+from stowhand.worker import worker
 from tests.service.patient import add
 
 if __name__ == "__main__":
-    wishes.Wishes.add = add  # type: ignore[method-assign]
+    stop_requests.Wishes.add = add  # type: ignore[method-assign]
     worker.LAST_PAUSE, worker.LAST_CALLS = 0.5, 0.1
     process.STOPPED = 1.5
     if sys.argv[1] == "giving":

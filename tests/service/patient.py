@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 
 from stowhand.cli import main
-from stowhand.service import process, supervisor, wishes
+from stowhand.service import process, stop_requests, supervisor
 
-ADD = wishes.Wishes.add
+ADD = stop_requests.Wishes.add
 
 
-def add(self: wishes.Wishes) -> bool:
+def add(self: stop_requests.Wishes) -> bool:
     """As it is; in a signal's handler too, so it is written at once."""
     counts = ADD(self)
     if counts:
@@ -22,7 +22,7 @@ def add(self: wishes.Wishes) -> bool:
 
 
 if __name__ == "__main__":
-    wishes.Wishes.add = add  # type: ignore[method-assign]
+    stop_requests.Wishes.add = add  # type: ignore[method-assign]
     process.STOPPED = 120.0
     vars(supervisor)["STOPPED"] = 120.0
     main()

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import QueueStore
-from stowhand.store import ClaimRequest, StoreOptions
-from stowhand.stores import open_store
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import ClaimRequest, StoreOptions
+from stowhand.stores.opening import open_store
 
 T = TypeVar("T")
 BETWEEN = 0.6

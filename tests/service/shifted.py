@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli import main
 from stowhand.clock import wall_clock
-from stowhand.service.settings import StoreSettings
-from stowhand.store import StoreOptions
+from stowhand.protocols.store import StoreOptions
 
 OPTIONS = StoreSettings.options
 FILE = Path(sys.argv.pop(1))

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.app import App
 from stowhand.cron.crontab import parse_cron_items, parse_crontab
 from stowhand.cron.item import CronDate, CronItem
+from stowhand.cron.sources import RecurringWorker
 from stowhand.errors import ConfigurationError
-from stowhand.job import KeyMode
-from stowhand.service.app import App
-from stowhand.service.crontabs import RecurringWorker
+from stowhand.jobs.job import KeyMode
 from stowhand.tasks.task import Task
 from stowhand.testing import MemoryStore
 from tests.conftest import Run

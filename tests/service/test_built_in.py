@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from stowhand import App
+from stowhand.app.built_in import with_built_in
 from stowhand.errors import ConfigurationError
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.operating import BUILT_IN, PURGE
-from stowhand.service.built_in import with_built_in
-from stowhand.store import DAY, ClaimRequest, StoreOptions
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.operating import BUILT_IN, PURGE
+from stowhand.protocols.store import DAY, ClaimRequest, StoreOptions
 from stowhand.tasks.task_list import read_task_list
 from stowhand.testing import FakeClock, MemoryStore
 from tests.cli.conftest import HELLO, command

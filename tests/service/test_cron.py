@@ -14,16 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stowhand.app.app import App
 from stowhand.clock import wall_clock
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.scheduler import Scheduler
-from stowhand.cron_events import CronScheduled, CronStarted, CronTrouble
-from stowhand.events import Events
-from stowhand.job import Job, State
-from stowhand.queue_store import JobFilter, QueueStore
-from stowhand.service.app import App
-from stowhand.store import StoreOptions
-from stowhand.stores import open_store
+from stowhand.events import CronScheduled, CronStarted, CronTrouble, Events
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
 from tests.conftest import Run
 from tests.service.processes import Workers, with_store
 from tests.support.proxy import Proxy

@@ -17,22 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stowhand.app.settings.settings import read_settings
 from stowhand.cli.health import asked
 from stowhand.clock import stopwatch
 from stowhand.events import Events
-from stowhand.service.health import (
-    SILENT,
-    STARTING,
-    Process,
-    Report,
-    bounds,
-    stuck,
-    stuck_processes,
-    unready_processes,
-)
-from stowhand.service.settings import read_settings
+from stowhand.service.health import SILENT, STARTING, Process, Report, bounds, stuck, stuck_processes, unready_processes
+from stowhand.service.health_reporter import Watchman
 from stowhand.service.supervisor import Supervisor
-from stowhand.service.watchman import Watchman
 from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages

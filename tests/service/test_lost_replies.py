@@ -12,12 +12,12 @@ import psycopg
 import pytest
 
 from stowhand.events import Beaten, Event, Events, JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble
-from stowhand.handler import Attempt, handler
-from stowhand.job import Job, NewJob, State
-from stowhand.options import WorkerOptions
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
-from stowhand.worker import Worker
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.handler import Attempt, handler
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.support.proxy import Proxy
 

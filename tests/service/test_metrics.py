@@ -17,19 +17,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.mmap_dict import mmap_key
 
 from stowhand.events import Events, JobLeft, JobLost, JobsReset, JobStarted, TasksReloaded, WorkerStarted
-from stowhand.figures import Amount, Ended, Figures, Standing
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import ResetJob
+from stowhand.jobs.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
 from stowhand.observe.exposition import THE_DEAD, Exposition
 from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import JOB_SECONDS, MOST_KINDS, WorkerMetrics
-from stowhand.options import WorkerOptions
-from stowhand.queue_store import QueueStore
-from stowhand.store import ResetJob
+from stowhand.protocols.figures import Amount, Ended, Figures, Standing
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.service.pages import Pages, samples
 from tests.service.processes import BETWEEN, Workers, with_store
 from tests.support.proxy import Proxy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.job import NewJob, State
+from stowhand.jobs.job import NewJob, State
 from tests.service.processes import Workers, enqueue_suspect, job_of
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.cron_events import CronReloaded
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events
+from stowhand.events import CronReloaded, Events
 from stowhand.service.loading import LoadedTasks
-from stowhand.service.own_store import ResolvedStore
 from stowhand.service.recurring import Recurring
-from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
 

@@ -17,11 +17,11 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, HookFailed, WorkerStarted
-from stowhand.options import WorkerOptions
-from stowhand.resetter import Resetter
+from stowhand.protocols.options import WorkerOptions
 from stowhand.service.run_all import run_all
 from stowhand.testing import MemoryStore
-from stowhand.worker import Worker
+from stowhand.worker.resetter import Resetter
+from stowhand.worker.worker import Worker
 
 
 class Routine:

@@ -8,9 +8,10 @@ from contextlib import closing
 import psycopg
 import pytest
 
-import stowhand.worker
-from stowhand import App, sweep, taker
+import stowhand.worker.worker
+from stowhand import App
 from stowhand.errors import SchemaMissing, SchemaTooNew
+from stowhand.worker import claimer, sweeper
 from tests.conftest import Run
 
 
@@ -36,7 +37,7 @@ def new_app(url: str) -> App:
 def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "CHECK_EVERY", 0.0)
+    monkeypatch.setattr(sweeper, "CHECK_EVERY", 0.0)
 
     async def story() -> None:
         app = new_app(url)
@@ -66,7 +67,7 @@ def test_a_newer_version_that_breaks_nothing_is_no_reason_to_leave(url: str, run
 def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taker, "SCHEMA_PATIENCE", 2)
+    monkeypatch.setattr(claimer, "SCHEMA_PATIENCE", 2)
     monkeypatch.setattr(stowhand.worker, "LAST_PAUSE", 0.1)
 
     async def story() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.queue_store import QueueStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.queue_store import QueueStore
 from tests.service.processes import Workers, wait_until_done, with_store
 from tests.service.work import note
 

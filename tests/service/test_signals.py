@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.events import Events
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import QueueStore
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.own_store import ResolvedStore
-from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.supervisor import Supervisor
-from stowhand.stores import open_store
+from stowhand.stores.opening import open_store
 from tests.conftest import Run
 from tests.service.processes import BETWEEN, Workers, enqueue_suspect, signal_until, with_store
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.long_tasks import cut_short
+from stowhand.app.settings.settings import WorkerSettings, read_settings
+from stowhand.app.settings.table import SETTINGS
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code
-from stowhand.service.long_tasks import cut_short
 from stowhand.service.run import run_worker
-from stowhand.service.setting_table import SETTINGS
-from stowhand.service.settings import WorkerSettings, read_settings
 from stowhand.tasks.registry import Registry, define
 
 NOBODY = "postgresql://nobody@127.0.0.1:1/x"

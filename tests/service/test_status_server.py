@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import pytest
 
+from stowhand.app.settings.values import http_address, split_address
 from stowhand.cli.health import asked
 from stowhand.errors import ConfigurationError
 from stowhand.service import status_server
-from stowhand.service.setting_values import http_address, split_address
 from stowhand.service.status_server import LONGEST_HEAD, VISITORS, Answer, StatusServer
 
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.events import Events
-from stowhand.job import State
-from stowhand.options import WorkerOptions
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import ResetJob
+from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes, process
-from stowhand.service.own_store import ResolvedStore
 from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
-from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.supervisor import LAST_LOOK, SAID, STEADY, Child, Order, Supervisor
-from stowhand.store import ResetJob
 from stowhand.tasks.executable import KILL_AFTER
-from stowhand.worker import LAST_CALLS, LAST_PAUSE
+from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE
 from tests.conftest import Run
 from tests.service.processes import Workers, add, job_of, left_within, signal_until, with_store
 from tests.support.proxy import Proxy

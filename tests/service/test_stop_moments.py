@@ -6,8 +6,8 @@ import signal
 import time
 from pathlib import Path
 
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import JobFilter, QueueStore
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.queue_store import JobFilter, QueueStore
 from tests.service.processes import Workers, add, left_within, with_store
 from tests.support.proxy import Proxy
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stowhand.job import State
+from stowhand.jobs.job import State
 from tests.service.processes import BETWEEN, Workers, add, job_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand.figures import Figures
+from stowhand.protocols.figures import Figures
 from stowhand.service.store_probe import COUNTS_FRESH, StoreProbe
 from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.correlation import bound
-from stowhand.job import Job, NewJob, State
-from stowhand.queue_store import QueueStore
-from stowhand.service.app import App
+from stowhand.app.app import App
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.correlation import bound
+from stowhand.protocols.queue_store import QueueStore
 from tests.conftest import Run
 from tests.service.processes import Workers, make_suspect, with_store
 from tests.support.spans import Spans, ids_of

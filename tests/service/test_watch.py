@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TasksReloaded
-from stowhand.job import Job, NewJob, State
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.job_logger import job_logger
-from stowhand.queue_store import QueueStore
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import reloading, watch
 from stowhand.service.loading import load_tasks
-from stowhand.service.own_store import ResolvedStore
-from stowhand.service.settings import StoreSettings, WorkerSettings
 from stowhand.service.watch import Watched, snapshot, watching
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.service.processes import Workers, wait_until_done, with_store
 from tests.tasks.test_dispatch import attempt_of

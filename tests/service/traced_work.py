@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from stowhand.service.app import App
+from stowhand.app.app import App
 from stowhand.tasks.context import Context
 
 app = App()

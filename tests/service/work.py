@@ -8,8 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+from stowhand.app.app import App
 from stowhand.retry import constant
-from stowhand.service.app import App
 from stowhand.tasks.context import Context
 
 app = App()

@@ -11,7 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.support.binaries import PREFERRED_MAJOR, find_postgres
 from tests.support.servers import PostgresServer
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import redis
 
-from stowhand import strict_json
-from stowhand.flow_shape import FlowShape, Layout, Limiter, Queue
 from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
-from stowhand.flows.on_redis import RedisEngine
+from stowhand.flows.redis import RedisEngine
 from stowhand.flows.stepping import ParentHandler, StepHandler
-from stowhand.handler import Attempt
-from stowhand.lifecycle import Complete, Settlement, settle
-from stowhand.store import Claim, ClaimRequest, Reply, Verdict
+from stowhand.jobs import strict_json
+from stowhand.jobs.lifecycle import Complete, Settlement, settle
+from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 
 LOCK_TIME = 30.0
 _tokens = (f"token-{number}" for number in itertools.count())

@@ -20,16 +20,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stowhand.clock import SystemClock
 from stowhand.events import Events
-from stowhand.lending.app import LendingApp
-from stowhand.lending.bell import Bell
-from stowhand.lending.doorkeeper import Doorkeeper
-from stowhand.lending.health import Health
-from stowhand.lending.lender import Lender
-from stowhand.lending.loan import Loan
-from stowhand.lending.proofs import Proofs
-from stowhand.lending.slow_requests import bounded
-from stowhand.lending.token_file import TokenFile
-from stowhand.store import Store
+from stowhand.protocols.store import Store
+from stowhand.remote.server.authenticator import Doorkeeper
+from stowhand.remote.server.health import Health
+from stowhand.remote.server.http_app import LendingApp
+from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.shared_store import Loan
+from stowhand.remote.server.slow_requests import bounded
+from stowhand.remote.server.store_server import Lender
+from stowhand.remote.server.token_file import TokenFile
+from stowhand.remote.server.wake_broadcast import Bell
 
 T = TypeVar("T")
 SECRET = b"the secret of every server of one test run, so that a restart is no other server"

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.roles import ROLES, role_names
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.roles import ROLES, role_names
 from tests.support.databases import Databases
 
 

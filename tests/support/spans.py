@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
 
-from stowhand.job import NewJob
+from stowhand.app.app import App
+from stowhand.jobs.job import NewJob
 from stowhand.observe.traces import Traces
-from stowhand.service.app import App
 
 
 class Spans:

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import NonRetryable
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Complete, Fail, Retry, Settlement, settle
-from stowhand.outcomes import from_returned
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Complete, Fail, Retry, Settlement, settle
+from stowhand.jobs.outcomes import from_returned
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim
 from stowhand.retry import constant
-from stowhand.service.app import App
 from stowhand.service.quarantine import answer_of
-from stowhand.store import Claim, Lease
 from stowhand.tasks.batch import judge_batch
 from stowhand.testing import MemoryStore
 from tests.conftest import Run

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from stowhand import runner
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.flow_shape import Queue
 from stowhand.flows import Flow
-from stowhand.job import State
-from stowhand.queue_store import JobFilter
-from stowhand.service.app import App
+from stowhand.jobs.job import State
+from stowhand.protocols.flow_shape import Queue
+from stowhand.protocols.queue_store import JobFilter
 from stowhand.tasks.context import Context
 from stowhand.tasks.task_list import read_task_list
 from stowhand.testing import MemoryStore

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, UnknownTask
 from stowhand.retry import SERVICE
-from stowhand.service.app import App
 from stowhand.tasks.context import Context
 from stowhand.testing import MemoryStore
 

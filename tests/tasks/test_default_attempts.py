@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stowhand import runner
+from stowhand.app.app import App
 from stowhand.cron.crontab import parse_crontab
-from stowhand.job import State
-from stowhand.queue_store import JobFilter, Tick
-from stowhand.service.app import App
+from stowhand.jobs.job import State
+from stowhand.protocols.queue_store import JobFilter, Tick
 from stowhand.tasks.context import Context
 from tests.conftest import Run
 

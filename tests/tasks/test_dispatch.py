@@ -17,14 +17,15 @@ import msgspec
 import pydantic
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
-from stowhand.handler import Attempt, Handler, Policy
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Complete, Fail, Retry
-from stowhand.outcomes import from_error
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Complete, Fail, Retry
+from stowhand.jobs.outcomes import from_error
+from stowhand.protocols.handler import Attempt, Handler, Policy
+from stowhand.protocols.store import Claim
 from stowhand.retry import constant, natural
-from stowhand.service.app import App
-from stowhand.store import Claim, Lease
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, define

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowhand.app.app import App
 from stowhand.errors import InvalidJob
-from stowhand.job import KeyMode, NewJob
-from stowhand.queue_store import JobFilter
-from stowhand.service.app import App
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.protocols.queue_store import JobFilter
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.unit.test_strict_json import TEXTS, VALUES
+from tests.jobs.test_strict_json import TEXTS, VALUES
 
 
 @dataclass

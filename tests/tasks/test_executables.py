@@ -15,26 +15,26 @@ from typing import Any
 import psutil
 import pytest
 
-from stowhand import program
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.clock import Clock, SystemClock, sleep_blocking
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Retry
-from stowhand.options import WorkerOptions
-from stowhand.program import LINE_LIMIT, Lines, kill_programs
-from stowhand.service.own_store import ResolvedStore
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Retry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Claim
 from stowhand.service.quarantine import Quarantine
-from stowhand.service.settings import StoreSettings, WorkerSettings
-from stowhand.store import Claim, Lease
-from stowhand.tasks import executable
+from stowhand.tasks import executable, program
 from stowhand.tasks.discovery import load_folder, read_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.executable import Executable, environment_of
+from stowhand.tasks.program import LINE_LIMIT, Lines, kill_programs
 from stowhand.tasks.registry import Registry
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker import LAST_PAUSE, Worker
+from stowhand.worker.worker import LAST_PAUSE, Worker
 from tests.conftest import Run
 
 SH, PYTHON = "#!/bin/sh\n", f"#!{sys.executable}\n"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from stowhand.guarded import GUARDED, Guarded
-from stowhand.program import Conversation, Lines, run_program
+from stowhand.tasks.program import Conversation, Lines, run_program
+from stowhand.worker.guarded import GUARDED, Guarded
 from tests.conftest import Run
 
 PATIENCE = 20
@@ -21,7 +21,7 @@ PATIENCE = 20
 PROGRAM = 'trap "" TERM HUP INT; sleep 600 & echo $$ $!; wait'
 WORKER = f"""
 import asyncio, os, sys
-from stowhand.program import Conversation, Lines, run_program
+from stowhand.tasks.program import Conversation, Lines, run_program
 talk = Conversation(Lines(lambda line: print(line, flush=True)))
 asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, lambda: 1.0))
 """

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.job import State
-from stowhand.service.app import App
+from stowhand.app.app import App
+from stowhand.jobs.job import State
+from tests.app.test_app import add_send, settled
 from tests.conftest import Run
-from tests.tasks.test_app import add_send, settled
 
 
 @pytest.fixture

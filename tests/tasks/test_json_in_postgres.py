@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 from hypothesis import HealthCheck, given, settings
 
-from stowhand import strict_json
-from tests.unit.test_strict_json import VALUES
+from stowhand.jobs import strict_json
+from tests.jobs.test_strict_json import VALUES
 
 
 def test_postgres_accepts_what_encode_accepts_and_gives_it_back(postgres_url: str) -> None:

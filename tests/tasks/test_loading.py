@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
-from stowhand.service.app import App
 from stowhand.tasks.loading import load_object
 
 MODULES = {

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowhand.app.app import App
+from stowhand.app.settings.settings import read_settings
 from stowhand.errors import ConfigurationError
-from stowhand.options import WorkerOptions
+from stowhand.protocols.options import WorkerOptions
 from stowhand.retry import natural
-from stowhand.service.app import App
-from stowhand.service.settings import read_settings
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 

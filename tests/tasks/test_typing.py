@@ -14,8 +14,8 @@ import psycopg
 from datetime import timedelta
 from stowhand import App, Context
 from collections.abc import Sequence
-from stowhand.job import Job, State
-from stowhand.queue_store import JobFilter
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import JobFilter
 
 app = App("sqlite:///queue.db", history=timedelta(days=1))
 

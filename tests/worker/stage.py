@@ -11,19 +11,20 @@ import msgspec
 
 from stowhand import events as all_events
 from stowhand.clock import Clock
-from stowhand.conditions import TOGETHER
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events
-from stowhand.handler import Attempt, Handler, handler
-from stowhand.job import Job, NewJob, State
-from stowhand.lane import Isolate
-from stowhand.lifecycle import Settlement
-from stowhand.options import WorkerOptions
-from stowhand.store import Claim, ClaimRequest, Foreign, Lease, Pulse, Reply, ResetJob, Verdict
+from stowhand.jobs.conditions import TOGETHER
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.handler import Attempt, Handler, handler
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, Verdict
+from stowhand.stores.memory.heartbeats import MemoryHeart
+from stowhand.stores.memory.rows import Row
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.testing.heart import MemoryHeart
-from stowhand.testing.rows import Row
-from stowhand.worker import Worker
+from stowhand.worker.slot import Isolate
+from stowhand.worker.worker import Worker
 
 E = TypeVar("E", bound=Event)
 Act = Callable[[Attempt[Job]], Coroutine[Any, Any, object]]

@@ -13,10 +13,10 @@ import pytest
 
 from stowhand.clock import Cancelable
 from stowhand.events import JobEnded, ThreadAbandoned
-from stowhand.handler import Attempt, Policy
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Complete
-from stowhand.store import Claim
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Complete
+from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.store import Claim
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 from itertools import pairwise
 
 from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.store import ClaimRequest, Lease, Pulse, Terms
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import ClaimRequest, Pulse, Terms
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
 

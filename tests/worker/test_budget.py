@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from stowhand.attempt_logger import AttemptLogger
-from stowhand.budget import Budget
-from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError
 from stowhand.events import JobStarted
-from stowhand.handler import Asking, Attempt, Claimable
-from stowhand.job import Job, State
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.attempt_logger import AttemptLogger
+from stowhand.protocols.handler import Asking, Attempt, Claimable
 from stowhand.testing import FakeClock
+from stowhand.worker.budget import Budget
 from tests.worker.stage import ChoosyStore, at_work, taking
 
 FITS = Where("size", "together <=", 10)

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.conditions import Where, sql
 
 NAN = float("nan")
 

@@ -10,10 +10,10 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Events, JobEnded, JobStarted, JobUnknown
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Ended, Retry, Settlement, settle
-from stowhand.store import Reply, Verdict
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Ended, Retry, Settlement, settle
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Reply, Verdict
 from stowhand.testing import FakeClock
 from tests.worker.stage import FaultyStore, at_work, nothing, taking
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stowhand import endings, lane, settler, worker
 from stowhand.events import (
     Claimed,
     Claiming,
@@ -21,9 +20,10 @@ from stowhand.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from stowhand.job import NewJob, State
-from stowhand.options import WorkerOptions
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
+from stowhand.worker import endings, settler, slot, worker
 from tests.worker.stage import KINDS, FaultyStore, at_work, handler_of, nothing
 
 
@@ -91,4 +91,4 @@ async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> N
 
 
 def test_every_reason_to_stop_says_what_it_is() -> None:
-    assert {stop.value for stop in lane.Stop} == {"timeout", "canceled", "lost", "returned", "crashed", "unable"}
+    assert {stop.value for stop in slot.Stop} == {"timeout", "canceled", "lost", "returned", "crashed", "unable"}

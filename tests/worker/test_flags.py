@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
 from stowhand.events import Claimed, Claiming, JobEnded, StoreRecovered, StoreTrouble
-from stowhand.flags import PATIENCE
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.options import WorkerOptions
-from stowhand.service.app import App
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker import Worker
+from stowhand.worker.flags import PATIENCE
+from stowhand.worker.worker import Worker
 from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from stowhand.events import Events, JobStarted
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import ClaimRequest, Foreign, Lease
-from stowhand.sweep import Sweep
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.testing import FakeClock
+from stowhand.worker.sweeper import Sweep
 from tests.worker.stage import FaultyStore, at_work, nothing, taking
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError
 from stowhand.events import HookFailed, HookRan, JobSaid
-from stowhand.gate import read
-from stowhand.handler import Asking, Attempt, Claimable, handler_of
-from stowhand.job import Job, State
-from stowhand.options import WorkerOptions
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.handler import Asking, Attempt, Claimable, handler_of
+from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.worker import Worker
+from stowhand.worker.admission import read
+from stowhand.worker.worker import Worker
 from tests.worker.stage import ChoosyStore, FaultyStore, Stage, at_work, nothing, taking
 
 

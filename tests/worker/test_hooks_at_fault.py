@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError, LeaseLost, Poison
 from stowhand.events import Events, HookFailed, HookRan, JobEnded, JobLeft, JobLost, JobStarted
-from stowhand.handler import Asking, Attempt, Claimable, handler_of
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Ended
-from stowhand.options import WorkerOptions
+from stowhand.jobs.conditions import Where
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.unreadable import Unreadable
+from stowhand.protocols.handler import Asking, Attempt, Claimable, handler_of
+from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.unreadable import Unreadable
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.worker.stage import FaultyStore, at_work, nothing, taking
 from tests.worker.test_hooks import Recorder, fails
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from stowhand.events import DrainEnded, DrainStarted, JobEnded, JobStarted
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import may_make_way
-from stowhand.store import ClaimRequest
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import may_make_way
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import FakeClock
 from tests.worker.stage import Act, FaultyStore, Stage, at_work, nothing, taking
 

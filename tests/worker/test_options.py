@@ -11,14 +11,14 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob
-from stowhand.options import WorkerOptions
-from stowhand.resetter import Resetter
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Terms
 from stowhand.retry import constant
-from stowhand.store import Terms
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker import Worker
+from stowhand.worker.resetter import Resetter
+from stowhand.worker.worker import Worker
 
 
 async def nothing(ctx: object, record: object) -> None: ...

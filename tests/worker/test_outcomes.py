@@ -14,12 +14,12 @@ import pytest
 
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
 from stowhand.events import JobEnded, ResultDropped
-from stowhand.handler import Attempt, Policy
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
-from stowhand.outcomes import LONGEST_DELAY, describe, from_error, from_returned
-from stowhand.store import Claim
-from stowhand.text import ERROR_LIMIT
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error, from_returned
+from stowhand.jobs.text import ERROR_LIMIT
+from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.store import Claim
 from tests.worker.stage import Act, at_work, nothing
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stowhand.handler import Attempt
-from stowhand.job import Job, State
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.handler import Attempt
 from stowhand.testing import FakeClock
 from tests.worker.stage import at_work, nothing
 

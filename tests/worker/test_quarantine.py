@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from stowhand.events import JobEnded, JobsReset, JobStarted
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lane import ChildCrashed
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.handler import Attempt
 from stowhand.testing import FakeClock
+from stowhand.worker.slot import ChildCrashed
 from tests.worker.stage import FaultyStore, at_work, nothing, taking
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from stowhand.errors import NonRetryable
 from stowhand.events import ChangeRefused, JobEnded, JobLost, JobsReset, StoreTrouble
-from stowhand.handler import Attempt
-from stowhand.job import Job, State
-from stowhand.lifecycle import Ended
+from stowhand.jobs.job import Job, State
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.handler import Attempt
+from stowhand.stores.memory.rows import Refuses
 from stowhand.testing import FakeClock
-from stowhand.testing.rows import Refuses
 from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.events import Event, Events, JobsReset, StoreRecovered, StoreTrouble
-from stowhand.job import NewJob, State
-from stowhand.resetter import Resetter, ResetterOptions
-from stowhand.store import ClaimRequest, Foreign
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import FakeTimer
+from stowhand.worker.resetter import Resetter, ResetterOptions
 from tests.worker.stage import FaultyStore
 
 SOON = 20.0
@@ -206,8 +206,8 @@ async def test_it_stops_in_the_middle_of_its_interval() -> None:
 
 
 async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.resetter.STOP_PATIENCE", 0.05)
-    monkeypatch.setattr("stowhand.resetter.CLOSE_PATIENCE", 0.05)
+    monkeypatch.setattr("stowhand.worker.resetter.STOP_PATIENCE", 0.05)
+    monkeypatch.setattr("stowhand.worker.resetter.CLOSE_PATIENCE", 0.05)
     hanging, go_on, closed, order = threading.Event(), threading.Event(), threading.Event(), list[str]()
     store = FaultyStore(FakeClock())
     heart = store.heart()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from stowhand.events import StoreRecovered, StoreTrouble
-from stowhand.operating import SEEN_EVERY, WorkerCard
-from stowhand.roll import AGAIN
+from stowhand.protocols.operating import SEEN_EVERY, WorkerCard
 from stowhand.testing import FakeClock
+from stowhand.worker.registration import AGAIN
 from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Retry
-from stowhand.options import WorkerOptions
-from stowhand.store import StoreOptions
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Retry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.events import JobEnded, JobLeft, JobsReturned, JobUnknown, WorkerStarted, WorkerStopped, WorkerStopping
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Ended
-from stowhand.options import WorkerOptions
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.worker import LAST_CALLS, LAST_PAUSE, Worker
+from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE, Worker
 from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from stowhand.errors import StoreUnreachable
 from stowhand.events import JobEnded, JobsReturned, StoreRecovered, StoreTrouble
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import Retry, Snooze
-from stowhand.options import WorkerOptions
-from stowhand.store import ClaimRequest
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import Retry, Snooze
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import FakeClock
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
 
 
@@ -525,6 +525,6 @@ async def test_once_waits_for_a_settlement_that_is_busy() -> None:
 
 @pytest.mark.parametrize("beat", [1.1, 10.0])
 def test_a_beat_of_a_third_of_the_lease_is_allowed(beat: float) -> None:
-    from stowhand.options import WorkerOptions
+    from stowhand.protocols.options import WorkerOptions
 
     assert WorkerOptions(heartbeat_interval=beat, lease=3.3 if beat == 1.1 else 30.0).every_beat == beat

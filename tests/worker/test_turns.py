@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob
-from stowhand.options import WorkerOptions
-from stowhand.store import Claim, ClaimRequest
-from stowhand.stores.http.store import HttpStore
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Claim, ClaimRequest
+from stowhand.remote.client.store import HttpStore
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.worker.stage import FaultyStore, at_work, handler_of, nothing
 
 TASKS = ("a", "b", "c")

@@ -11,13 +11,13 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.events import Events, JobEnded, JobLost, LoopBlocked
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.keeper import Watch
-from stowhand.options import WorkerOptions
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
-from stowhand.worker import Worker
+from stowhand.worker.heartbeater import Watch
+from stowhand.worker.worker import Worker
 from tests.worker.stage import FaultyStore, handler_of
 
 

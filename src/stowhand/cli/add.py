@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from stowhand import limits
+from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.settings.values import OneOf
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
-from stowhand.durations import parse_duration
-from stowhand.job import Job, KeyMode
-from stowhand.operating import BUILT_IN
-from stowhand.queue_store import QueueStore
-from stowhand.service.setting_values import OneOf
-from stowhand.service.settings import WorkerSettings
-from stowhand.strict_json import SIZE_LIMIT
+from stowhand.jobs import limits
+from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.job import Job, KeyMode
+from stowhand.jobs.strict_json import SIZE_LIMIT
+from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry
 

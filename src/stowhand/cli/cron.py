@@ -17,9 +17,9 @@ from stowhand.cli.groups import Group
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
 from stowhand.cron.item import ParsedItem
+from stowhand.cron.sources import read_crontab
 from stowhand.cron.zones import find_zone
 from stowhand.observe.safe_text import escape
-from stowhand.service.crontabs import read_crontab
 
 RUNS = 5
 """How many runs of each item ``check`` shows."""

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import crontab_options, otel_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.cron.agenda import this_minute
 from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem
+from stowhand.cron.sources import declared
 from stowhand.errors import ConfigurationError
-from stowhand.job import Job
-from stowhand.operating import BUILT_IN
-from stowhand.queue_store import KnownItem, QueueStore
-from stowhand.service.crontabs import declared
-from stowhand.service.settings import WorkerSettings
+from stowhand.jobs.job import Job
+from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.queue_store import KnownItem, QueueStore
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:

@@ -14,22 +14,22 @@ from typing import Any, Protocol, runtime_checkable
 import click
 
 from stowhand import __version__
+from stowhand.app.settings.file import read_settings_file
+from stowhand.app.settings.settings import WorkerSettings, unknown_variables
 from stowhand.cli.doctor_postgres import examine_server
 from stowhand.cli.doctor_work import examine_work
 from stowhand.cli.findings import Finding, Mark, fail, ok, warn
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
 from stowhand.cli.stats import read_stats
-from stowhand.durations import say_duration
 from stowhand.errors import SchemaError, StowhandError
+from stowhand.jobs.durations import say_duration
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
-from stowhand.queue_store import QueueStore, SchemaStatus
+from stowhand.protocols.queue_store import QueueStore, SchemaStatus
+from stowhand.protocols.store import RESERVED_CONNECTIONS
 from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
 from stowhand.service.opening import attempts_apart
-from stowhand.service.settings import WorkerSettings, unknown_variables
-from stowhand.service.settings_file import read_settings_file
-from stowhand.store import RESERVED_CONNECTIONS
 
 LISTEN_PATIENCE = 3.0
 LISTEN_LOOKS = 15
@@ -153,9 +153,9 @@ def examine_schema(status: SchemaStatus) -> Finding:
 
 def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     """Can they be loaded?"""
+    from stowhand.app.long_tasks import cut_short
+    from stowhand.app.presets import SERVICE
     from stowhand.service.loading import load_tasks
-    from stowhand.service.long_tasks import cut_short
-    from stowhand.service.presets import SERVICE
 
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
         yield warn("tasks", "no folder tasks/ here, and no --tasks or --app")

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import msgspec
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.findings import Finding, fail, ok, warn
 from stowhand.clock import wall_clock
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE
-from stowhand.service.settings import WorkerSettings
 
 OLDEST = 13
 SKEW_LIMIT = 1.0
@@ -86,10 +86,10 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
 
 
 def _look(url: str) -> Server:
-    from stowhand.database.address import Address
-    from stowhand.database.blocking import BlockingLink
-    from stowhand.database.trouble import first_line
     from stowhand.errors import StoreError
+    from stowhand.stores.database.address import Address
+    from stowhand.stores.database.blocking import BlockingLink
+    from stowhand.stores.database.trouble import first_line
 
     link = BlockingLink(Address(url), lambda: "stowhand doctor", prepared=False)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from stowhand.cli.findings import Finding, ok, warn
 from stowhand.cli.moments import say_span
 from stowhand.cli.stats import Stats, WorkerLine, state_line
-from stowhand.figures import Amount, ended_in
+from stowhand.protocols.figures import Amount, ended_in
 
 SHOWN = 5
 """Names in one finding, at most."""

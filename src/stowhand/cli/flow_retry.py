@@ -12,7 +12,7 @@ from stowhand.cli.job_views import answer_json, answer_line
 from stowhand.cli.options import log_options
 from stowhand.flows import Flow
 from stowhand.observe.safe_text import escape
-from stowhand.queue_store import Answer, Done
+from stowhand.protocols.queue_store import Answer, Done
 from stowhand.service.exit_codes import FAILURE, OK
 
 PAGE = 10_000

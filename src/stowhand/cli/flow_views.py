@@ -13,9 +13,9 @@ import msgspec
 from stowhand.cli.screen import output_width
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
-from stowhand.flow_shape import FlowShape, Line
 from stowhand.flows import LineCount, Position
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
+from stowhand.protocols.flow_shape import FlowShape, Line
 
 Job = dict[str, Any]
 STATES = ("waiting", "processing", "delayed", "parked")

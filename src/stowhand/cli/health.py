@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from stowhand.app.settings.values import LOOPBACK, split_address
 from stowhand.cli.options import http_option, settings_of
 from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import escape, shorten
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.setting_values import LOOPBACK, split_address
 
 PATIENCE = 2.0
 """Seconds for all of it."""

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from stowhand.app.settings.values import OneOf
 from stowhand.cli.options import completing
-from stowhand.durations import parse_duration
-from stowhand.job import State
+from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
-from stowhand.queue_store import JobFilter, QueueStore
-from stowhand.service.setting_values import OneOf
+from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

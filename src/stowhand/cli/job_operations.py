@@ -10,18 +10,18 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.job_filter import agreed
 from stowhand.cli.job_views import answer_json, answer_line
+from stowhand.cli.matching import PAGE, ids_of
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
-from stowhand.durations import parse_duration
-from stowhand.job import State
-from stowhand.matching import PAGE, ids_of
+from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
-from stowhand.operating import Ages, Explanation
-from stowhand.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.protocols.operating import Ages, Explanation
+from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.settings import StoreSettings
 
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 

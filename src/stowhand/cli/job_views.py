@@ -14,13 +14,13 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand import strict_json
 from stowhand.cli.screen import output_width
 from stowhand.errors import UndecodablePayload
-from stowhand.job import Job
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import Job
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit, telling_line
-from stowhand.queue_store import Answer
+from stowhand.protocols.queue_store import Answer
 
 HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
 TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})

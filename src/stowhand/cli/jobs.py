@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from stowhand.checking import check_reschedule
 from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, agreed, filter_options, wanted_of
 from stowhand.cli.job_operations import FailedOnes, age_option, explain_job, purge_jobs, retry_failed
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
+from stowhand.cli.matching import PAGE, ids_of
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
-from stowhand.job import Job, State
-from stowhand.matching import PAGE, ids_of
-from stowhand.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.checking import check_reschedule
+from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
 F = TypeVar("F", bound=Callable[..., Any])

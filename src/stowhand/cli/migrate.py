@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from stowhand import limits
-from stowhand.checking import refuse_default_attempts
+from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError, SchemaTooNew
-from stowhand.queue_store import SchemaStatus
-from stowhand.service.settings import StoreSettings
+from stowhand.jobs import limits
+from stowhand.protocols.checking import refuse_default_attempts
+from stowhand.protocols.queue_store import SchemaStatus
 
 
 @click.command()
@@ -90,7 +90,7 @@ def _mended(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
 
 
 def _roles_made(schema: str) -> str:
-    from stowhand.stores.postgres.roles import role_names
+    from stowhand.stores.postgres.queue.roles import role_names
 
     names = role_names(schema)
     return f"Its roles have their rights. Grant them to your logins: {', '.join(names.values())}."

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from stowhand.app.own_store import OwnStore
+from stowhand.app.settings.settings import WorkerSettings, read_settings
+from stowhand.app.settings.table import SETTINGS, Setting
+from stowhand.app.settings.values import OneOf
 from stowhand.observe.logs import configure_logging
-from stowhand.service.own_store import OwnStore
-from stowhand.service.setting_table import SETTINGS, Setting
-from stowhand.service.setting_values import OneOf
-from stowhand.service.settings import WorkerSettings, read_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

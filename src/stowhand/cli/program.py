@@ -27,13 +27,13 @@ COMMANDS = {
     "migrate": LazyCommand("stowhand.cli.migrate:command", "Install or upgrade the store's schema."),
     "doctor": LazyCommand("stowhand.cli.doctor:command", "Check this machine, the settings and the store."),
     "health": LazyCommand("stowhand.cli.health:command", "Ask a running worker whether it is alive, or ready."),
-    "bench": LazyCommand("stowhand.cli.bench:command", "Measure how fast the store is here."),
+    "bench": LazyCommand("stowhand.cli.bench.command:command", "Measure how fast the store is here."),
     "table": LazyCommand("stowhand.cli.table:command", "Serve a table of your own: check it, print one, read logs."),
     "flows": LazyCommand("stowhand.cli.flows:command", "Flows: who stands where, retry, watch, run."),
     "serve": LazyCommand("stowhand.cli.serve:command", "Lend the store over HTTP to workers elsewhere."),
     "tokens": LazyCommand("stowhand.cli.tokens:command", "Make, list and revoke tokens of workers elsewhere."),
     "completion": LazyCommand("stowhand.cli.completion:command", "Print what makes a shell complete command lines."),
-    "demo": LazyCommand("stowhand.cli.demo:command", "See it work, with nothing to set up."),
+    "demo": LazyCommand("stowhand.cli.demo.command:command", "See it work, with nothing to set up."),
 }
 
 COMPLETION = "_STOWHAND_COMPLETE"

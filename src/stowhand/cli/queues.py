@@ -13,10 +13,10 @@ from stowhand.cli.moments import iso, say
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
-from stowhand.figures import UNQUEUED, Pauses
 from stowhand.observe.safe_text import escape
-from stowhand.operating import QueueChange, QueueRow, TaskChange, read_queue, read_task
-from stowhand.queue_store import QueueStore
+from stowhand.protocols.figures import UNQUEUED, Pauses
+from stowhand.protocols.operating import QueueChange, QueueRow, TaskChange, read_queue, read_task
+from stowhand.protocols.queue_store import QueueStore
 
 HEADINGS = ("QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE")
 NUMBERS = ("WAITING", "DUE", "FAILED")

@@ -9,29 +9,30 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from stowhand.app.app import App
+from stowhand.app.opening import open_installed
+from stowhand.app.own_store import OwnStore
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.tokens import tokens_option
-from stowhand.durations import parse_duration
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
+from stowhand.jobs.durations import parse_duration
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.observe.safe_text import scrub
+from stowhand.protocols.store import Store
 from stowhand.service import exit_codes
-from stowhand.service.app import App
-from stowhand.service.opening import open_installed, store_of
-from stowhand.service.own_store import OwnStore
+from stowhand.service.opening import store_of
 from stowhand.service.process import hard_exit
-from stowhand.service.settings import WorkerSettings
 from stowhand.service.signals import handle_signals
-from stowhand.service.wishes import Wishes
-from stowhand.store import Store
+from stowhand.service.stop_requests import Wishes
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from stowhand.lending.server import LendingOptions, LendingServer
+    from stowhand.remote.server.http_server import LendingOptions, LendingServer
 
 PORT = 8470
 
@@ -113,7 +114,7 @@ class _Lent:
 
 
 async def _serve(settings: WorkerSettings, lent: _Lent, options: LendingOptions) -> None:
-    from stowhand.lending.server import running
+    from stowhand.remote.server.http_server import running
 
     events = Events()
     LogListener(events)
@@ -171,7 +172,7 @@ async def _admit(store: Store[Any], events: Events) -> None:
 
 def _options(**given: Any) -> LendingOptions:
     try:
-        from stowhand.lending.server import LendingOptions
+        from stowhand.remote.server.http_server import LendingOptions
     except ImportError as error:
         raise ConfigurationError(f"Lending needs a server: pip install 'stowhand[serve]' ({error})") from error
     return LendingOptions(**given)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from stowhand.carried import IN_ENVIRONMENT
+from stowhand.app.embedding import traced
+from stowhand.app.settings.settings import StoreSettings, unknown_variables
 from stowhand.errors import ConfigurationError
-from stowhand.queue_store import QueueStore
-from stowhand.service.embedding import traced
+from stowhand.protocols.propagation import IN_ENVIRONMENT
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.opening import store_of
-from stowhand.service.settings import StoreSettings, unknown_variables
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces

@@ -15,9 +15,9 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
-from stowhand.figures import Amount, Ended, Figures, Standing, ended_in
-from stowhand.operating import WorkerRow
-from stowhand.queue_store import QueueStore
+from stowhand.protocols.figures import Amount, Ended, Figures, Standing, ended_in
+from stowhand.protocols.operating import WorkerRow
+from stowhand.protocols.queue_store import QueueStore
 
 OTHERS = "(others)"
 

@@ -11,7 +11,7 @@ from stowhand.cli.groups import Group
 from stowhand.cli.options import connection_options, settings_of, table_run_options
 from stowhand.cli.table_target import columns_option, of_key, target_options, with_table
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
-from stowhand.execution_log import ExecutionLogEntry
+from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.observe.safe_text import escape
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import Finding, TableOptions, TableStore

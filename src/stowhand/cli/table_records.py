@@ -16,11 +16,11 @@ from stowhand.cli.options import completing, connection_options
 from stowhand.cli.screen import output_width
 from stowhand.cli.table_target import named_options, of_key, target_options, with_table
 from stowhand.cli.tables import table
-from stowhand.job import State
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
 from stowhand.observe.safe_text import escape, escape_lines, telling_line
-from stowhand.queue_store import Answer, Done
+from stowhand.protocols.queue_store import Answer, Done
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.store import JobId
 from stowhand.stores.table import TableStore
 from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
 

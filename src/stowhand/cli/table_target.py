@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from stowhand.app.own_store import NOBODY
 from stowhand.cli.options import settings_of
 from stowhand.errors import InvalidJob
-from stowhand.service.own_store import NOBODY
-from stowhand.store import JobId
+from stowhand.jobs.lease import JobId
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.names import TOKEN
 from stowhand.tasks.loading import load_object

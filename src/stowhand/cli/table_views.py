@@ -11,7 +11,7 @@ from shlex import join
 import click
 import msgspec
 
-from stowhand.execution_log import ExecutionLogEntry
+from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 from stowhand.stores.table import Finding

@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from stowhand import limits
+from stowhand.app.settings.settings import read_setting
+from stowhand.app.settings.table import SETTINGS
 from stowhand.cli.groups import Group
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
-from stowhand.durations import parse_duration
 from stowhand.errors import ConfigurationError
-from stowhand.lending.grants import Scope, check_limits
-from stowhand.lending.token_file import DEFAULT, TokenFile, TokenRecord, new_token
+from stowhand.jobs import limits
+from stowhand.jobs.durations import parse_duration
 from stowhand.observe.safe_text import escape
+from stowhand.remote.server.grants import Scope, check_limits
+from stowhand.remote.server.token_file import DEFAULT, TokenFile, TokenRecord, new_token
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.service.setting_table import SETTINGS
-from stowhand.service.settings import read_setting
 
 NAME_LIMIT = 128
 COLUMN_LIMIT = 255

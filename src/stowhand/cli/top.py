@@ -19,10 +19,10 @@ from stowhand.cli.stats import OTHERS, Stats, TaskLine, read_stats, state_line, 
 from stowhand.cli.tables import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
-from stowhand.figures import ended_in
-from stowhand.job import Job, State
+from stowhand.jobs.job import Job, State
 from stowhand.observe.job_logger import core_logger
-from stowhand.queue_store import JobFilter, QueueStore
+from stowhand.protocols.figures import ended_in
+from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
 
 RUNNING_SHOWN = 10

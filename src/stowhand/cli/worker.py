@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+from stowhand.app.settings.settings import WorkerSettings, unknown_variables
 from stowhand.cli.migrate import migrate
 from stowhand.cli.options import settings_of, worker_options
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import OK
-from stowhand.service.settings import WorkerSettings, unknown_variables
 
 HOW_TO_WRITE_A_TASK = """\
 A task is a function in a file of that folder, for example tasks/hello.py:

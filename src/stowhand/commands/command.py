@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.durations import seconds
 
 KEY_LIMIT = 255
 """Bytes."""

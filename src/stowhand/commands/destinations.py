@@ -6,11 +6,11 @@ from __future__ import annotations
 import shlex
 from typing import Any, Protocol, runtime_checkable
 
-from stowhand.attempt_logger import AttemptLogger
 from stowhand.errors import ConfigurationError
-from stowhand.execution_log import OUT_LIMIT, ExecutionLog, ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.program import Lines
+from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLog, ExecutionLogEntry
+from stowhand.protocols.attempt_logger import AttemptLogger
+from stowhand.protocols.handler import Attempt
+from stowhand.tasks.program import Lines
 
 SHOWN_COMMAND = 1000
 """Characters of a command in a log line."""

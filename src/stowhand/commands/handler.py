@@ -21,12 +21,12 @@ from stowhand.commands.command import Command, inherited, read_folder, read_seco
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import Step, step
 from stowhand.errors import ConfigurationError
-from stowhand.execution_log import ENTRIES_LIMIT
-from stowhand.handler import Attempt
-from stowhand.lifecycle import Fail, Retry
-from stowhand.outcomes import WHOLE, from_error
-from stowhand.program import Conversation, how_it_ended, run_program, why_not_started
-from stowhand.text import clean
+from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.jobs.outcomes import WHOLE, from_error
+from stowhand.jobs.text import clean
+from stowhand.protocols.handler import Attempt
+from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started
 
 R = TypeVar("R")
 Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]

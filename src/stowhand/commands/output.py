@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Callable
 
 from stowhand.commands.redaction import Redactor
-from stowhand.execution_log import OUT_LIMIT
-from stowhand.program import Ear
-from stowhand.text import clean
+from stowhand.jobs.execution_log import OUT_LIMIT
+from stowhand.jobs.text import clean
+from stowhand.tasks.program import Ear
 
 LAST_LINES = 20
 """Lines of output in the error of a command that failed."""

@@ -19,9 +19,9 @@ from stowhand.commands.destinations import LoggedLog, log_of
 from stowhand.commands.output import Output
 from stowhand.commands.redaction import Redactor
 from stowhand.errors import ConfigurationError, StoreUnreachable
-from stowhand.execution_log import ExecutionLogEntry, bounded
-from stowhand.handler import Attempt
-from stowhand.outcomes import WHOLE, describe
+from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
+from stowhand.jobs.outcomes import WHOLE, describe
+from stowhand.protocols.handler import Attempt
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 
 from stowhand.cron.item import ParsedItem
-from stowhand.queue_store import KnownItem
+from stowhand.protocols.queue_store import KnownItem
 
 
 def plan_backfill(

@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from stowhand import limits, strict_json
-from stowhand.checking import check_identifier
 from stowhand.cron.fields import Calendar, Pattern
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.phrases import say_phrase
 from stowhand.cron.zones import Zone, find_zone
-from stowhand.durations import seconds
-from stowhand.job import KeyMode, NewJob
+from stowhand.jobs import limits, strict_json
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.protocols.checking import check_identifier
 
 FILL_LIMIT = 366 * 86_400
 """Seconds. Below the ledger's memory of 400 days (`store.LEDGER_DAYS`)."""

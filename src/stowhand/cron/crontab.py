@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from stowhand.callables import is_async
 from stowhand.cron.check import IN_PYTHON, IN_TEXT, check_item
 from stowhand.cron.command import IDENTIFIER, parse_command
 from stowhand.cron.fields import FIELD, FIELDS, Pattern, parse_pattern
 from stowhand.cron.item import CronItem, Match, ParsedItem
 from stowhand.errors import CrontabError
+from stowhand.protocols.callables import is_async
 
 SHOWN = 1000
 """Problems that one error lists."""

@@ -9,10 +9,9 @@ from itertools import islice
 from stowhand.clock import Clock
 from stowhand.cron.agenda import Due
 from stowhand.cron.item import ParsedItem
-from stowhand.cron_events import CronConflict, CronScheduled, CronTrouble
 from stowhand.errors import InvalidJob
-from stowhand.events import Events
-from stowhand.queue_store import Entered, Tick, Timetable
+from stowhand.events import CronConflict, CronScheduled, CronTrouble, Events
+from stowhand.protocols.queue_store import Entered, Tick, Timetable
 
 BATCH = 200
 """Ticks in one transaction at most: short ones, so that a long backfill keeps nobody waiting."""

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand import strict_json
 from stowhand.cron.fields import DAY, Calendar
 from stowhand.cron.zones import FIRST, LAST, Zone, to_minute, to_moment
-from stowhand.job import NewJob
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import NewJob
 
 HORIZON = 40 * 366 * DAY
 """Minutes that ``next_after`` looks ahead."""

@@ -20,10 +20,9 @@ from stowhand.cron.agenda import Agenda, in_order, next_minute, this_minute
 from stowhand.cron.backfill import fill_from, plan_backfill
 from stowhand.cron.entering import Entering
 from stowhand.cron.item import ParsedItem
-from stowhand.cron_events import CronClockMoved, CronStarted, CronTrouble
-from stowhand.events import Events
-from stowhand.options import OUTAGE
-from stowhand.queue_store import KnownItem, Timetable
+from stowhand.events import CronClockMoved, CronStarted, CronTrouble, Events
+from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.queue_store import KnownItem, Timetable
 
 MOVED = 10.0
 """Seconds by which the store's clock may differ from what it should show without anybody being told."""

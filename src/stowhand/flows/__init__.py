@@ -6,7 +6,6 @@ stepping.py  one execution of a worker function, and what its end means
 worker.py    ready, running, stopping, stopped
 """
 
-from stowhand.flow_shape import FlowShape, Layout, Limiter, Queue
 from stowhand.flows.engine import LineCount, Position
 from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
@@ -14,6 +13,7 @@ from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.stepping import DelayError
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker, Status
+from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
 
 __all__ = [
     "DelayError",

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from stowhand.correlation import bound
 from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.flows.engine import NewFlowJob
+from stowhand.protocols.correlation import bound
 
 MOST = 200
 """Jobs in one call."""

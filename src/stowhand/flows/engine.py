@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stowhand.flow_shape import FlowShape, Line
 from stowhand.flows.job import FlowJob
 from stowhand.flows.view import FlowJobView
-from stowhand.handler import Attempt
-from stowhand.lifecycle import Outcome
-from stowhand.options import LEASE
-from stowhand.queue_store import Answer
-from stowhand.store import Store
+from stowhand.jobs.lifecycle import Outcome
+from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import LEASE
+from stowhand.protocols.queue_store import Answer
+from stowhand.protocols.store import Store
 
 
 class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,13 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from stowhand.clock import SystemClock
-from stowhand.correlation import bound
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
-from stowhand.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
-from stowhand.flows.crew import Crew
 from stowhand.flows.engine import Engine, NewFlowJob
+from stowhand.flows.flow_workers import Crew
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
@@ -24,10 +21,13 @@ from stowhand.flows.opening import engine_at
 from stowhand.flows.sync import FlowPortal, OfTheFlow
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
+from stowhand.jobs.durations import seconds
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_if_nobody_has
-from stowhand.queue_store import Answer, QueueStore
+from stowhand.protocols.correlation import bound
+from stowhand.protocols.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
+from stowhand.protocols.queue_store import Answer, QueueStore
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces

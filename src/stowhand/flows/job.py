@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stowhand.handler import Attempt
+from stowhand.protocols.handler import Attempt
 
 
 class FlowJob(Mapping[str, Any]):

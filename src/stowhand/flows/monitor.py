@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.engine import Engine, LineCount, Position
+from stowhand.jobs.durations import seconds
 
 INTERVAL = 1.0
 POSITIONS = 100

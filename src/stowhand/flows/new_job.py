@@ -6,12 +6,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from stowhand import correlation, strict_json
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.flow_shape import RESERVED, FlowShape
 from stowhand.flows.engine import NewFlowJob
-from stowhand.limits import DELAY_LIMIT
+from stowhand.jobs import strict_json
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.limits import DELAY_LIMIT
+from stowhand.protocols import correlation
+from stowhand.protocols.flow_shape import RESERVED, FlowShape
 
 CHILDREN_LIMIT = 32 * 1024 * 1024
 NAME_LIMIT = 512

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stowhand.errors import ConfigurationError
-from stowhand.flow_shape import FlowShape
 from stowhand.flows.engine import Engine
-from stowhand.queue_store import QueueStore
-from stowhand.stores import SCHEMES
+from stowhand.protocols.flow_shape import FlowShape
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.stores.opening import SCHEMES
 
 REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
 """What a URL of Redis begins with; a kind may follow, as in ``redis+cluster``."""
@@ -17,13 +17,13 @@ def engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
     """Not connected yet. Raises ConfigurationError."""
     if isinstance(place, str) and place.partition(":")[0].partition("+")[0] in REDIS:
         try:
-            from stowhand.flows.on_redis import RedisEngine
+            from stowhand.flows.redis import RedisEngine
         except ImportError as error:
             raise ConfigurationError(f"Redis needs a driver: pip install 'stowhand[redis]' ({error})") from error
         return RedisEngine(place, shape)
     if isinstance(place, str) and not place.startswith(SCHEMES):
         scheme = place.partition(":")[0]
         raise ConfigurationError(f"flow {shape.name!r}: no place at {scheme!r}; its URL begins with one of: {PLACES}")
-    from stowhand.flows.on_queue import QueueEngine
+    from stowhand.flows.queue import QueueEngine
 
     return QueueEngine(place, shape)

@@ -11,23 +11,23 @@ from typing import Any
 
 import msgspec
 
-from stowhand import strict_json
-from stowhand.callables import is_async
-from stowhand.correlation import bound
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload
-from stowhand.flow_shape import RESERVED, Line
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import size_limit
-from stowhand.handler import Attempt, Policy
-from stowhand.lane import Stop
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.outcomes import describe
+from stowhand.jobs import strict_json
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.outcomes import describe
+from stowhand.jobs.text import clean
+from stowhand.protocols.callables import is_async
+from stowhand.protocols.correlation import bound
+from stowhand.protocols.flow_shape import RESERVED, Line
+from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.store import Claim
 from stowhand.retry import constant
-from stowhand.store import Claim
 from stowhand.tasks.threads import Threads
-from stowhand.text import clean
+from stowhand.worker.slot import Stop
 
 WorkerFunction = Callable[[FlowJob], Awaitable[object] | object]
 AT_ONCE = constant(0.0)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from stowhand.portal import Portal
+from stowhand.app.portal import Portal
 
 if TYPE_CHECKING:
     from stowhand.flows.flow import Flow

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.correlation import bound
 from stowhand.errors import ConfigurationError, SchemaError, StoreError
 from stowhand.events import Events, StoreTrouble
-from stowhand.flow_shape import Line
 from stowhand.flows.engine import Engine
 from stowhand.flows.stepping import ParentHandler, StepHandler
-from stowhand.options import OUTAGE, WorkerOptions
-from stowhand.store import Store
-from stowhand.worker import Worker, new_identity
+from stowhand.protocols.correlation import bound
+from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.store import Store
+from stowhand.worker.worker import Worker, new_identity
 
 
 class Status(StrEnum):

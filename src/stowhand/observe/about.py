@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.store import JobId
+from stowhand.jobs.lease import JobId
 
 REMEMBERED = 10_000
 """Attempts whose spans are known by their job: more than run at once in a process, and end in the same moment."""

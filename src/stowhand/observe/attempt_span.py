@@ -9,13 +9,13 @@ from typing import Any
 from opentelemetry.context import Context, attach
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span, set_span_in_context
 
-from stowhand.carried import CORRELATION, TRACE_PARENT, hand_on, load, unload
 from stowhand.clock import wall_nanoseconds
-from stowhand.correlation import bind as bind_correlation
-from stowhand.job import Job
-from stowhand.lane import ChildCrashed
+from stowhand.jobs.job import Job
 from stowhand.observe.about import About, SpanIds, bind, remember
 from stowhand.observe.spans import context_of, guarded, message_attributes, name_of, trace_parent
+from stowhand.protocols.correlation import bind as bind_correlation
+from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, hand_on, load, unload
+from stowhand.worker.slot import ChildCrashed
 
 
 class AttemptSpan:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from stowhand.correlation import current
 from stowhand.observe.safe_text import escape
+from stowhand.protocols.correlation import current
 
 FIELD = "correlation_id"
 

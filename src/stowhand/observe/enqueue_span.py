@@ -9,11 +9,11 @@ from typing import Any
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, Tracer, use_span
 
-from stowhand.carried import CORRELATION, TRACE_PARENT
-from stowhand.correlation import current
+from stowhand.jobs.text import clean
 from stowhand.observe.safe_text import scrub, shorten
 from stowhand.observe.spans import guarded, message_attributes, name_of, trace_parent
-from stowhand.text import clean
+from stowhand.protocols.correlation import current
+from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 
 WIDTH = 500
 """Characters of an error."""

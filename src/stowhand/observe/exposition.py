@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from stowhand.clock import sleep_blocking
-from stowhand.figures import NAMES, Figures
 from stowhand.observe.prometheus import (
     CONTENT_TYPE_LATEST,
     REGISTRY,
@@ -25,6 +24,7 @@ from stowhand.observe.prometheus import (
     generate_latest,
 )
 from stowhand.observe.queue_metrics import QueueMetrics
+from stowhand.protocols.figures import NAMES, Figures
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SUMS = ("counter", "histogram", "summary")

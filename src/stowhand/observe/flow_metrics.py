@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from stowhand.events import Events, JobEnded, JobLost, JobsReset
-from stowhand.flow_shape import FlowShape, Line
-from stowhand.job import State
-from stowhand.lifecycle import Ended
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
+from stowhand.protocols.flow_shape import FlowShape, Line
 
 STATES = ("waiting", "processing", "delayed", "parked")
 LOST = "lost"

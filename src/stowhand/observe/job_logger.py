@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stowhand.jobs.text import clean
 from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope, logger_of
 from stowhand.observe.safe_text import redact, scrub
-from stowhand.text import clean
 
 Facts = Mapping[str, Any] | None
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stowhand.events import Event, Events
-from stowhand.lending_events import (
+from stowhand.events import (
+    Event,
+    Events,
     LendingStarted,
     LendingStopping,
     LentChanged,

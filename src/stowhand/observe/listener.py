@@ -13,11 +13,16 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from stowhand.cron_events import CronClockMoved, CronConflict, CronReloaded, CronScheduled, CronStarted, CronTrouble
 from stowhand.events import (
     ChangeRefused,
     ChildDied,
     ConnectionAwaited,
+    CronClockMoved,
+    CronConflict,
+    CronReloaded,
+    CronScheduled,
+    CronStarted,
+    CronTrouble,
     DrainEnded,
     DrainStarted,
     Event,
@@ -43,8 +48,9 @@ from stowhand.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from stowhand.job import State
-from stowhand.lifecycle import Ended
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import telling
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope
@@ -63,7 +69,6 @@ from stowhand.observe.phrases import (
     traceback_of,
 )
 from stowhand.observe.safe_text import escape, shorten, telling_line
-from stowhand.outcomes import describe
 
 FLAGS = "forbidden flags"
 OF_A_JOB = (

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stowhand.jobs.text import clean
 from stowhand.observe.job_logger import Facts, ScopedLogger, core_logger
 from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope
 from stowhand.observe.safe_text import redact, scrub
-from stowhand.text import clean
 
 LogScope = dict[str, Any]
 Log = Callable[[str, str, Mapping[str, Any] | None], object]

@@ -19,10 +19,10 @@ from typing import Any, TextIO
 import msgspec
 
 from stowhand.clock import wall_clock
+from stowhand.jobs.lease import JobId
 from stowhand.observe.about import about, span_ids
 from stowhand.observe.correlation import FIELD, correlation_of
 from stowhand.observe.safe_text import escape, escape_lines, redact, scrub
-from stowhand.store import JobId
 
 ROOT = "stowhand"
 LEVELS = {

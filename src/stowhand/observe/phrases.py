@@ -14,9 +14,9 @@ from stowhand.events import (
     ResultDropped,
     ThreadAbandoned,
 )
+from stowhand.jobs.lease import JobId
 from stowhand.observe.safe_text import escape, shorten, telling_line
-from stowhand.operating import BUILT_IN
-from stowhand.store import JobId
+from stowhand.protocols.operating import BUILT_IN
 
 NAMES_SHOWN = 50
 """Task names and job ids in one line, at most."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stowhand.figures import NAMES, Amount, Figures, Standing
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, GaugeMetricFamily, Metric
+from stowhand.protocols.figures import NAMES, Amount, Figures, Standing
 
 OTHER = "other"
 """The label of all tasks, or queues, that have no series of their own."""

@@ -22,10 +22,10 @@ from datetime import timedelta
 from typing import Protocol
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
-from stowhand.job import State
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.job import State
 from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
 
 WINDOW = 5.0

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from opentelemetry.trace import Tracer
 
-from stowhand.carried import CORRELATION
 from stowhand.observe.enqueue_span import EnqueueSpan
+from stowhand.protocols.propagation import CORRELATION
 
 
 class TracedEngine:

@@ -11,12 +11,12 @@ import msgspec
 from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
-from stowhand.carried import CORRELATION, load
 from stowhand.events import Events
-from stowhand.handler import Attempt, Attendant
-from stowhand.job import Job, NewJob
+from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
-from stowhand.queue_store import Entered, Tick
+from stowhand.protocols.handler import Attempt, Attendant
+from stowhand.protocols.propagation import CORRELATION, load
+from stowhand.protocols.queue_store import Entered, Tick
 
 Carry = Callable[[NewJob], NewJob]
 

@@ -20,9 +20,9 @@ from weakref import WeakSet
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown, WorkerStopped
-from stowhand.lifecycle import Ended
+from stowhand.jobs.lease import JobId
+from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.safe_text import scrub, shorten, telling_line
-from stowhand.store import JobId
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

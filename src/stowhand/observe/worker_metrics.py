@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import version
 
-from stowhand.cron_events import CronScheduled
 from stowhand.events import (
     Beaten,
     Claimed,
+    CronScheduled,
     Events,
     JobEnded,
     JobLeft,
@@ -28,10 +28,10 @@ from stowhand.events import (
     TasksReloaded,
     WorkerStarted,
 )
-from stowhand.job import State
-from stowhand.lifecycle import Ended
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
+from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, exponential
-from stowhand.store import JobId
 
 START = "stowhand_worker"
 JOB_SECONDS = exponential(0.005, 2.5, 12)

@@ -10,24 +10,24 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from stowhand.app.built_in import with_built_in
+from stowhand.app.embedding import traced
+from stowhand.app.own_store import NOBODY
+from stowhand.app.settings.settings import read_setting, resolve_store_url
 from stowhand.cron.item import ParsedItem
-from stowhand.durations import Duration, seconds
+from stowhand.cron.sources import declared, items_of
 from stowhand.errors import ConfigurationError, StowhandError
-from stowhand.lifecycle import Backoff
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.lifecycle import Backoff
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
-from stowhand.options import LONGEST, Flags, WorkerOptions
-from stowhand.queue_store import QueueStore
+from stowhand.protocols.options import LONGEST, Flags, WorkerOptions
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
-from stowhand.service.built_in import with_built_in
-from stowhand.service.crontabs import declared, items_of
-from stowhand.service.embedding import traced
-from stowhand.service.own_store import NOBODY
-from stowhand.service.settings import read_setting, resolve_store_url
-from stowhand.service.store_url import store_url
-from stowhand.store import StoreOptions, pool_refusal
-from stowhand.stores import open_store
+from stowhand.stores.opening import open_store
+from stowhand.stores.url import store_url
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry

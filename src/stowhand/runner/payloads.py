@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import StowhandError
-from stowhand.job import Job
+from stowhand.jobs.job import Job
 from stowhand.runner.pool import PoolWorker, WorkerPool
 
 Tasks = Mapping[str, Callable[..., Any]]

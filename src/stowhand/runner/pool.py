@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stowhand.job import Job
+from stowhand.jobs.job import Job
 
 
 class PoolWorker:

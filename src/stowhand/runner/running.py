@@ -10,30 +10,30 @@ from typing import Self, Unpack
 
 import msgspec
 
-from stowhand import limits
+from stowhand.app.built_in import built_in_on
+from stowhand.app.embedding import report
+from stowhand.app.opening import open_installed, tell_warnings
 from stowhand.cron.scheduler import Scheduler
+from stowhand.cron.sources import RecurringWorker
 from stowhand.errors import StowhandError
 from stowhand.events import Events
-from stowhand.handler import Policy
-from stowhand.job import Job
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import Scope, configure_if_nobody_has
-from stowhand.options import WorkerOptions
+from stowhand.protocols.handler import Policy
+from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migrations, make_plan
 from stowhand.runner.pool import WorkerPool
 from stowhand.runner.signals import Signals
 from stowhand.runner.watching import Watch, WatchedHandler
-from stowhand.service.built_in import built_in_on
-from stowhand.service.crontabs import RecurringWorker
-from stowhand.service.embedding import report
-from stowhand.service.opening import open_installed, tell_warnings
 from stowhand.service.process import Stopper, hand_over_at_the_end, leave
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.options import TaskSpec, read_spec
-from stowhand.worker import Worker, new_identity
+from stowhand.worker.worker import Worker, new_identity
 
 _ALIVE: set[asyncio.Task[None]] = set()
 """A loop knows its tasks by weak references only."""

@@ -7,11 +7,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
-from stowhand import limits
-from stowhand.checking import read_ids, read_workers
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, StowhandError
-from stowhand.job import Job, KeyMode, NewJob
-from stowhand.queue_store import Answer, QueueStore, Reschedule
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, KeyMode, NewJob
+from stowhand.protocols.checking import read_ids, read_workers
+from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
 from stowhand.runner.options import WorkerUtilsOptions, find_store
 from stowhand.tasks.options import TaskSpec, read_spec
 from stowhand.tasks.registry import Registry

@@ -19,10 +19,10 @@ from stowhand.events import (
     StoreTrouble,
     WorkerStopping,
 )
-from stowhand.handler import Attempt
-from stowhand.job import Job
-from stowhand.lifecycle import Ended
-from stowhand.queue_store import QueueStore
+from stowhand.jobs.job import Job
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import payloads as names
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.payloads import Tasks

@@ -17,8 +17,8 @@ from stowhand.errors import StowhandError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import exit_code
-from stowhand.service.onlooker import Onlooker
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
+from stowhand.service.process_observer import Onlooker
 from stowhand.service.reporter import Reporter
 from stowhand.service.supervisor import SAID, Order
 

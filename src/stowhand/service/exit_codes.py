@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from stowhand.errors import (
-    ConfigurationError,
-    DuplicateTask,
-    InvalidJob,
-    SchemaError,
-    StoreUnreachable,
-    UnknownTask,
-)
+from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, SchemaError, StoreUnreachable, UnknownTask
 
 OK = 0
 """Done; also ``--once`` when drained, whatever the outcomes."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from stowhand.service.settings import WorkerSettings
+from stowhand.app.settings.settings import WorkerSettings
 
 PATIENCE = 60.0
 """Seconds that a call to the store may take, at least: drivers give up before."""

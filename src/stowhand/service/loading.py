@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
+from stowhand.app.app import App
+from stowhand.app.built_in import built_in_on
+from stowhand.app.long_tasks import warn_of_long_tasks
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.handler import Policy
-from stowhand.job import Job
+from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
 from stowhand.observe.traces import Traces
-from stowhand.queue_store import QueueStore
-from stowhand.service.app import App
-from stowhand.service.built_in import built_in_on
-from stowhand.service.long_tasks import warn_of_long_tasks
-from stowhand.service.settings import WorkerSettings
+from stowhand.protocols.handler import Policy
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import load_object

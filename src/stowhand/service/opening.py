@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from stowhand.errors import SchemaMissing
-from stowhand.events import Events, Listening, StoreWarned
+from stowhand.app.opening import open_installed, store_at
+from stowhand.app.settings.settings import StoreSettings
 from stowhand.observe.job_logger import core_logger
-from stowhand.queue_store import QueueStore
-from stowhand.service.settings import StoreSettings
-from stowhand.service.store_url import MEMORY
-from stowhand.store import StoreOptions
-from stowhand.stores import open_store
+from stowhand.protocols.queue_store import QueueStore
 
 
 def store_of(settings: StoreSettings) -> QueueStore:
@@ -19,30 +15,6 @@ def store_of(settings: StoreSettings) -> QueueStore:
 
         return load_app(settings.connection.app).any_store()
     return store_at(settings.url, settings.options())
-
-
-def store_at(url: str, options: StoreOptions) -> QueueStore:
-    """As ``open_store``; and ``memory://``, for trying out and for tests."""
-    if url == MEMORY:
-        from stowhand.testing.memory import MemoryStore
-
-        return MemoryStore(options=options)
-    return open_store(url, options)
-
-
-async def open_installed(store: QueueStore) -> None:
-    """Open the store; install an absent schema first. An older one is refused: upgrading is ``stowhand migrate``."""
-    try:
-        await store.open()
-    except SchemaMissing:
-        await store.install()
-        await store.open()
-    status = await store.status()
-    if status.installed is not None and status.installed > status.expected:
-        core_logger().warning(
-            f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
-            " It still fits; upgrade this program soon."
-        )
 
 
 async def open_to_work(store: QueueStore, settings: StoreSettings) -> None:
@@ -66,19 +38,3 @@ async def attempts_apart(store: QueueStore, settings: StoreSettings) -> str | No
         f"{here} for a job that is enqueued with these settings, {kept} for one that SQL adds, or a program"
         f" without them; for all: stowhand migrate --default-attempts {here}"
     )
-
-
-def tell_listening(store: QueueStore, events: Events, worker: str) -> None:
-    """Let it be an event how it stands with the connection on which the store hears wake-ups, and what it warns of."""
-
-    def told(state: str, error: BaseException | None) -> None:
-        if events.wants(Listening):
-            events.emit(Listening(worker, state, None if error is None else str(error)))
-
-    store.on_listening = told
-    tell_warnings(store, events)
-
-
-def tell_warnings(store: QueueStore, events: Events) -> None:
-    """Let it be an event what a person should know of the store."""
-    store.on_warning = lambda warning, mend: events.emit(StoreWarned(store.description, warning, mend))

@@ -20,30 +20,31 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from stowhand.app.built_in import with_built_in
+from stowhand.app.embedding import observed, traced
+from stowhand.app.opening import tell_listening
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import sleep_blocking
+from stowhand.cron.sources import scheduling
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobUnknown
-from stowhand.hooks import enclosed
+from stowhand.jobs.lease import Lease
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.traces import Traces
-from stowhand.program import kill_programs
-from stowhand.queue_store import QueueStore
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.built_in import with_built_in
-from stowhand.service.crontabs import scheduling
-from stowhand.service.embedding import observed, traced
 from stowhand.service.loading import load_work, make_handler, report_problems
-from stowhand.service.onlooker import Onlooker
-from stowhand.service.opening import open_to_work, store_of, tell_listening
+from stowhand.service.opening import open_to_work, store_of
+from stowhand.service.process_observer import Onlooker
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
-from stowhand.service.settings import WorkerSettings
 from stowhand.service.signals import handle_signals, to_the_end
-from stowhand.service.wishes import Wishes
-from stowhand.store import Lease
-from stowhand.worker import Worker, new_identity
+from stowhand.service.stop_requests import Wishes
+from stowhand.tasks.program import kill_programs
+from stowhand.worker.hooks import enclosed
+from stowhand.worker.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
 STOPPED = 5.0

@@ -14,17 +14,18 @@ from typing import Any
 
 import msgspec
 
-from stowhand import correlation
-from stowhand.carried import handed_on
-from stowhand.durations import seconds
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob
-from stowhand.lane import ChildCrashed, ChildUnable
-from stowhand.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.outcomes import from_error, from_returned
-from stowhand.service.settings import WorkerSettings
-from stowhand.store import Claim, Lease
+from stowhand.app.settings.settings import WorkerSettings
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.outcomes import from_error, from_returned
+from stowhand.protocols import correlation
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.propagation import handed_on
+from stowhand.protocols.store import Claim
 from stowhand.tasks.dispatch import TaskHandler
+from stowhand.worker.slot import ChildCrashed, ChildUnable
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0

@@ -12,17 +12,17 @@ from contextlib import contextmanager
 
 import msgspec
 
+from stowhand.app.embedding import traced
 from stowhand.clock import sleep_blocking
-from stowhand.correlation import bound
-from stowhand.job import Job
+from stowhand.jobs.job import Job
+from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import telling_line
 from stowhand.observe.traces import Traces
-from stowhand.outcomes import describe
+from stowhand.protocols.correlation import bound
 from stowhand.service import exit_codes
-from stowhand.service.embedding import traced
 from stowhand.service.loading import load_tasks, make_handler
 from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from stowhand.app.built_in import with_built_in
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Scheduler
-from stowhand.cron_events import CronReloaded
+from stowhand.cron.sources import declared, read_crontab, schedulable
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events
+from stowhand.events import CronReloaded, Events
 from stowhand.observe.job_logger import core_logger
-from stowhand.queue_store import Timetable
-from stowhand.service.built_in import with_built_in
-from stowhand.service.crontabs import declared, read_crontab, schedulable
+from stowhand.protocols.queue_store import Timetable
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, check_work
-from stowhand.service.settings import WorkerSettings
 from stowhand.tasks.options import suggest
 
 DEFAULT_FILE = "crontab"

@@ -13,16 +13,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from stowhand.app.built_in import with_built_in
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TasksReloaded
-from stowhand.service.built_in import with_built_in
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.service.recurring import crontab_file
-from stowhand.service.settings import WorkerSettings
 from stowhand.service.watch import Watched, watching
 from stowhand.tasks.discovery import MODULES, forget
 from stowhand.tasks.dispatch import TaskHandler
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 
 
 def check_watch(settings: WorkerSettings) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.cron.scheduler import Scheduler
 from stowhand.events import Events
-from stowhand.queue_store import QueueStore
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.health import Report
-from stowhand.service.onlooker import Onlooker, count
-from stowhand.service.settings import WorkerSettings
-from stowhand.vitals import Vitals
-from stowhand.worker import Worker
+from stowhand.service.process_observer import Onlooker, count
+from stowhand.worker.liveness import Vitals
+from stowhand.worker.worker import Worker
 
 EVERY = 1.0
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
+from stowhand.app.embedding import traced
+from stowhand.app.opening import open_installed
+from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cron.sources import scheduling
 from stowhand.errors import ConfigurationError, DuplicateTask, SchemaError, StoreUnreachable
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
-from stowhand.service.crontabs import scheduling
-from stowhand.service.embedding import traced
+from stowhand.service.health_reporter import watched
 from stowhand.service.loading import LoadedTasks, load_work
-from stowhand.service.onlooker import Onlooker
-from stowhand.service.opening import open_installed, store_of
+from stowhand.service.opening import store_of
 from stowhand.service.process import finished, hand_over_at_the_end, run_process
+from stowhand.service.process_observer import Onlooker
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes
-from stowhand.service.settings import WorkerSettings
 from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.starting import with_the_rest
 from stowhand.service.supervisor import Supervisor
-from stowhand.service.watchman import watched
 
 
 def run_worker(settings: WorkerSettings) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
 from stowhand.observe.listener import LogListener
-from stowhand.service.wishes import Wishes
+from stowhand.service.stop_requests import Wishes
 
 LAST_PAUSE = 20.0
 """Seconds beyond a worker's grace: for handing back, for the store, for threads."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, StoreUnreachable, StowhandError
 from stowhand.service.loading import load_tasks
 from stowhand.service.opening import store_of
 from stowhand.service.recurring import items_in_file
 from stowhand.service.reloading import check_watch
-from stowhand.service.settings import WorkerSettings
 from stowhand.service.status_server import StatusServer
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
+from stowhand.app.settings.values import split_address
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
-from stowhand.service.setting_values import split_address
 
 VISITORS = 16
 PATIENCE = 5.0

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
-from stowhand.figures import Figures
-from stowhand.queue_store import QueueStore, SchemaStatus
+from stowhand.protocols.figures import Figures
+from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 
 T = TypeVar("T")
 ANSWERED_WITHIN = 1.2

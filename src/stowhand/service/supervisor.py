@@ -16,16 +16,16 @@ from pathlib import Path
 
 import msgspec
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
-from stowhand.operating import Roll
+from stowhand.protocols.operating import Roll
+from stowhand.protocols.store import Heart
 from stowhand.service import exit_codes
 from stowhand.service.process import LAST_WRITE, STOPPED, hard_exit
-from stowhand.service.settings import WorkerSettings
-from stowhand.service.wishes import Wishes
-from stowhand.store import Heart
-from stowhand.worker import new_identity
+from stowhand.service.stop_requests import Wishes
+from stowhand.worker.worker import new_identity
 
 STEADY = 5.0
 """A child that lived so many seconds is replaced at once; one that did not is held to fail at starting."""

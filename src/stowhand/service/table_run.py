@@ -28,9 +28,9 @@ from stowhand.service import exit_codes, reporter
 from stowhand.service.health import Process, Report, bounds_of, refusals, stuck, stuck_processes, unready_processes
 from stowhand.service.run_all import Routine, run_all
 from stowhand.service.status_server import JSON, Answer, Pages, StatusServer
-from stowhand.service.wishes import Wishes
+from stowhand.service.stop_requests import Wishes
 from stowhand.tasks.loading import load_object
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 STEADY = 5.0

@@ -1,48 +1,12 @@
-"""Open a store by its URL. Each store is imported only when it is asked for; none imports another.
+"""The places where jobs are kept, and the connections to them. None imports another.
 
-| URL | store |
-|---|---|
-| ``postgresql://…``, ``postgres://…`` | ``stores.postgres.PostgresStore`` |
-| ``sqlite:///relative``, ``sqlite:////absolute`` | ``stores.sqlite.SqliteStore`` |
-| ``https://…``, ``http://…`` | ``stores.http.HttpStore``: what ``stowhand serve`` lends there |
+opening.py    a store by its URL: each is imported only when it is asked for
+url.py        one spelling for a store, however it was written
+database/     connections and named statements; does not know what a job is
+postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's
+table/        what any table of a user's is, whichever database holds it
+memory/       the specification as an example
+explaining.py, outlook.py    what the stores that we own judge alike
+
+A store that is lent over HTTP is remote/client, the one of flows on Redis is flows/redis.
 """
-
-from __future__ import annotations
-
-from stowhand.errors import ConfigurationError
-from stowhand.queue_store import QueueStore
-from stowhand.store import StoreOptions
-
-SCHEMES = ("postgresql://", "postgres://", "sqlite:///", "https://", "http://")
-
-
-def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
-    """The store at ``url``, not connected yet: ``await store.open()`` does that. Raises ConfigurationError."""
-    options = options or StoreOptions()
-    if url.startswith(("postgresql://", "postgres://")):
-        try:
-            from stowhand.stores.postgres import PostgresStore
-        except ImportError as error:
-            raise ConfigurationError(f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})") from error
-        return PostgresStore(url, options)
-    if url.startswith("sqlite:///"):
-        from stowhand.stores.sqlite import SqliteStore
-
-        if url.partition("?")[0].endswith(":memory:"):
-            raise ConfigurationError(
-                f"{url}: for a queue in memory take stowhand.testing.MemoryStore, or App('memory://')"
-            )
-        return SqliteStore(url.removeprefix("sqlite:///").partition("?")[0], options)
-    if url.startswith(("https://", "http://")):
-        try:
-            from stowhand.stores.http import HttpOptions, HttpStore
-        except ImportError as error:
-            raise ConfigurationError(
-                f"a lent store needs a client: pip install 'stowhand[remote]' ({error})"
-            ) from error
-        given = HttpOptions(
-            token=options.token, ca_file=options.ca_file, insecure=options.insecure, max_attempts=options.max_attempts
-        )
-        return HttpStore(url, given)
-    scheme = url.partition(":")[0]
-    raise ConfigurationError(f"no store for {scheme!r}; a store's URL begins with one of: {', '.join(SCHEMES)}")

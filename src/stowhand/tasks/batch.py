@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stowhand.errors import NonRetryable
-from stowhand.lifecycle import Fail, Retry
-from stowhand.outcomes import describe, from_returned
+from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.jobs.outcomes import describe, from_returned
 
 SHOWN_FIRST = 3
 """Messages on the first line of the error, which is what lists and logs show."""

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from stowhand import limits
 from stowhand.errors import ConfigurationError
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob
-from stowhand.queue_store import Producer
-from stowhand.store import Lease
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Producer
 from stowhand.tasks.blocking import Blocking, wait_for
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 
@@ -182,7 +182,7 @@ class Helpers:
         ``%(name)s``.
         """
         # Here, because tasks are declared where no driver need be installed.
-        from stowhand.database.asking import ask
+        from stowhand.stores.database.asking import ask
 
         return await self.with_pg_client(lambda connection: ask(connection, sql, values))
 

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from stowhand import strict_json
 from stowhand.events import Events
-from stowhand.handler import Attempt, Policy
-from stowhand.job import Job
-from stowhand.lifecycle import Retry
-from stowhand.queue_store import Producer
-from stowhand.store import Claim
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import Job
+from stowhand.jobs.lifecycle import Retry
+from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.queue_store import Producer
+from stowhand.protocols.store import Claim
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.first_connection import FirstConnection, borrowing

@@ -18,13 +18,13 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from stowhand.carried import IN_ENVIRONMENT, handed_on
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob
-from stowhand.lifecycle import Retry
-from stowhand.program import Conversation, Lines, how_it_ended, run_program, why_not_started
-from stowhand.store import Lease
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Retry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.propagation import IN_ENVIRONMENT, handed_on
 from stowhand.tasks.context import JobLogger
+from stowhand.tasks.program import Conversation, Lines, how_it_ended, run_program, why_not_started
 from stowhand.tasks.registry import TaskDefinition, check_task_name
 from stowhand.tasks.shape import shape_of
 

@@ -10,14 +10,14 @@ import asyncio
 from collections import OrderedDict
 from typing import Any
 
-from stowhand.borrower import BORROWER, Borrower
 from stowhand.errors import NoConnectionFree
 from stowhand.events import ConnectionAwaited, Events
-from stowhand.handler import Attempt
-from stowhand.lane import Stop
-from stowhand.lifecycle import Snooze
-from stowhand.outcomes import causes
-from stowhand.store import JobId
+from stowhand.jobs.lease import JobId
+from stowhand.jobs.lifecycle import Snooze
+from stowhand.jobs.outcomes import causes
+from stowhand.protocols.handler import Attempt
+from stowhand.stores.database.borrower import BORROWER, Borrower
+from stowhand.worker.slot import Stop
 
 LATER = 30.0
 """Seconds until such a job is due again."""

@@ -9,10 +9,10 @@ from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
-from stowhand import limits
-from stowhand.durations import Duration
 from stowhand.errors import InvalidJob
-from stowhand.job import KeyMode, NewJob
+from stowhand.jobs import limits
+from stowhand.jobs.durations import Duration
+from stowhand.jobs.job import KeyMode, NewJob
 
 
 class EnqueueOptions(TypedDict, total=False):

@@ -13,12 +13,12 @@ from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
-from stowhand import limits, strict_json
-from stowhand.callables import inmost, is_async, why_no_function
-from stowhand.durations import Duration, seconds
 from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask
-from stowhand.job import NewJob
-from stowhand.lifecycle import Backoff
+from stowhand.jobs import limits, strict_json
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import Backoff
+from stowhand.protocols.callables import inmost, is_async, why_no_function
 from stowhand.retry import named
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options, suggest

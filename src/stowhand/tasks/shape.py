@@ -14,9 +14,9 @@ from typing import Any, Final, NoReturn, get_type_hints
 
 import msgspec
 
-from stowhand import strict_json
-from stowhand.callables import inmost
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
+from stowhand.jobs import strict_json
+from stowhand.protocols.callables import inmost
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 
 ABSENT: Final = object()

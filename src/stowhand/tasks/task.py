@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar, Unpack,
 
 import msgspec
 
-from stowhand.job import Job, NewJob
-from stowhand.queue_store import Producer
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.queue_store import Producer
 from stowhand.tasks.context import Context
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition

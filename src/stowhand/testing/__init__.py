@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stowhand.stores.memory.store import MemoryStore
 from stowhand.testing.clock import FakeClock
-from stowhand.testing.memory import MemoryStore
 from stowhand.testing.task_list import Ran, run_task_list_once
 
 __all__ = ["FakeClock", "MemoryStore", "Ran", "run_task_list_once"]

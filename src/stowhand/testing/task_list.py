@@ -10,18 +10,18 @@ import msgspec
 
 from stowhand.errors import SchemaMissing
 from stowhand.events import Events, JobEnded
-from stowhand.handler import Attempt
-from stowhand.job import Job
-from stowhand.lifecycle import Ended, Outcome, Snooze
+from stowhand.jobs.job import Job
+from stowhand.jobs.lifecycle import Ended, Outcome, Snooze
+from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.observe.job_logger import job_logger
-from stowhand.options import WorkerOptions
-from stowhand.outcomes import from_error, from_returned
-from stowhand.queue_store import QueueStore, Reschedule
-from stowhand.stores import open_store
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.queue_store import QueueStore, Reschedule
+from stowhand.stores.opening import open_store
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 
 LATER = timedelta(days=1)
 

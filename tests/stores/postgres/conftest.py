@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.verbs import cut_off, make_claims_patient
 from tests.support.databases import Databases, Setup
 

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand import strict_json
+from stowhand.jobs import strict_json
 from tests.stores.postgres.conftest import Sql
 
 README_COLUMNS = (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import NewJob
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.producing import CHUNK
+from stowhand.jobs.job import NewJob
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.producing import CHUNK
 
 
 class SourceFailedError(Exception):

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import Claim
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Claim
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
 

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.job import NewJob
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
 

@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.database.address import Address
 from stowhand.errors import ConfigurationError, StoreUnreachable
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import StoreOptions, Verdict
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import StoreOptions, Verdict
+from stowhand.stores.database.address import Address
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import ask, claim, cut_off, take
 

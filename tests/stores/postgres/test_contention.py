@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from stowhand.job import NewJob
-from stowhand.queue_store import Answer, Done
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.queue_store import Answer, Done
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 
@@ -112,7 +112,7 @@ def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql:
 def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_canceled(
     postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.inspecting.AT_ONCE", 3)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.inspecting.AT_ONCE", 3)
     sql("alter function stowhand.cancel set lock_timeout = '50ms'")
 
     async def cancel() -> list[Answer]:

@@ -11,15 +11,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob
-from stowhand.options import WorkerOptions
-from stowhand.store import Foreign, StoreOptions
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.doze import AGAIN, MANY, SOON, STREAK, WINDOW, Doze
-from stowhand.stores.postgres.home import Home
-from stowhand.stores.postgres.producing import plain_values_of
-from stowhand.worker import Worker
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Foreign, StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.idle_announcer import AGAIN, MANY, SOON, STREAK, WINDOW, Doze
+from stowhand.stores.postgres.queue.producing import plain_values_of
+from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off
 from tests.worker.stage import handler_of
@@ -212,7 +212,7 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
 def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.doze.WINDOW", 60.0)  # a slow machine takes its time for as many
+    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcer.WINDOW", 60.0)  # a slow machine
 
     async def story() -> None:
         async with asleep(store) as waiting:
@@ -325,7 +325,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
 def test_one_question_serves_an_idle_worker(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.claiming._FRESH", 100.0)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.claiming._FRESH", 100.0)
 
     async def story() -> None:
         async with asleep(store):

@@ -10,12 +10,12 @@ import pytest
 from psycopg.rows import dict_row
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.options import WorkerOptions
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
-from stowhand.worker import Worker
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.worker.stage import handler_of
 

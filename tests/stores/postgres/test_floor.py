@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from stowhand.job import NewJob
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.floor import SLOW, Floor
+from stowhand.jobs.job import NewJob
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.scan_cursor import SLOW, Floor
 from tests.stores.postgres.verbs import claim
 
 HERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 7)

@@ -11,17 +11,17 @@ import psycopg
 import pytest
 
 from stowhand.errors import OutcomeUnknown, StoreError
-from stowhand.flow_shape import FlowShape, Limiter, Queue
-from stowhand.flow_tables import NewFlow, Spending
 from stowhand.flows.engine import NewFlowJob
-from stowhand.flows.on_queue import QueueEngine
-from stowhand.handler import Attempt
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.queue_store import Done
-from stowhand.store import ClaimRequest, StoreOptions
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.roles import ROLES
+from stowhand.flows.queue import QueueEngine
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
+from stowhand.protocols.flow_tables import NewFlow, Spending
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import ClaimRequest, StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.roles import ROLES
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import wait_until_closed

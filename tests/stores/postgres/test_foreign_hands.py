@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 
 

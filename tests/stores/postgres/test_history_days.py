@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import take
 

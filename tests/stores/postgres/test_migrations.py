@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from stowhand.errors import ConfigurationError, SchemaError, SchemaOutdated, SchemaTooNew
-from stowhand.job import NewJob
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 
 
@@ -137,7 +137,7 @@ def test_an_install_uses_a_schema_that_an_administrator_made(empty_url: str, run
 
 
 def test_the_literal_in_the_indexes_is_the_laws_quarantine(sql: Sql) -> None:
-    from stowhand.lifecycle import QUARANTINE_AFTER
+    from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 
     ((definition,),) = sql("select indexdef from pg_indexes where indexname = 'live_suspects'")
     assert f"resets >= {QUARANTINE_AFTER}" in definition

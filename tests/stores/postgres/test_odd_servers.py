@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stowhand.database.link import Dialer
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import StoreOptions, Verdict
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import StoreOptions, Verdict
+from stowhand.stores.database.link import Dialer
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.verbs import claim
 
 

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from stowhand.errors import StoreUnreachable
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Claim, Verdict
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import Claim, Verdict
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.test_queues import UNFINDABLE
 from tests.stores.postgres.verbs import claim, take, wait_for_a_waiter

@@ -6,10 +6,10 @@ import uuid
 
 import psycopg
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import ClaimRequest, StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import ClaimRequest, StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.stores.postgres.verbs import wait_until_closed
 

@@ -10,23 +10,23 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand.app.app import App
 from stowhand.cli.program import run as run_program
 from stowhand.errors import StoreError
 from stowhand.events import Event, Events, Listening, StoreTrouble
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.options import WorkerOptions
-from stowhand.queue_store import Done, JobFilter, Reschedule
-from stowhand.service.app import App
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.queue_store import Done, JobFilter, Reschedule
+from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.service.exit_codes import FAILURE, exit_code
-from stowhand.store import StoreOptions, Verdict
-from stowhand.stores.postgres import PostgresStore
-from stowhand.worker import Worker
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.worker.worker import Worker
+from tests.app.test_app import settled
 from tests.conftest import Run
 from tests.stores.postgres.verbs import claim, take
 from tests.support.pgbouncer import KNOWS_PREPARED_STATEMENTS, PgBouncer, Program, find_pgbouncer
-from tests.tasks.test_app import settled
 
 POOLED = [False, True]
 """Prepared statements off, and on."""
@@ -202,7 +202,7 @@ def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag
 def test_a_run_once_that_meets_mixed_up_statements_ends_and_names_the_flag(
     mixed_up: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.taker.ONCE_PATIENCE", 2)
+    monkeypatch.setattr("stowhand.worker.claimer.ONCE_PATIENCE", 2)
 
     async def once() -> None:
         store = PostgresStore(mixed_up)

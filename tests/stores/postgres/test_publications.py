@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from stowhand.errors import StoreError
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.operating import Ages
-from stowhand.queue_store import Done
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.operating import Ages
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import take
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import psycopg
 
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.operating import Ages, Purged
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.operating import Ages, Purged
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Heart, Lease, Verdict
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import Heart, Verdict
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, take
 

@@ -10,20 +10,20 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand.app.app import App
 from stowhand.errors import StoreError
-from stowhand.job import KeyMode, NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import Done, JobFilter, Reschedule, Tick
-from stowhand.service.app import App
-from stowhand.store import StoreOptions, Verdict
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.roles import ROLES, role_names
+from stowhand.jobs.job import KeyMode, NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import Done, JobFilter, Reschedule, Tick
+from stowhand.protocols.store import StoreOptions, Verdict
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.roles import ROLES, role_names
+from tests.app.test_app import settled
 from tests.conftest import Run
 from tests.docs.pages import DOCS
 from tests.stores.postgres.verbs import ask, claim, take
 from tests.support.databases import Databases
 from tests.support.logins import Logins, exec_all, install, with_roles
-from tests.tasks.test_app import settled
 
 pytestmark = pytest.mark.xdist_group("roles")
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from stowhand.clock import SystemClock
-from stowhand.job import NewJob
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from stowhand.stores.postgres import PostgresStore
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.support import dump
 from tests.support.binaries import PREFERRED_MAJOR
 from tests.support.databases import Databases

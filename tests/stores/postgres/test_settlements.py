@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from stowhand.errors import StoreUnreachable
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.queue_store import JobFilter
-from stowhand.store import Unwritten, Verdict
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off, take
 

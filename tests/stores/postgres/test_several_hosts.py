@@ -8,13 +8,13 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from stowhand.database.address import Address
+from stowhand.app.own_store import same_store
 from stowhand.errors import ConfigurationError
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.service.own_store import same_store
-from stowhand.service.store_url import store_url
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.stores.database.address import Address
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.url import store_url
 from tests.stores.postgres.verbs import take
 from tests.support.binaries import find_postgres
 from tests.support.proxy import Proxy

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.operating import Ages
-from stowhand.queue_store import Done
-from stowhand.store import StoreOptions
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.operating import Ages
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.verbs import take
 from tests.support.binaries import find_postgres
 from tests.support.servers import PostgresServer

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from stowhand.errors import StoreError
-from stowhand.job import NewJob
-from stowhand.queue_store import Tick
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.queue_store import Tick
+from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 

@@ -11,15 +11,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stowhand.database.statements import fill
 from stowhand.errors import SchemaOutdated
-from stowhand.job import Job, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import JobFilter
-from stowhand.store import Lease, Verdict
-from stowhand.stores.postgres import PostgresStore
-from stowhand.stores.postgres.home import fillings_of
-from stowhand.stores.postgres.texts import FUNCTIONS, newest_known, read_functions, read_migrations
+from stowhand.jobs.job import Job, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.store import Verdict
+from stowhand.stores.database.statements import fill
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.context import fillings_of
+from stowhand.stores.postgres.queue.texts import FUNCTIONS, newest_known, read_functions, read_migrations
 from tests.conftest import Run
 from tests.stores.postgres.verbs import claim
 from tests.support import dump

@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 
-from stowhand.job import Job
-from stowhand.store import Claim, ClaimRequest, Lease
-from stowhand.stores.postgres import PostgresStore
+from stowhand.jobs.job import Job
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.store import Claim, ClaimRequest
+from stowhand.stores.postgres.queue import PostgresStore
 
 
 def ask(limit: int = 1, **asked: Any) -> ClaimRequest:

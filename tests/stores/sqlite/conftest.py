@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.stores.sqlite.queue import SqliteStore
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from stowhand.clock import SystemClock
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import Tick
-from stowhand.store import ClaimRequest
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import Tick
+from stowhand.protocols.store import ClaimRequest
+from stowhand.stores.sqlite.queue import SqliteStore
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.job import NewJob
-from stowhand.stores.sqlite import SqliteStore, inspector
+from stowhand.jobs.job import NewJob
+from stowhand.stores.sqlite.queue import SqliteStore, inspector
 
 ROWS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200000000)"
 LONG = f"{ROWS} SELECT 'queued', count(*) FROM n"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.figures import Amount, Figures
-from stowhand.job import State
-from stowhand.stores.sqlite import SqliteStore, counting
+from stowhand.jobs.job import State
+from stowhand.protocols.figures import Amount, Figures
+from stowhand.stores.sqlite.queue import SqliteStore, counting
 
 SECOND = 1_000_000
 

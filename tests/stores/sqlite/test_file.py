@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.database import sqlite_connection as connection
-from stowhand.database import sqlite_file as file
 from stowhand.errors import ConfigurationError, SchemaMissing, SchemaTooNew, StoreError, StoreUnreachable
-from stowhand.job import NewJob
-from stowhand.store import StoreOptions
-from stowhand.stores.sqlite import SqliteStore
-from stowhand.stores.sqlite.schema import VERSION
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.database import sqlite_connection as connection
+from stowhand.stores.database import sqlite_file as file
+from stowhand.stores.sqlite.queue import SqliteStore
+from stowhand.stores.sqlite.queue.schema import VERSION
 from tests.conftest import Run
 
 

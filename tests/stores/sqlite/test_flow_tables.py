@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.job import NewJob
-from stowhand.lifecycle import COMPLETED
-from stowhand.stores.sqlite import SqliteStore, flow_tables
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.stores.sqlite.queue import SqliteStore, flow_tables
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request
 

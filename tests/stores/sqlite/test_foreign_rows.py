@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stowhand import App
-from stowhand.job import Job, State
-from stowhand.queue_store import JobFilter
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import JobFilter
 
 ROW: dict[str, Any] = {
     "task": "greet",

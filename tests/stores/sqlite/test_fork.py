@@ -14,8 +14,8 @@ from tests.stores.sqlite.programs import ROOT
 
 PROGRAM = """
 import asyncio, os, sys
-from stowhand.job import NewJob
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import NewJob
+from stowhand.stores.sqlite.queue import SqliteStore
 
 store = SqliteStore(sys.argv[1])
 heart = store.heart()

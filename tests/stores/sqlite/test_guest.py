@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreUnreachable
-from stowhand.job import Job, NewJob
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import Job, NewJob
+from stowhand.stores.sqlite.queue import SqliteStore
 from tests.conftest import Run
 
 JOB = NewJob(task="t")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Claim, ClaimRequest, StoreOptions
-from stowhand.stores.sqlite import SqliteStore, claim
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
+from stowhand.stores.sqlite.queue import SqliteStore, claim
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stowhand import clock
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import QUARANTINE_AFTER
-from stowhand.queue_store import Reschedule
-from stowhand.store import StoreOptions
-from stowhand.stores.sqlite import SqliteStore, moment
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.sqlite.queue import SqliteStore, moment
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request
 

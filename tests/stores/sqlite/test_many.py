@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.job import KeyMode, NewJob
-from stowhand.queue_store import JobFilter
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.stores.sqlite.queue import SqliteStore
 
 MANY = 100_000
 GROWTH = 40
@@ -21,8 +21,8 @@ GROWTH = 40
 
 PROGRAM = """
 import asyncio, resource, sys
-from stowhand.job import NewJob
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import NewJob
+from stowhand.stores.sqlite.queue import SqliteStore
 
 async def main() -> None:
     store = SqliteStore(sys.argv[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.stores.sqlite.statements import load
+from stowhand.stores.sqlite.queue.statements import load
 
 SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
 """These walk over what is small: a row for each queue, lost reply of a day, table, crontab item, or paused task."""

@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from stowhand.clock import wall_clock
-from stowhand.job import NewJob, State
-from stowhand.queue_store import JobFilter
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.stores.sqlite.queue import SqliteStore
 from tests.conftest import Run
 from tests.stores.sqlite.programs import STRIDE, hear_ready, say, start
 

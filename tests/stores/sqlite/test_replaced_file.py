@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.app.opening import tell_listening
 from stowhand.errors import SchemaError, SchemaMissing
 from stowhand.events import Events, JobEnded, StoreTrouble, StoreWarned
-from stowhand.handler import Attempt
-from stowhand.job import Job, NewJob, State
-from stowhand.options import WorkerOptions
-from stowhand.service.opening import tell_listening
-from stowhand.stores.sqlite import SqliteStore
-from stowhand.worker import Worker
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.stores.sqlite.queue import SqliteStore
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 
 PATIENCE = 10

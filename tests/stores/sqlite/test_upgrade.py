@@ -12,11 +12,12 @@ import pytest
 
 from stowhand.clock import wall_clock
 from stowhand.errors import SchemaOutdated
-from stowhand.job import Job, NewJob, State
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import JobFilter, Reschedule, Tick
-from stowhand.store import Lease, Verdict
-from stowhand.stores.sqlite import SqliteStore, claim, schema
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import JobFilter, Reschedule, Tick
+from stowhand.protocols.store import Verdict
+from stowhand.stores.sqlite.queue import SqliteStore, claim, schema
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from stowhand.job import NewJob
-from stowhand.stores.sqlite import SqliteStore
+from stowhand.jobs.job import NewJob
+from stowhand.stores.sqlite.queue import SqliteStore
 from tests.conftest import Run
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.stores.sqlite import SqliteStore
-from stowhand.stores.sqlite.heart import SqliteHeart
+from stowhand.stores.sqlite.queue import SqliteStore
+from stowhand.stores.sqlite.queue.heartbeats import SqliteHeart
 from tests.conftest import Run
 
 
@@ -50,8 +50,8 @@ def test_a_disk_that_is_full_is_met_in_every_journal_mode(journal: str, tmp_path
     program = f"""
 import resource, sqlite3
 from pathlib import Path
-from stowhand.database.sqlite_connection import Connection
-from stowhand.database.sqlite_writable import WriteProbe
+from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.errors import StoreUnreachable
 
 path = Path({str(tmp_path / "own.db")!r})

@@ -11,11 +11,11 @@ from typing import Any
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events
-from stowhand.handler import Attempt
-from stowhand.options import WorkerOptions
-from stowhand.store import Claim, ClaimRequest
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.table import AttemptStore, ExecutionLogEntry, TableOptions, TableStore
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.stores.table.conftest import Place
 
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -10,14 +10,14 @@ from uuid import uuid4
 
 import pytest
 
-from stowhand import hooks
 from stowhand.errors import InvalidJob, LogRefused, StoreUnreachable
-from stowhand.execution_log import OUT_LIMIT
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import Snooze
-from stowhand.queue_store import Done
+from stowhand.jobs.execution_log import OUT_LIMIT
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import Snooze
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Done
 from stowhand.stores.table import ExecutionLogEntry, TableStore, Where, attempt_store
+from stowhand.worker import hooks
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.desk import AT, Upload, attempt, claimed, opened, options, worked_off

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from stowhand.conditions import sql
 from stowhand.errors import TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, StoreTrouble, StoreWarned
-from stowhand.handler import Attempt
-from stowhand.lifecycle import Ended
-from stowhand.options import WorkerOptions
+from stowhand.jobs.conditions import sql
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.stores.table import TableStore
 from stowhand.stores.table.sifting import Refused, halving
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.desk import claimed, opened, until

@@ -11,12 +11,12 @@ import pytest
 
 from stowhand.errors import LeaseLost, LogRefused, StoreError
 from stowhand.events import Events, StoreWarned
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Claim, Store, Verdict
-from stowhand.stores.http import HttpStore
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim, Store, Verdict
+from stowhand.remote.client import HttpStore
 from stowhand.stores.table import TableStore
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

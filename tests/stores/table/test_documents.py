@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.options import WorkerOptions
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.stores.table import TableOptions, TableStore, sql
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 

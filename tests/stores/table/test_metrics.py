@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.handler import Attempt
 from stowhand.observe.table_metrics import TableMetrics
-from stowhand.options import WorkerOptions
-from stowhand.resetter import Resetter, ResetterOptions
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.service.run_all import run_all
 from stowhand.testing import FakeClock
-from stowhand.worker import Worker
+from stowhand.worker.resetter import Resetter, ResetterOptions
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.desk import claimed, opened, until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.conditions import sql
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.conditions import sql
 from stowhand.stores.table.names import Column, Relation, Shape, quote, read_column, read_relation, read_shape
 
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from psycopg import sql as composed
 
-from stowhand.conditions import sql
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.conditions import sql
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.expressions import Selected, order_of, selected
 from stowhand.stores.table.names import Column, read_shape

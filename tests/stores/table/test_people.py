@@ -11,13 +11,13 @@ from psycopg_pool import AsyncConnectionPool
 
 from stowhand.errors import ConfigurationError, InvalidJob, LogRefused
 from stowhand.events import Events, StoreCalled
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED
-from stowhand.queue_store import Done
-from stowhand.store import Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.jobs.unreadable import Unreadable
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import Verdict
 from stowhand.stores.table import ExecutionLogEntry, TableStore, Where
-from stowhand.unreadable import Unreadable
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.desk import AT, Upload, claimed, opened, options

@@ -13,13 +13,13 @@ import msgspec
 import pydantic
 import pytest
 
-from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.execution_log import ExecutionLogEntry
+from stowhand.jobs.conditions import Where
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.unreadable import Unreadable
 from stowhand.stores.table.asking import read_after, read_conditions, read_states
 from stowhand.stores.table.keys import Key, job_id, read_key
 from stowhand.stores.table.records import Records, read_logs, shown_log
-from stowhand.unreadable import Unreadable
 
 NAMES = ("id", "path", "size", "at", "public", "execution_logs")
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)

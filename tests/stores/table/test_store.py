@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from stowhand.errors import ConfigurationError, TableUnsuitable
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.store import Claim, Lease, Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim, Verdict
 from stowhand.stores.table import TableStore, Where, sql
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

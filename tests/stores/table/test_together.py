@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from stowhand.budget import Budget
-from stowhand.conditions import Where
 from stowhand.errors import ConfigurationError
 from stowhand.events import Claimed, Events
-from stowhand.handler import Attempt
-from stowhand.options import WorkerOptions
-from stowhand.stores.http import HttpStore
+from stowhand.jobs.conditions import Where
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.remote.client import HttpStore
 from stowhand.stores.table import TableStore
-from stowhand.worker import Worker
+from stowhand.worker.budget import Budget
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.desk import asking, opened, options

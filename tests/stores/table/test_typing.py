@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 import msgspec
 from stowhand import Attempt, Budget, Handler, Worker, WorkerOptions
-from stowhand.handler import PostHandle, PreHandle
+from stowhand.protocols.handler import PostHandle, PreHandle
 from stowhand.stores.table import TableOptions, TableStore
 
 class Upload(msgspec.Struct):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stowhand.events import Events, StoreWarned
-from stowhand.handler import Attempt
-from stowhand.job import State
+from stowhand.jobs.job import State
+from stowhand.protocols.handler import Attempt
 from stowhand.stores.table.backend import Finding
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

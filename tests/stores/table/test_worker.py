@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from stowhand.budget import Budget
 from stowhand.clock import sleep_blocking, stopwatch, wall_clock
 from stowhand.errors import ConfigurationError, LeaseLost, NonRetryable, TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStarted
-from stowhand.handler import Attempt, Policy
-from stowhand.lifecycle import Ended
-from stowhand.options import WorkerOptions
-from stowhand.resetter import Resetter, ResetterOptions
-from stowhand.store import Heart
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Heart
 from stowhand.stores.table import TableStore
-from stowhand.worker import Worker
+from stowhand.worker.budget import Budget
+from stowhand.worker.resetter import Resetter, ResetterOptions
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.desk import claimed, opened, options, until, worked_off

@@ -1,7 +1,1 @@
-"""The embedded store: one SQLite file, no server, several processes."""
-
-from __future__ import annotations
-
-from stowhand.stores.sqlite.store import SqliteStore
-
-__all__ = ["SqliteStore"]
+"""SQLite: the queue that we own, and any table of a user's."""

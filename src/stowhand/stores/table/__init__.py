@@ -7,8 +7,8 @@ store.py        TableStore: what a worker and people see; attempt_store.py: what
 backend.py      what a database must be able to do: postgres/, sqlite/
 """
 
-from stowhand.conditions import Where, sql
-from stowhand.execution_log import ExecutionLogEntry
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.options import TableOptions

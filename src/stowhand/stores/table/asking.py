@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from stowhand.conditions import Where
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.job import State
-from stowhand.outcomes import LONGEST_DELAY
+from stowhand.jobs.conditions import Where
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.job import State
+from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.stores.table.names import is_sql, read_column
 
 WAITING = (State.QUEUED, State.ERRORED)

@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from stowhand.durations import seconds
 from stowhand.errors import LogRefused
-from stowhand.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import Snooze
-from stowhand.queue_store import Answer, Done
-from stowhand.store import JobId
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
+from stowhand.jobs.lifecycle import Snooze
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.asking import read_after, read_conditions, read_states
 from stowhand.stores.table.backend import AttemptTools
 from stowhand.stores.table.calls import Calls
@@ -46,7 +46,7 @@ class AttemptStore(Generic[R]):
         self._key, self._calls, self._folds = key, calls, folds
         self._entries = 0
         self.execution_log = _Log(self)
-        """The same log, by the names of ``stowhand.execution_log.ExecutionLog``."""
+        """The same log, by the names of ``stowhand.jobs.execution_log.ExecutionLog``."""
 
     @property
     def requeued(self) -> float | None:

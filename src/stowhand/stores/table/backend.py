@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import msgspec
 
 from stowhand.errors import TableUnsuitable
-from stowhand.handler import Attempt, Transaction
-from stowhand.job import State
-from stowhand.lifecycle import Settlement
-from stowhand.queue_store import Answer
-from stowhand.store import ClaimRequest, Heart, JobId, Lease, Reply
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.handler import Attempt, Transaction
+from stowhand.protocols.queue_store import Answer
+from stowhand.protocols.store import ClaimRequest, Heart, Reply
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.shown import ShownRecord

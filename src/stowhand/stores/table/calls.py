@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events, StoreCalled
-from stowhand.store import Foreign, Heart, Lease, Pulse, Refusal, ResetJob
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.protocols.store import Foreign, Heart, Pulse, Refusal
 
 T = TypeVar("T")
 

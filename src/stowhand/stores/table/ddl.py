@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stowhand.errors import ConfigurationError
-from stowhand.lifecycle import QUARANTINE_AFTER
+from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.table.names import COLUMNS, TOKEN, Relation, Shape, quote
 
 DIALECTS = ("postgres", "sqlite")

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from stowhand.errors import InvalidJob
-from stowhand.store import JobId
-from stowhand.text import clean
+from stowhand.jobs.lease import JobId
+from stowhand.jobs.text import clean
 
 
 class Key(StrEnum):

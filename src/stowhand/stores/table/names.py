@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from stowhand.conditions import Sql
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.conditions import Sql
 
 COLUMNS = (
     "id",

@@ -37,7 +37,7 @@ def backend_of(
         import psycopg  # noqa: F401 - the driver may be absent; that it is there says nothing about our own modules
     except ImportError as error:
         raise ConfigurationError(f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})") from error
-    from stowhand.stores.table.postgres import PostgresTable
+    from stowhand.stores.postgres.table import PostgresTable
 
     shape = _shape(options, folds=True)
     return PostgresTable(place, options, shape, pinned=pinned, notices=notices), shape
@@ -59,7 +59,7 @@ def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None, notices
         problems.append("unique_ids: SQLite has no partitions, so a unique index can be made; leave it out")
     if problems:
         raise ConfigurationError("; ".join(problems))
-    from stowhand.stores.table.sqlite import SqliteTable
+    from stowhand.stores.sqlite.table import SqliteTable
 
     shape = _shape(options, folds=False)
     return SqliteTable(path[3:].partition("?")[0], options, shape, pinned=pinned, notices=notices), shape

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from stowhand import limits
-from stowhand.conditions import Sql
-from stowhand.durations import seconds
 from stowhand.errors import ConfigurationError
+from stowhand.jobs import limits
+from stowhand.jobs.conditions import Sql
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.text import clean
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
 from stowhand.stores.table.records import fields_of
-from stowhand.text import clean
 
 if TYPE_CHECKING:
     # With neither ``record`` nor ``scan`` a record is a dict. (Checkers know this module without its being installed.)

@@ -16,10 +16,10 @@ from uuid import UUID
 import msgspec
 
 from stowhand.errors import ConfigurationError
-from stowhand.execution_log import ExecutionLogEntry
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.text import clean
+from stowhand.jobs.unreadable import Unreadable
 from stowhand.stores.table.names import COLUMNS
-from stowhand.text import clean
-from stowhand.unreadable import Unreadable
 
 LOGS = "execution_logs"
 MOMENTS = tuple(name for name in COLUMNS if name.endswith(("_at", "_after")))

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stowhand.job import State
-from stowhand.store import JobId
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
 
 PAGE = 100
 MOST = 10_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from stowhand.store import JobId
+from stowhand.jobs.lease import JobId
 
 AT_ONCE = 50
 """Records that such a claim takes at most: the next one takes the others."""

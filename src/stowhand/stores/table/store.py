@@ -10,16 +10,18 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from stowhand.durations import seconds
 from stowhand.errors import InvalidJob, TableUnsuitable
 from stowhand.events import Events, StoreWarned
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import Settlement
-from stowhand.queue_store import Answer
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.unreadable import Unreadable
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Answer
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heart, Reply, Terms
 from stowhand.retry import constant
-from stowhand.store import Claim, ClaimRequest, Foreign, Heart, JobId, Lease, Reply, Terms
 from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
@@ -31,7 +33,6 @@ from stowhand.stores.table.opening import Pinned, backend_of
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import Records, rows_of, shown_log
 from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
-from stowhand.unreadable import Unreadable
 
 R = TypeVar("R")
 

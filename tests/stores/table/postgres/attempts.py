@@ -11,10 +11,10 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import dict_row
 
-from stowhand.handler import Attempt
-from stowhand.lifecycle import Fail, Outcome, Retry, Settlement, settle
-from stowhand.outcomes import from_error, from_returned
-from stowhand.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
+from stowhand.jobs.lifecycle import Fail, Outcome, Retry, Settlement, settle
+from stowhand.jobs.outcomes import from_error, from_returned
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 
 TABLES = """

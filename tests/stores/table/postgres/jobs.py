@@ -12,13 +12,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.store import ClaimRequest, Heart, Lease, Reply
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
+from stowhand.protocols.store import ClaimRequest, Heart, Reply
+from stowhand.stores.postgres.table import PostgresTable
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.postgres import PostgresTable
 
 COLUMNS = """
     state text not null default 'queued', failure_message text, queued_at timestamptz default now(),

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from stowhand.conditions import sql
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.store import Verdict
+from stowhand.jobs.conditions import sql
+from stowhand.protocols.store import Verdict
 from tests.stores.table.postgres.jobs import ERRORED, FAILED, TABLE, Jobs, new_token, until
 from tests.stores.table.postgres.test_shapes import through_its_life
 from tests.support.pgbouncer import PgBouncer, find_pgbouncer

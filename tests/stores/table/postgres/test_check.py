@@ -13,17 +13,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stowhand.conditions import sql
-from stowhand.database.address import Address
-from stowhand.database.link import Dialer
 from stowhand.errors import TableUnsuitable
+from stowhand.jobs.conditions import sql
+from stowhand.stores.database.address import Address
+from stowhand.stores.database.link import Dialer
+from stowhand.stores.postgres.table.catalog import Facts, Server
+from stowhand.stores.postgres.table.checks import admit, check, judge
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.postgres.catalog import admit, check
-from stowhand.stores.table.postgres.facts import Facts, Server
-from stowhand.stores.table.postgres.findings import judge
 from tests.conftest import Run
 from tests.support.databases import Databases
 
@@ -729,7 +728,7 @@ def test_ids_that_repeat_stay_and_each_record_gets_a_number(place: Place, rows: 
 def test_what_mends_a_big_table_locks_nobody_out_and_loses_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.table.postgres.facts.BIG", 1)
+    monkeypatch.setattr("stowhand.stores.postgres.table.catalog.BIG", 1)
     place.make()
     place.do(
         "drop index jobs_next; alter table jobs alter id drop identity, drop constraint jobs_pkey, add tenant int,"
@@ -762,7 +761,7 @@ def test_what_mends_a_big_table_locks_nobody_out_and_loses_nothing(
 def test_an_index_of_a_big_partitioned_table_is_built_partition_by_partition(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.table.postgres.facts.BIG", 0)
+    monkeypatch.setattr("stowhand.stores.postgres.table.catalog.BIG", 0)
     place.do(
         full_ddl(Plan(shape=read_shape("jobs", None, {}))).replace("\n);", "\n) PARTITION BY HASH (id);", 1),
         f"create schema elsewhere_{place.schema}",

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from stowhand.errors import TableUnsuitable
-from stowhand.queue_store import Done
-from stowhand.store import ClaimRequest, Lease, Verdict
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import ClaimRequest, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import Plan, full_ddl

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from psycopg import sql as composed
 
-from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError, TableUnsuitable
+from stowhand.jobs.conditions import Where, sql
 from tests.stores.table.postgres.jobs import COLUMNS, ERRORED, Jobs, new_token, until
 
 RETRIES: dict[str, Any] = {"max_num_retries": 2, "retry_after": 300.0}

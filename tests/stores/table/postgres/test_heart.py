@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
-from stowhand.job import State
-from stowhand.store import Lease
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
 from tests.stores.table.postgres.jobs import Jobs, new_token
 

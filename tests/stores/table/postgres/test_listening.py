@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stowhand.stores.table.postgres.ears import Ears
+from stowhand.stores.postgres.table.listener import Ears
 from tests.stores.table.postgres.jobs import Jobs, Served
 
 CHANNEL = 'the "jobs"'

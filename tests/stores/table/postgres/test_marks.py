@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement, turned
-from stowhand.store import Lease, Unwritten, Verdict
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement, turned
+from stowhand.protocols.store import Unwritten, Verdict
 from tests.stores.table.postgres.jobs import (
     CANCELED,
     COLUMNS,

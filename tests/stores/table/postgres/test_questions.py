@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stowhand.conditions import Where, sql
 from stowhand.errors import LogRefused, StoreUnreachable
-from stowhand.execution_log import ENTRIES_LIMIT
-from stowhand.job import State
-from stowhand.queue_store import Done
-from stowhand.store import Lease, Verdict
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import Verdict
 from tests.stores.table.postgres.jobs import FAILED, Jobs, new_token
 
 EVERY = tuple(State)

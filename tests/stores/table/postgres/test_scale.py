@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stowhand.conditions import sql
-from stowhand.lifecycle import COMPLETED
+from stowhand.jobs.conditions import sql
+from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.stores.table.ddl import RECOMMENDED, index_ddl
 from stowhand.stores.table.names import read_shape
 from tests.stores.table.postgres.jobs import SNOOZED, TABLE, Jobs, Served

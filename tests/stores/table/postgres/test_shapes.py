@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from stowhand.conditions import Where, sql
 from stowhand.errors import StoreError, TableUnsuitable
-from stowhand.job import State
-from stowhand.store import Verdict
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.job import State
+from stowhand.protocols.store import Verdict
 from stowhand.stores.table.keys import Key
 from tests.stores.table.postgres.jobs import COLUMNS, ERRORED, FAILED, SNOOZED, TABLE, Jobs, Served
 

@@ -15,12 +15,12 @@ import pytest
 from stowhand.clock import stopwatch
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReturned, JobStarted
-from stowhand.handler import Attempt
-from stowhand.lifecycle import Ended
-from stowhand.options import WorkerOptions
-from stowhand.store import Verdict
+from stowhand.jobs.lifecycle import Ended
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Verdict
 from stowhand.stores.table import TableStore
-from stowhand.worker import Worker
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import WRITE, Desk, opened, options
 

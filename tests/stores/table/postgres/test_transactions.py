@@ -11,12 +11,12 @@ import psycopg
 import pytest
 
 from stowhand.errors import LeaseLost, LogRefused, NonRetryable, StoreUnreachable
-from stowhand.execution_log import ExecutionLogEntry
-from stowhand.handler import Attempt
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import Cancel, Complete, Outcome, Retry
-from stowhand.store import Verdict
-from stowhand.stores.table.postgres import hold
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Cancel, Complete, Outcome, Retry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Verdict
+from stowhand.stores.postgres.table import held_transaction
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import WRITE, Desk, leaves_a_pipeline, opened, write
 from tests.support.pgbouncer import PgBouncer, find_pgbouncer
@@ -158,7 +158,7 @@ def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
         async with await psycopg.AsyncConnection.connect(shared_url) as application:
             await application.execute("select from jobs for update")
             with monkeypatch.context() as patience:
-                patience.setattr(hold, "LOCK_PATIENCE", 0.1)
+                patience.setattr(held_transaction, "LOCK_PATIENCE", 0.1)
                 with pytest.raises(StoreUnreachable, match="lock"):
                     async with desk.attempt(claim):
                         pytest.fail("begun")

@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import Complete, Outcome, Retry
-from stowhand.store import ResetJob, Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import ResetJob
+from stowhand.jobs.lifecycle import Complete, Outcome, Retry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Verdict
 from stowhand.stores.table import TableStore
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import opened, options, soon, write
@@ -155,7 +156,7 @@ def test_a_blocked_loop_loses_the_lock_as_it_would_lose_a_lease(run: Run, shared
 
 
 def test_what_was_logged_survives_a_broken_connection(run: Run, shared_url: str) -> None:
-    from stowhand.execution_log import ExecutionLogEntry
+    from stowhand.jobs.execution_log import ExecutionLogEntry
 
     async def go() -> None:
         async with opened(shared_url) as desk:

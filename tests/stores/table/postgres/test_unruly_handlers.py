@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.handler import Attempt
-from stowhand.job import State
-from stowhand.lifecycle import Cancel, Complete, Retry
-from stowhand.store import Verdict
-from stowhand.stores.table.postgres import hold
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import Cancel, Complete, Retry
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Verdict
+from stowhand.stores.postgres.table import held_transaction
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import WRITE, Desk, Work, leaves_a_pipeline, opened, write
 
@@ -203,7 +203,7 @@ def test_a_statement_that_runs_on_holds_nobody_up_for_long(
         await asyncio.sleep(0.05)
 
     async def scene(desk: Desk) -> None:
-        monkeypatch.setattr(hold, "PATIENCE", 0.2)
+        monkeypatch.setattr(held_transaction, "PATIENCE", 0.2)
         async with asyncio.timeout(20):
             verdict, row = await desk.run(leaks)
         assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "errored", [])
@@ -223,7 +223,7 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch
         streams.append(stream)
 
     async def scene(desk: Desk) -> None:
-        monkeypatch.setattr(hold, "PATIENCE", 60.0)
+        monkeypatch.setattr(held_transaction, "PATIENCE", 60.0)
         async with asyncio.timeout(20):
             _, row = await desk.run(work)
         assert (row["state"], "left a stream" in row["failure_message"]) == ("errored", True)

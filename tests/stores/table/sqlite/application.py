@@ -10,13 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from stowhand.job import State
-from stowhand.lifecycle import Ended, Settlement
-from stowhand.store import ClaimRequest, Lease, Reply
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.protocols.store import ClaimRequest, Reply
+from stowhand.stores.sqlite.table import SqliteTable
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.sqlite import SqliteTable
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TABLE = """

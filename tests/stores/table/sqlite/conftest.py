@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.stores.table.sqlite import heart
+from stowhand.stores.sqlite.table import heartbeats
 from tests.stores.table.sqlite.application import Application
 
 
@@ -16,7 +16,7 @@ from tests.stores.table.sqlite.application import Application
 def slow_machines() -> Iterator[None]:
     """Whoever waits for the write lock waits for another, however slow the machine: a reset is not put off for that."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heart, "SHORT", 60.0)
+        patch.setattr(heartbeats, "SHORT", 60.0)
         yield
 
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stowhand.lifecycle import COMPLETED
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.stores.sqlite.table import SqliteTable
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.sqlite import SqliteTable
 from tests.stores.table.sqlite.application import asking
 
 ROOT = Path(__file__).parents[4]

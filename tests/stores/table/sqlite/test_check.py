@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stowhand.conditions import sql
 from stowhand.errors import ConfigurationError, TableUnsuitable
-from stowhand.handler import Attempt
+from stowhand.jobs.conditions import sql
+from stowhand.protocols.handler import Attempt
 from stowhand.stores.table.backend import Finding
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import TABLE, Application, claimed
@@ -189,7 +189,7 @@ def test_moments_that_are_none_are_told_of(app: Application, run: Run) -> None:
 
 def test_a_file_that_may_only_be_read_is_said_to(app: Application, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     # Root may write everywhere, so the kernel cannot be asked.
-    monkeypatch.setattr("stowhand.stores.table.sqlite.catalog.os.access", lambda path, mode: False)
+    monkeypatch.setattr("stowhand.stores.sqlite.table.checks.os.access", lambda path, mode: False)
     with pytest.raises(TableUnsuitable, match="may not be written"):
         run(app.table().open())
 

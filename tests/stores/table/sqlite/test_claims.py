@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stowhand.conditions import Where, sql
 from stowhand.errors import ConfigurationError, TableUnsuitable
-from stowhand.job import State
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.job import State
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import (
     NOON,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from stowhand.errors import LogRefused
-from stowhand.execution_log import ENTRIES_LIMIT
-from stowhand.job import NewJob, State
-from stowhand.lifecycle import COMPLETED, Ended, Settlement, turned
-from stowhand.queue_store import Done
-from stowhand.store import Unwritten, Verdict
+from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement, turned
+from stowhand.protocols.queue_store import Done
+from stowhand.protocols.store import Unwritten, Verdict
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import (
     SNOOZED,

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import ResetJob, Verdict
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import ResetJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Verdict
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import NOON, TABLE, Application, asking, claimed, keys, settled

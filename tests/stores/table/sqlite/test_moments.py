@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stowhand.stores.table.sqlite import moments
-from stowhand.stores.table.sqlite.moments import Kind
+from stowhand.stores.sqlite.table import moments
+from stowhand.stores.sqlite.table.moments import Kind
 
 AT = 1_714_564_800_123_456
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from stowhand.conditions import Sql, sql
+from stowhand.jobs.conditions import Sql, sql
+from stowhand.stores.sqlite.table import moments
+from stowhand.stores.sqlite.table.reading import read_table
+from stowhand.stores.sqlite.table.table import Table
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
-from stowhand.stores.table.sqlite import moments
-from stowhand.stores.table.sqlite.reading import read_table
-from stowhand.stores.table.sqlite.table import Table
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import Application, asking, counted_steps, keys
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from stowhand.database import sqlite_connection
 from stowhand.errors import ConfigurationError, StoreUnreachable
-from stowhand.job import State
-from stowhand.lifecycle import COMPLETED
-from stowhand.store import Pulse
-from stowhand.stores.table.sqlite import heart as module
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Pulse
+from stowhand.stores.database import sqlite_connection
+from stowhand.stores.sqlite.table import heartbeats as module
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import Application, asking, claimed, keys
 from tests.stores.table.sqlite.programs import line, start, tell

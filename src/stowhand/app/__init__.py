@@ -1,0 +1,1 @@
+"""What an application declares, enqueues and embeds; and what it can set."""

@@ -1,0 +1,328 @@
+"""The front of it all for an application: declare tasks, enqueue jobs, embed a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+
+from stowhand.app.built_in import built_in
+from stowhand.app.checked_jobs import check_each, check_each_async
+from stowhand.app.embedding import log_in_the_name_of, observed, report, seated, traced
+from stowhand.app.long_tasks import warn_of_long_tasks
+from stowhand.app.opening import open_installed, tell_listening
+from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
+from stowhand.app.own_store import OwnStore
+from stowhand.app.store import AppStore
+from stowhand.app.sync import Sync
+from stowhand.cron.crontab import refuse_duplicates
+from stowhand.cron.item import Match, ParsedItem
+from stowhand.cron.scheduler import Scheduler
+from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.handler import Policy
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.tasks.context import Context, LoggerFactory
+from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.loading import import_modules, read_modules
+from stowhand.tasks.options import EnqueueOptions
+from stowhand.tasks.registry import AroundThread, Registry, TaskOptions, define
+from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
+from stowhand.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Tasks, and the store where their jobs are kept. Connects when first needed, once per event loop.
+
+        app = App("postgresql:///shop")
+
+        @app.task(queue="mail")
+        async def send(to: str, subject: str = "Hello") -> None: ...
+
+        await send.enqueue("someone@example.com")
+        app.sync.enqueue(send, "someone@example.com")  # from a script
+
+    Without a URL: ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``, ``PGDATABASE``, else the file
+    ``stowhand.db``, as on the command line; options too are read there where they are not given. ``memory://`` is for
+    trying out and for tests. A ``store`` that is given is used as it is, on whatever loop.
+
+    ``include``: modules that declare tasks, imported by a worker before it starts: ``"shop.mail"``, or
+    ``"shop.tasks.*"`` for every module of a package. ``around_thread``: gives a context manager in which each attempt
+    of a ``def`` task is run, in its thread: what a thread must not keep from one job to the next is let go there.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        store: QueueStore | None = None,
+        include: Iterable[str] = (),
+        logger_factory: LoggerFactory | None = None,
+        traces: Traces | None = None,
+        around_thread: AroundThread | None = None,
+        **options: Unpack[StoreKeywords],
+    ) -> None:
+        self.registry, self.traces = Registry(around_thread), traces
+        self.sync = Sync(self)
+        """For code without an event loop."""
+        self._home = AppStore(url, store, options)
+        self._modules = read_modules(include)
+        self._new_logger = logger_factory or log_in_the_name_of
+        self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
+        self._unconnected = self._home.object
+        self._handlers: list[TaskHandler] = []
+        self.cron_items: tuple[ParsedItem, ...] = ()
+        """What recurs, as ``cron`` declared it."""
+
+    # -- declaring -------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self, function: None = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Declaring: ...
+    def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+        """Declare a function as a task; its name is the function's unless given.
+
+        The function stays what it was: calling it calls it. Options are defaults for its jobs (``queue``, ``priority``,
+        ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``, ``mismatch``).
+        Raises ConfigurationError, DuplicateTask.
+        """
+
+        def declare(function: Callable[..., Any]) -> Task[..., Any] | ContextTask[..., Any]:
+            definition = define(function, name, cast("TaskOptions", options))
+            self.registry.add(definition)
+            kind = ContextTask if definition.shape.injected.context is not None else Task
+            return kind(definition, self)
+
+        return declare if function is None else declare(function)
+
+    def discover(self) -> None:
+        """Import the modules of ``include``, once. A worker does it, and whatever asks for a task by its name.
+
+        Raises ConfigurationError that names the module.
+        """
+        modules, self._modules = self._modules, ()
+        try:
+            import_modules(modules)
+        except BaseException:
+            self._modules = modules
+            raise
+
+    def cron(
+        self,
+        pattern: str | Match,
+        task: ConfiguredTask[...] | str,
+        payload: Mapping[str, object] | None = None,
+        *,
+        identifier: str | None = None,
+        tz: str | None = None,
+        **options: Unpack[CronKeywords],
+    ) -> None:
+        """Have a job of this task made at every minute that the pattern says, whichever workers run.
+
+        ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
+        """
+        item = declare_item(pattern, task, payload, identifier, tz, options)
+        if isinstance(task, str):
+            (item,) = declared([item], self.registry)
+        self.cron_items = refuse_duplicates((*self.cron_items, item))
+
+    # -- enqueueing ------------------------------------------------------------------------------
+
+    async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job, as it is. A task that is declared here must take its payload.
+
+        Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable.
+        """
+        checked = self._check(job)
+        return await (await self.open()).enqueue(checked)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
+        store = await self.open()
+        if isinstance(jobs, AsyncIterable):
+            return await store.enqueue_many(check_each_async(jobs, self._check))
+        return await store.enqueue_many(check_each(jobs, self._check))
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
+        checked = list(check_each(jobs, self._check))
+        return await (await self.open()).add_jobs(checked)
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
+        checked = self._check(job)
+        return cast("Job | Awaitable[Job]", traced(self.any_store(), self.traces).enqueue_in(connection, checked))
+
+    async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
+        """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
+        return await self.enqueue(self.make_job(task, payload, **options))
+
+    def make_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
+        """The job that ``add_job`` would enqueue. A task that is declared here has its say. Raises InvalidJob."""
+        self.discover()
+        return self.registry.new_job(task, payload, options)
+
+    def _check(self, job: NewJob) -> NewJob:
+        checked = limits.check(job)
+        if (task := self.registry.find(job.task)) is not None:
+            task.shape.check(job.payload)
+        return checked
+
+    # -- connecting ------------------------------------------------------------------------------
+
+    async def open(self, *, install: bool = False) -> QueueStore:
+        """Connect on this event loop, if not yet; ``install`` an absent schema.
+
+        Raises StoreUnreachable, SchemaError.
+        """
+        loop = asyncio.get_running_loop()
+        opening = self._stores.get(loop)
+        if opening is None:
+            self._forget_ended_loops()
+            opening = self._stores[loop] = loop.create_task(self._connect(install=install))
+        elif opening.done() and not opening.cancelled() and opening.exception() is None:
+            return opening.result()
+        try:
+            # Shielded: others may wait for the same connection.
+            return await asyncio.shield(opening)
+        finally:
+            if opening.done() and (opening.cancelled() or opening.exception() is not None):
+                self._stores.pop(loop, None)
+
+    async def close(self) -> None:
+        """Let the connections of this event loop go. Harmless when repeated; the next use connects anew."""
+        for handler in self._handlers:
+            handler.close()
+        self._handlers.clear()
+        opening = self._stores.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            await (await opening).close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def adopt(self, url: str, options: StoreOptions) -> None:
+        """Use a worker's own store, unless this app names another. Called by a worker before it starts."""
+        if self._home.adopt(url, options):
+            self._unconnected = None
+
+    @property
+    def own_store(self) -> OwnStore:
+        """What this app's arguments say of its store."""
+        return self._home.own
+
+    def any_store(self) -> QueueStore:
+        """For what needs no connection of ours; the store itself where one was given."""
+        if self._unconnected is None:
+            self._unconnected = self._home.make()
+        return self._unconnected
+
+    async def _connect(self, *, install: bool) -> QueueStore:
+        store = traced(self._home.make(), self.traces)
+        try:
+            await (open_installed(store) if install else store.open())
+        except BaseException:
+            await store.close()  # what was opened half must not stay behind
+            raise
+        return store
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[Any]:
+        async with (await self.open()).connection() as connection:
+            yield connection
+
+    def _forget_ended_loops(self) -> None:
+        for loop in [loop for loop in self._stores if loop.is_closed()]:
+            del self._stores[loop]
+
+    # -- working ---------------------------------------------------------------------------------
+
+    def handler(self, default: Policy | None = None, *, events: Events | None = None) -> TaskHandler:
+        """What a worker needs to run the tasks. Close it when the worker has ended. ``events``: the worker's."""
+        return TaskHandler(
+            self.registry, producer=self, logger_factory=self._new_logger, default=default, connect=self._borrow,
+            built_in=built_in(self.open), events=events,
+        )  # fmt: skip
+
+    def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
+        """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
+
+        Takes the fields of ``WorkerOptions``; durations may be timedeltas. What is not given is as the app's preset
+        says, or its environment's, as for ``stowhand worker``. ``tasks`` are all that are declared here,
+        unless given. What recurs is scheduled beside it: what ``cron`` has declared, and what ``crontab``,
+        ``crontab_file`` and ``cron_items`` say.
+        """
+        opening = self._stores.get(asyncio.get_running_loop())
+        if opening is None or not opening.done():
+            raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
+        self.discover()
+        if not self.registry:
+            raise ConfigurationError(
+                "App.worker: no task is declared; name the modules that declare them: App(include=['shop.tasks'])"
+            )
+        items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
+        preset = self._home.preset
+        chosen = worker_options(options, self.registry, opening.result(), preset)
+        warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
+        events, store = observed(events, self.traces), opening.result()
+        seated(store, chosen.concurrency)
+        handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)
+        self._handlers.append(handler)
+        if items := schedulable(items, store):
+            scheduler = Scheduler(store, items, events)
+            worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events)
+        else:
+            worker = Worker(store, handler, chosen, events=events)
+        tell_listening(store, events, worker.id)
+        return worker
+
+    @asynccontextmanager
+    async def run_in_background(
+        self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]
+    ) -> AsyncIterator[Worker]:
+        """A worker for as long as the block lasts, in this event loop, leaving signals alone: for an ASGI lifespan.
+
+        An absent schema is installed. At the end running jobs have their grace. A worker that ends by itself is
+        reported to the loop's exception handler at once, and its error is raised at the end of the block.
+        """
+        await self.open(install=True)
+        worker = self.worker(events=events, **options)
+        running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
+        running.add_done_callback(report)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await running
+
+
+class Declaring(Protocol):
+    """What ``app.task(…)`` with options gives: a decorator."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...

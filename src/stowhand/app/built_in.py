@@ -1,0 +1,58 @@
+"""Tasks that every worker has without declaring them, so that a crontab line may name them. Their names are
+reserved: nobody declares a task of such a name, and only a crontab and an administrator enqueue one (limits.py).
+
+``jobs:purge_completed``  deletes finished jobs by their age. Its payload (what is malformed in it counts as not given):
+                          ``{"completed_older_than_days": 14, "failed_older_than_days": 30}``
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from stowhand.protocols.operating import BUILT_IN, PURGE, Ages, Operator
+from stowhand.protocols.store import DAY, LONGEST_HISTORY
+from stowhand.tasks.registry import Registry, define
+
+COMPLETED_DAYS = 14.0
+FAILED_DAYS = 30.0
+LEAST_AGE = 3600.0
+"""Seconds."""
+
+
+def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
+    """What a worker with these tasks claims. Of a lent store no others: purging is done where that is kept."""
+    return tuple(names) if lent else (*names, *BUILT_IN)
+
+
+def built_in_on(store: Operator) -> Registry:
+    """The tasks, on this store."""
+
+    async def operator() -> Operator:
+        return store
+
+    return built_in(operator)
+
+
+def built_in(operator: Callable[[], Awaitable[Operator]]) -> Registry:
+    """The tasks, on the store that this gives."""
+
+    async def purge(payload: Any) -> dict[str, int]:
+        said = payload if isinstance(payload, dict) else {}
+        completed = _seconds(said.get("completed_older_than_days"), COMPLETED_DAYS)
+        failed = _seconds(said.get("failed_older_than_days"), FAILED_DAYS)
+        purged = await (await operator()).purge(Ages(completed=completed, failed=failed, canceled=completed))
+        return {name: getattr(purged, name) for name in purged.__struct_fields__}
+
+    registry = Registry()
+    registry.add(define(purge, PURGE, {}, positional=True, built_in=True))
+    return registry
+
+
+def _seconds(days: object, default: float) -> float:
+    """Of a number of days above 0: an hour at least, for whoever says less means something else, and a hundred years
+    at most, which is longer than anything is kept."""
+    if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
+        days = default
+    return min(max(float(min(days, LONGEST_HISTORY / DAY)) * DAY, LEAST_AGE), LONGEST_HISTORY)

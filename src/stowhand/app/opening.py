@@ -1,0 +1,51 @@
+"""Open a store the way a worker does."""
+
+from __future__ import annotations
+
+from stowhand.errors import SchemaMissing
+from stowhand.events import Events, Listening, StoreWarned
+from stowhand.observe.job_logger import core_logger
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
+from stowhand.stores.url import MEMORY
+
+
+def store_at(url: str, options: StoreOptions) -> QueueStore:
+    """As ``open_store``; and ``memory://``, for trying out and for tests."""
+    if url == MEMORY:
+        from stowhand.stores.memory.store import MemoryStore
+
+        return MemoryStore(options=options)
+    return open_store(url, options)
+
+
+async def open_installed(store: QueueStore) -> None:
+    """Open the store; install an absent schema first. An older one is refused: upgrading is ``stowhand migrate``."""
+    try:
+        await store.open()
+    except SchemaMissing:
+        await store.install()
+        await store.open()
+    status = await store.status()
+    if status.installed is not None and status.installed > status.expected:
+        core_logger().warning(
+            f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
+            " It still fits; upgrade this program soon."
+        )
+
+
+def tell_listening(store: QueueStore, events: Events, worker: str) -> None:
+    """Let it be an event how it stands with the connection on which the store hears wake-ups, and what it warns of."""
+
+    def told(state: str, error: BaseException | None) -> None:
+        if events.wants(Listening):
+            events.emit(Listening(worker, state, None if error is None else str(error)))
+
+    store.on_listening = told
+    tell_warnings(store, events)
+
+
+def tell_warnings(store: QueueStore, events: Events) -> None:
+    """Let it be an event what a person should know of the store."""
+    store.on_warning = lambda warning, mend: events.emit(StoreWarned(store.description, warning, mend))

@@ -1,0 +1,106 @@
+"""What can be said to an ``App`` and its workers by keyword, with every duration as a timedelta or in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypedDict
+
+from stowhand.app.built_in import with_built_in
+from stowhand.app.presets import preset_options
+from stowhand.cron.sources import CronSources
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.lifecycle import Backoff
+from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.options import Flags, WorkerOptions
+from stowhand.protocols.store import StoreOptions
+from stowhand.tasks.options import suggest
+from stowhand.tasks.registry import Registry
+
+_DURATIONS = (
+    *("history", "failed_retention", "poll_interval", "lease", "heartbeat_interval", "grace", "job_timeout"),
+    *("max_active_time", "sweep_interval"),
+)
+
+
+class StoreKeywords(TypedDict, total=False):
+    """The fields of ``StoreOptions``."""
+
+    schema: str
+    history: Duration | None
+    failed_retention: Duration | None
+    pool_size: int
+    prepared_statements: bool
+    pool: object | None
+    listen_url: str | None
+    synchronous: Literal["FULL", "NORMAL"]
+    token: str | None
+    ca_file: str | None
+    insecure: bool
+    max_attempts: int | None
+    """Of jobs that do not say, and whose task does not."""
+    preset: str | None
+    """Defaults under one name: the number of attempts and what is kept, and what a worker of the App begins with."""
+
+
+class WorkerKeywords(CronSources, total=False):
+    """The fields of ``WorkerOptions``, and what recurs beside the worker."""
+
+    name: str | None
+    concurrency: int
+    tasks: Iterable[str] | None
+    poll_interval: Duration | None
+    lease: Duration
+    heartbeat_interval: Duration | None
+    grace: Duration
+    job_timeout: Duration | None
+    max_jobs: int | None
+    max_active_time: Duration | None
+    backoff: Backoff | str
+    forbidden_flags: Iterable[str] | Flags | None
+    look_ahead: int
+    fair: bool
+    once: bool
+    sweep_interval: Duration
+
+
+def store_options(given: StoreKeywords) -> StoreOptions:
+    """Raises ConfigurationError for an unknown option."""
+    values = _plain("App", given, StoreKeywords.__annotations__)
+    values.pop("preset", None)
+    try:
+        return StoreOptions(**values)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"App: {error}") from None
+
+
+def worker_options(given: WorkerKeywords, registry: Registry, store: object, preset: str) -> WorkerOptions:
+    """For this store; what is not given is the preset's. Raises ConfigurationError for an unknown option or task, and
+    for what WorkerOptions refuses."""
+    values = _plain("worker", given, WorkerKeywords.__annotations__)
+    for source in CronSources.__annotations__:
+        values.pop(source, None)
+    values = preset_options(preset, values)
+    values["forbidden_flags"] = values.get("forbidden_flags") or ()
+    wanted = values.get("tasks")
+    if wanted is None:
+        values["tasks"] = with_built_in(registry.names, lent=not getattr(store, "keeps_timetable", True))
+    else:
+        values["tasks"] = tuple(name if name in BUILT_IN else registry.get(name).name for name in wanted)
+    return WorkerOptions(**values)
+
+
+def _plain(whose: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(f"{whose}: no option {name!r}; {suggest(name, known)}")
+    return {name: _read(whose, name, value) if name in _DURATIONS else value for name, value in given.items()}
+
+
+def _read(whose: str, name: str, value: Any) -> Any:
+    """A duration in seconds; what is of another kind is refused by the options."""
+    try:
+        return seconds(value) if isinstance(value, timedelta | str) else value
+    except ValueError as error:
+        raise ConfigurationError(f"{whose}: {name}: {error}") from None

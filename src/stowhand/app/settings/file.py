@@ -1,0 +1,81 @@
+"""``stowhand.toml``, or else ``[tool.stowhand]`` in ``pyproject.toml``: settings that live beside the code."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowhand.app.settings.table import CALLED, SETTINGS
+
+OWN_FILE = "stowhand.toml"
+PROJECT_FILE = "pyproject.toml"
+
+
+class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says, as text by setting name."""
+
+    name: str = ""
+    """Which file; empty when there is none."""
+    values: dict[str, str] = {}
+    problems: tuple[str, ...] = ()
+    ignored: str = ""
+    """A second file that also has settings, and is not read."""
+
+
+def read_settings_file(folder: Path) -> SettingsFile:
+    """The settings of a folder. Never raises: what is wrong is among ``problems``."""
+    own, project = folder / OWN_FILE, folder / PROJECT_FILE
+    try:
+        if own.is_file():
+            table = _load(own)
+            ignored = PROJECT_FILE if _project_table(project) else ""
+            return _checked(OWN_FILE, table, ignored)
+        return _checked(PROJECT_FILE, _project_table(project), "")
+    except _Unreadable as error:
+        return SettingsFile(problems=(str(error),))
+
+
+class _Unreadable(Exception):
+    """The file is there and cannot be understood."""
+
+
+def _project_table(path: Path) -> dict[str, Any]:
+    table = _load(path).get("tool", {}).get("stowhand", {}) if path.is_file() else {}
+    return table if isinstance(table, dict) else {}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _Unreadable(f"{path.name}: {error}") from None
+
+
+def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
+    values: dict[str, str] = {}
+    problems: list[str] = []
+    for key, value in table.items():
+        called = key.replace("-", "_")
+        if called not in CALLED:
+            problems.append(_unknown(name, key))
+            continue
+        setting = CALLED[called].name
+        if setting in values:
+            problems.append(f"{name}: {key}: this is {setting} under another name, and both are given")
+        elif isinstance(value, list) and SETTINGS[setting].many:
+            values[setting] = ",".join(map(str, value))
+        elif not isinstance(value, str | int | float):
+            problems.append(f"{name}: {key}: a single value is wanted, not a {type(value).__name__}")
+        else:
+            values[setting] = str(value).lower() if isinstance(value, bool) else str(value)
+    return SettingsFile(name=name if table else "", values=values, problems=tuple(problems), ignored=ignored)
+
+
+def _unknown(name: str, key: str) -> str:
+    near = difflib.get_close_matches(key.replace("-", "_"), SETTINGS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(SETTINGS)}"
+    return f"{name}: unknown setting {key!r}; {hint}"

@@ -1,0 +1,120 @@
+"""Where an App keeps its jobs: what its arguments say of that, checked at once, and the stores made of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stowhand.app.opening import store_at
+from stowhand.app.options import StoreKeywords, store_options
+from stowhand.app.own_store import OBJECT, OwnStore, same_store
+from stowhand.app.settings.settings import read_preset, read_store
+from stowhand.app.settings.table import PRESETS
+from stowhand.app.settings.values import OneOf
+from stowhand.errors import ConfigurationError
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.memory.store import MemoryStore
+from stowhand.stores.opening import open_store
+from stowhand.stores.url import MEMORY, store_url
+
+_SETTINGS = {"pool_size": "max_pool_size"}
+"""Options that are called otherwise as settings."""
+_NEEDED = ("open", "close", "enqueue", "claim", "settle", "heart")
+
+
+class AppStore:
+    """What an App's arguments say of its store. Raises ConfigurationError."""
+
+    def __init__(self, url: object, store: object, given: StoreKeywords) -> None:
+        if store is not None and (url is not None or given):
+            raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
+        if url is not None and given.get("pool") is not None:
+            raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
+        self._options = store_options(given)
+        named = None if url is None else _understood(url)
+        self.object = None if store is None else _checked(store)
+        """Used as it is, on whatever loop; ``None``: each loop has one of its own."""
+        if self._options.pool is not None:
+            named = _place_of(self._options.pool)
+        elif self.object is not None:
+            in_memory = isinstance(self.object, MemoryStore)
+            named = MEMORY if in_memory else f"{OBJECT}:{type(self.object).__qualname__}"
+        made = self.object is not None or named == MEMORY
+        self.own = OwnStore(url=named, made=made, options=_as_settings(given, self._options))
+        if made and self.object is None:
+            self.object = store_at(*read_store(self.own))
+        self._adopted: tuple[str, StoreOptions] | None = None
+
+    @property
+    def preset(self) -> str:
+        """Its argument's, else that of the environment or the file. Raises ConfigurationError."""
+        return read_preset(self.own)
+
+    def adopt(self, url: str, options: StoreOptions) -> bool:
+        """Use the store of the worker of this process, unless it is another than ours. Says whether it is used."""
+        ours = self.object is None and (self.own.url is None or same_store(url, self.own.url, os.environ))
+        if ours:
+            self._adopted = url, options
+        return ours
+
+    def make(self) -> QueueStore:
+        """One that is not connected yet; or the object that was given."""
+        if self.object is not None:
+            return self.object
+        if self._adopted is not None:
+            return store_at(*self._adopted)
+        url, options = read_store(self.own)
+        options = msgspec.structs.replace(options, pool=self._options.pool)
+        return store_at(url, options) if options.pool is None else open_store("postgresql://", options)
+
+
+def _understood(url: object) -> str:
+    if isinstance(url, str):
+        try:
+            return store_url(url)
+        except (ConfigurationError, UnicodeError) as error:
+            raise ConfigurationError(f"App: {error}") from None
+    if isinstance(url, os.PathLike):
+        raise ConfigurationError(f"App: a path is given, and a URL is wanted: App('sqlite:///{os.fspath(url)}')")
+    kind = type(url).__qualname__
+    if callable(getattr(url, "claim", None)):
+        raise ConfigurationError(f"App: a {kind} is given as the URL; write App(store=…)")
+    raise ConfigurationError(f"App: a {kind} is given as the URL; write App('postgresql:///shop'), or App(store=…)")
+
+
+def _checked(store: Any) -> QueueStore:
+    if isinstance(store, str):
+        raise ConfigurationError("App: store= takes a store object; a URL is given without its name: App('…')")
+    missing = [name for name in _NEEDED if not callable(getattr(store, name, None))]
+    if isinstance(store, type) or missing:
+        kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
+        raise ConfigurationError(
+            f"App: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
+        )
+    made: QueueStore = store
+    return made
+
+
+def _place_of(pool: object) -> str:
+    """The database of an application's pool, as a URL: processes of the command line connect by themselves."""
+    from stowhand.stores.database.borrowed import BorrowedPool
+
+    return BorrowedPool(pool, prepared=True).address.url
+
+
+def _as_settings(given: StoreKeywords, options: StoreOptions) -> dict[str, Any]:
+    """What was said, by the names and in the units of the settings."""
+    said: Mapping[str, Any] = given
+    found = {_SETTINGS.get(name, name): getattr(options, name) for name in said if name not in ("pool", "preset")}
+    if "prepared_statements" in found:
+        found["no_prepared_statements"] = not found.pop("prepared_statements")
+    if said.get("preset") is not None:
+        try:
+            found["preset"] = OneOf(*PRESETS)(str(said["preset"]))
+        except ValueError as error:
+            raise ConfigurationError(f"App: preset: {error}") from None
+    return found

@@ -1,0 +1,70 @@
+"""``stowhand bench``: how fast is the store here?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from typing import Any
+
+import click
+import msgspec
+
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import resolve_store_url
+from stowhand.cli.bench.measure import Bench
+from stowhand.cli.bench.place import own_place
+from stowhand.cli.bench.plan import MEASURES, Plan, Row
+from stowhand.observe.logs import configure_logging
+from stowhand.observe.safe_text import scrub
+
+WIDTH = 48
+COUNT = click.IntRange(min=1)
+DEFAULT = Plan()
+
+
+@click.command("bench")
+@click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
+@click.option("--quick", is_flag=True, help="Rough figures in some seconds.")
+@click.option("--only", "measures", multiple=True, type=click.Choice(MEASURES), help="These measurements. Repeatable.")
+@click.option("--jobs", type=COUNT, help=f"The backlog to drain.  [default: {DEFAULT.jobs}]")
+@click.option("--many", type=COUNT, help=f"Jobs enqueued in one call.  [default: {DEFAULT.many}]")
+@click.option("--runs", type=COUNT, help=f"Repetitions; the median counts.  [default: {DEFAULT.runs}]")
+@click.option("--window", type=click.FloatRange(min=0.1), help=f"Idle seconds.  [default: {DEFAULT.window:g}]")
+@click.option("--concurrency", type=COUNT, help=f"Jobs at once in a process.  [default: {DEFAULT.concurrency}]")
+@click.option("--history", is_flag=True, help="Keep completed jobs.")
+@click.option("--synchronous", type=click.Choice(["FULL", "NORMAL"]), default="FULL", help="SQLite only.")
+def command(connection: str | None, as_json: bool, quick: bool, synchronous: str, **chosen: Any) -> None:
+    """Measure how fast the store is on this machine: enqueueing, draining, starting, idling.
+
+    Works in a schema of its own (stowhand_bench), or in a file of its own beside the SQLite file, and removes it.
+    """
+    configure_logging("error", "text")
+    plan = DEFAULT.quick() if quick else DEFAULT
+    plan = msgspec.structs.replace(plan, **{name: value for name, value in chosen.items() if value})
+    named = resolve_store_url(connection)
+    if not as_json:
+        click.echo(_heading(named, plan))
+    with own_place(named, history=plan.history, synchronous=synchronous) as store:
+        asyncio.run(_measure(Bench(store, plan), as_json))
+
+
+async def _measure(bench: Bench, as_json: bool) -> None:
+    async for row in bench.rows():
+        click.echo(msgspec.json.encode(row).decode() if as_json else _line(row))
+
+
+def _heading(named: ResolvedStore, plan: Plan) -> str:
+    return (
+        f"{scrub(named.url)} ({named.source})\n"
+        f"Python {platform.python_version()}, {os.cpu_count()} cores; {plan.concurrency} jobs at once;"
+        f" history {'kept' if plan.history else 'off'}; medians of {plan.runs}\n"
+    )
+
+
+def _line(row: Row) -> str:
+    value = "n/a" if row.value is None else f"{row.value:,.6g}"
+    runs = f"  ({', '.join(f'{run:,.0f}' for run in row.runs)})" if len(row.runs) > 1 else ""
+    note = f"  {row.note}" if row.note else ""
+    return f"{row.measure:<{WIDTH}}{value:>10} {row.unit}{runs}{note}"

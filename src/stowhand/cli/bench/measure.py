@@ -1,0 +1,201 @@
+"""The measurements, one after another, on tables that hold nothing else.
+
+A drain is timed from the beginning of the first handler until no job is left: counting only handlers would flatter
+workers that fetch much and record late.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
+from stowhand.cli.bench import probe
+from stowhand.cli.bench.plan import Plan, Row
+from stowhand.cli.bench.tasks import app, noop
+from stowhand.cli.bench.workers import GLANCE, Workers
+from stowhand.clock import SystemClock, stopwatch
+from stowhand.jobs.job import State
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.stores.opening import open_store
+
+LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
+WARM_UP = 5
+"""First jobs of an idle worker, which are not counted."""
+TO_START, TO_END = 30.0, 600.0
+RATE = "jobs/s"
+
+
+class Bench:
+    """``async for row in bench.rows()``. Everything that it started or made is gone at the end, however it ends."""
+
+    def __init__(self, store: StoreSettings, plan: Plan) -> None:
+        self._plan, self._store = plan, store
+        self._clock = SystemClock()
+        self._settings = WorkerSettings(
+            store=store, app="stowhand.cli.bench.tasks:app", jobs=plan.concurrency, log_level="error"
+        )
+        self._folder = Path()
+
+    async def rows(self) -> AsyncIterator[Row]:
+        """Measure. Raises StoreUnreachable, StoreError."""
+        app.adopt(self._store.url, self._store.options())
+        with tempfile.TemporaryDirectory(prefix="stowhand-bench-") as folder:
+            os.environ[probe.FOLDER] = folder
+            self._folder = Path(folder)
+            try:
+                for measure in self._measures():
+                    async for row in measure():
+                        yield row
+            finally:
+                await app.close()
+                await self._clean()
+
+    def _measures(self) -> list[Callable[[], AsyncIterator[Row]]]:
+        wanted = set(self._plan.measures)
+        known = [
+            ({"enqueue"}, self._enqueue),
+            ({"many"}, self._many),
+            ({"drain"}, self._drain),
+            ({"latency", "idle"}, self._idle_worker),
+        ]
+        return [measure for names, measure in known if names & wanted]
+
+    # -- enqueue ---------------------------------------------------------------------------------
+
+    async def _enqueue(self) -> AsyncIterator[Row]:
+        async def run() -> float:
+            await self._fresh()
+            began = stopwatch()
+            for number in range(self._plan.enqueued):
+                await noop.enqueue(number=number)
+            return self._plan.enqueued / (stopwatch() - began)
+
+        yield await self._median("enqueue, one by one", run)
+
+    async def _many(self) -> AsyncIterator[Row]:
+        async def run() -> float:
+            await self._fresh()
+            return await self._fill(self._plan.many)
+
+        yield await self._median(f"enqueue, {self._plan.many} in one call", run)
+
+    async def _fill(self, jobs: int) -> float:
+        began = stopwatch()
+        await app.enqueue_many(noop.new_job(number=number) for number in range(jobs))
+        return jobs / (stopwatch() - began)
+
+    # -- drain -----------------------------------------------------------------------------------
+
+    async def _drain(self) -> AsyncIterator[Row]:
+        memory = 0.0
+        for processes in self._plan.processes:
+
+            async def run(processes: int = processes) -> float:
+                nonlocal memory
+                store = await self._fresh()
+                await self._fill(self._plan.jobs)
+                async with self._workers(store, processes) as workers:
+                    rate = await self._time_drain(store, workers)
+                    memory = max(memory, workers.memory())
+                return rate
+
+            what = "1 process" if processes == 1 else f"{processes} processes"
+            yield await self._median(f"drain, {what}", run)
+        yield Row(measure="memory of a worker after a drain", value=round(memory, 1), unit="MB")
+
+    async def _time_drain(self, store: QueueStore, workers: Workers) -> float:
+        wanted = self._plan.jobs
+        await workers.until(lambda: probe.look(self._folder).count > 0, TO_START, "the first job begins")
+        await workers.until(
+            lambda: probe.look(self._folder).count >= wanted, TO_END, "every job has begun", glance=0.01
+        )
+        while await _live(store):
+            await self._clock.sleep(GLANCE)
+        return wanted / (self._clock.monotonic() - probe.look(self._folder).first)
+
+    # -- one idle worker -------------------------------------------------------------------------
+
+    async def _idle_worker(self) -> AsyncIterator[Row]:
+        store = await self._fresh()
+        async with self._workers(store, 1) as workers:
+            for number in range(self._plan.samples + WARM_UP if "latency" in self._plan.measures else WARM_UP):
+                await noop.enqueue(number=number, sent=self._clock.monotonic())
+                await workers.until(
+                    lambda number=number: probe.look(self._folder).count > number,  # type: ignore[misc]
+                    TO_START,
+                    "an idle worker begins a job",
+                )
+                await self._clock.sleep(_gap(number))
+            if "latency" in self._plan.measures:
+                for row in self._delays():
+                    yield row
+            if "idle" in self._plan.measures:
+                yield Row(measure="memory of an idle worker", value=round(workers.memory(), 1), unit="MB")
+                yield await self._idle_transactions()
+
+    def _delays(self) -> list[Row]:
+        delays = sorted(1000 * delay for delay in probe.look(self._folder).delays[WARM_UP:])
+        name = f"enqueue to start on an idle queue, {len(delays)} jobs"
+        return [
+            Row(measure=f"{name}, {label}", value=round(delays[int(len(delays) * share)], 2), unit="ms")
+            for label, share in (("p50", 0.5), ("p99", 0.99))
+        ]
+
+    async def _idle_transactions(self) -> Row:
+        name, unit = "transactions of an idle worker", "per minute"
+        if self._store.connection.scheme != "postgresql":
+            return Row(measure=name, value=None, unit=unit, note="no server that counts them")
+        from stowhand.stores.database.statistics import REPORTING_DELAY, open_statistics  # needs a driver
+
+        window = self._plan.window
+        async with open_statistics(self._store.url) as server:
+            await self._clock.sleep(min(REPORTING_DELAY, window))
+            before, began = await server.transactions(), stopwatch()
+            await self._clock.sleep(window)
+            counted = max(await server.transactions() - before, 0)
+        rate = round(60 * counted / (stopwatch() - began), 1)
+        return Row(measure=name, value=rate, unit=unit, note="whoever else uses this database counts too")
+
+    # -- the place -------------------------------------------------------------------------------
+
+    async def _median(self, measure: str, run: Callable[[], Awaitable[float]]) -> Row:
+        runs = [round(await run()) for _ in range(self._plan.runs)]
+        return Row(measure=measure, value=statistics.median(runs), unit=RATE, runs=[float(one) for one in runs])
+
+    async def _fresh(self) -> QueueStore:
+        """Empty tables, as just installed, and no trace of earlier workers."""
+        await app.close()
+        for file in self._folder.iterdir():
+            file.unlink()
+        await self._clean()
+        return await app.open(install=True)
+
+    async def _clean(self) -> None:
+        store = open_store(self._store.url, self._store.options())
+        try:
+            await store.uninstall()
+        finally:
+            await store.close()
+
+    @asynccontextmanager
+    async def _workers(self, store: QueueStore, processes: int) -> AsyncIterator[Workers]:
+        settings = msgspec.structs.replace(self._settings, processes=processes)
+        async with Workers(settings, store.heart) as workers:
+            yield workers
+
+
+async def _live(store: QueueStore) -> int:
+    counts = await store.counts()
+    return sum(counts[state] for state in LIVE)
+
+
+def _gap(number: int) -> float:
+    """Between 4 and 24 ms, spread evenly without a pattern that a poll could fall in step with (golden ratio)."""
+    return 0.004 + 0.020 * (number * 0.6180339887 % 1)

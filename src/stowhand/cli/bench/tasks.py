@@ -1,0 +1,14 @@
+"""The job that does nothing, and says when it began."""
+
+from __future__ import annotations
+
+from stowhand.app.app import App
+from stowhand.cli.bench.probe import own_probe
+
+app = App()
+
+
+@app.task(name="noop")
+async def noop(number: int = 0, sent: float = 0.0) -> None:  # noqa: ARG001  a payload of the usual size
+    """``sent``: when it was about to be enqueued, by the monotonic clock; 0 when nobody wants to know."""
+    own_probe().hit(sent)

@@ -1,0 +1,185 @@
+"""Recurring items as people give them to an App, and a scheduler beside whatever works the jobs off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypedDict
+
+from stowhand.cron.crontab import parse_cron_items, parse_crontab, refuse_duplicates
+from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
+from stowhand.cron.scheduler import Scheduler
+from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.jobs.job import NewJob
+from stowhand.observe.job_logger import core_logger
+from stowhand.protocols.queue_store import Timetable
+from stowhand.tasks.options import suggest
+from stowhand.tasks.registry import Registry
+from stowhand.tasks.task import ConfiguredTask
+from stowhand.worker.worker import Worker
+
+_SOME_TICK = {"ts": "", "backfilled": False}
+
+
+class CronSources(TypedDict, total=False):
+    """Where a worker's recurring items come from, besides those that its App declares."""
+
+    crontab: str
+    """The text of a crontab."""
+    crontab_file: str | Path
+    """The path of one, read when the worker is made."""
+    cron_items: Iterable[ParsedItem]
+    """From ``parse_crontab`` or ``parse_cron_items``."""
+
+
+class CronKeywords(TypedDict, total=False):
+    """The fields of ``CronOptions``. What is not given is the task's own, or the default."""
+
+    backfill_period: float | timedelta
+    max_attempts: int | None
+    queue_name: str | None
+    priority: int | None
+    job_key: str | None
+    job_key_mode: str | None
+
+
+class RecurringWorker(Worker):
+    """A worker with a scheduler beside it, from its start until it has ended."""
+
+    def __init__(self, scheduler: Scheduler, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._scheduler = scheduler
+
+    async def run(self) -> None:
+        """As any worker. With ``once`` what is due is scheduled first, and then worked off."""
+        async with scheduling(self._scheduler, once=self.options.once):
+            await super().run()
+
+
+@asynccontextmanager
+async def scheduling(scheduler: Scheduler, *, once: bool = False) -> AsyncIterator[None]:
+    """A scheduler for as long as the block lasts; ``once``: what is due is scheduled before it, and no more."""
+    if once:
+        await scheduler.run_once()
+        yield
+        return
+    running = asyncio.get_running_loop().create_task(scheduler.run(), name="stowhand scheduler")
+    try:
+        yield
+    finally:
+        scheduler.stop()
+        await running
+
+
+def schedulable(items: tuple[ParsedItem, ...], store: Timetable) -> tuple[ParsedItem, ...]:
+    """The items, unless the store is lent and keeps no timetable for us: whoever works beside it schedules them."""
+    if items and not getattr(store, "keeps_timetable", True):
+        core_logger().warning(
+            f"{len(items)} recurring tasks are not scheduled here: the store is lent, and keeps its own timetable."
+            " A worker, or a scheduler, that reaches the store itself schedules them."
+        )
+        return ()
+    return items
+
+
+def read_crontab(file: Path) -> tuple[ParsedItem, ...]:
+    """Raises ConfigurationError: the file cannot be read, or everything that is wrong in it, line by line."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"crontab {file}: it is not UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"crontab {file}: {why}") from None
+    return parse_crontab(text, str(file))
+
+
+def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
+    """What all of them name. Raises ConfigurationError."""
+    items: list[ParsedItem] = []
+    if given.get("crontab") is not None:
+        items += parse_crontab(given["crontab"])
+    file: object = given.get("crontab_file")
+    if file is not None:
+        if not isinstance(file, str | Path):
+            raise ConfigurationError(f"crontab_file: a {type(file).__qualname__}; give a path")
+        items += read_crontab(Path(file))
+    parsed: object = given.get("cron_items") or ()
+    if not isinstance(parsed, Iterable):
+        raise ConfigurationError(
+            f"cron_items: a {type(parsed).__qualname__}; give what parse_crontab or parse_cron_items returns"
+        )
+    for item in parsed:
+        if not isinstance(item, ParsedItem):
+            raise ConfigurationError(
+                f"cron_items: a {type(item).__qualname__}; give what parse_crontab or parse_cron_items returns"
+            )
+        items.append(item)
+    return refuse_duplicates(items)
+
+
+def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, ...]:
+    """The items; what their tasks declare holds for their jobs, where a task is known here and the item says nothing.
+
+    Raises ConfigurationError that names every item whose payload its task does not take.
+    """
+    found, problems = [], []
+    for item in items:
+        task = tasks.find(item.task)
+        if task is None:
+            found.append(item)
+            continue
+        try:
+            task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
+            found.append(item.declared(task.template))
+        except InvalidJob as error:
+            problems.append(f"{item.place}: {error}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return tuple(found)
+
+
+def declare_item(
+    pattern: str | Match,
+    task: ConfiguredTask[...] | str,
+    payload: Mapping[str, object] | None,
+    identifier: str | None,
+    tz: str | None,
+    options: CronKeywords,
+) -> ParsedItem:
+    """The item that ``App.cron`` declares. Raises ConfigurationError, also where the task does not take the payload."""
+    for option in options:
+        if option not in CronKeywords.__annotations__:
+            known = ("identifier", "tz", *CronKeywords.__annotations__)
+            raise ConfigurationError(f"App.cron: no option {option!r}; {suggest(option, known)}")
+    given: object = task
+    if not isinstance(given, str | ConfiguredTask):
+        raise ConfigurationError(
+            f"App.cron: a {type(given).__qualname__} given; give what @app.task makes of a function, or a task's name"
+        )
+    said: dict[str, Any] = dict(options)
+    if not isinstance(task, str):
+        said = _from_template(task.template, keyed="job_key" not in said) | said
+        try:
+            task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
+        except InvalidJob as error:
+            raise ConfigurationError(f"App.cron: {error}") from None
+    name = task if isinstance(task, str) else task.name
+    item = CronItem(
+        task=name, match=pattern, identifier=identifier, payload=payload, options=CronOptions(**said), tz=tz
+    )
+    (parsed,) = parse_cron_items([item])
+    parsed.place = f"App.cron ({parsed.identifier})"
+    return parsed
+
+
+def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
+    """What the task's own jobs have, as far as a crontab can say it; its key only if ``keyed``."""
+    for name in ("flags", "max_resets", "delay", "run_at"):
+        if getattr(job, name) not in (None, ()):
+            raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")
+    key = {"job_key": job.key, "job_key_mode": job.key_mode.value} if keyed and job.key is not None else {}
+    return {"queue_name": job.queue, "priority": job.priority, "max_attempts": job.max_attempts, **key}

@@ -1,0 +1,230 @@
+"""A flow at work on a queue store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError
+from stowhand.flows.engine import LineCount, Position
+from stowhand.flows.job import FlowJob
+from stowhand.flows.queue.existence import Roll
+from stowhand.flows.queue.ids import Ids
+from stowhand.flows.queue.jobs import Jobs
+from stowhand.flows.queue.lists import long_apart, read_lists
+from stowhand.flows.queue.parents import Children
+from stowhand.flows.queue.queues import Bell, LineStore
+from stowhand.flows.queue.step import StepJob, new_step, raw, read_job, task_of, too_much
+from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
+from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_tables import FlowTables, Spending
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import LEASE, WorkerOptions
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import DAY, Heart, Store, StoreOptions, Terms
+from stowhand.stores.opening import open_store
+
+OUTAGE_PAUSE = 2.0
+"""Seconds until a step is tried again that could not be begun because the store did not answer."""
+PART_LIMIT = 200
+
+
+class QueueEngine(Jobs):
+    """``Engine`` on a URL, or on a store that somebody else opens and closes."""
+
+    sweep_interval = WorkerOptions().sweep_interval
+    tells_parents = True
+    carries = False
+    """The settlement enqueues the next step, as the job of any attempt: nothing is to be done here."""
+
+    def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
+        self._own = isinstance(place, str)
+        store = open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
+        super().__init__(shape, store, _tables_of(store), Ids())
+        self._bell = Bell(store)
+        self._roll = Roll(self._tables)
+        self._children = Children(shape, self._tables, self._ids)
+        self._heart: Heart | None = None
+        self._sweeping = asyncio.Lock()
+
+    @property
+    def description(self) -> str:
+        """Where the store is."""
+        return self._store.description
+
+    async def open(self) -> Sequence[str]:
+        """Connect; what is not installed yet is installed. Gives warnings."""
+        try:
+            await self._store.open()
+        except SchemaMissing:
+            await self._store.install()
+            await self._store.open()
+        if self._tables.keeps:
+            return []
+        if any(line.is_parent for line in self.shape.lines()):
+            raise ConfigurationError(
+                f"flow {self.shape.name!r} has parents, and {self.description} keeps no history: what children end "
+                "with would be gone before their parent sees it. Open the store with a history"
+            )
+        return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is gone at once"]
+
+    async def take(self) -> None:
+        """A queue is its flow's: the tasks bear both names."""
+
+    async def close(self) -> None:
+        """Let go of what was opened here."""
+        await self._bell.close()
+        await self._children.close()
+        if self._heart is not None:
+            self._heart.close()
+            self._heart = None
+        if self._own:
+            await self._store.close()
+
+    # -- looking
+
+    async def counts(self) -> Sequence[LineCount]:
+        """Every queue at every priority, and those at which there is something although none is declared."""
+        tasks = {task_of(self.shape.name, line): line for line in self.shape.lines()}
+        found: dict[tuple[str, int], dict[str, int]] = {
+            (line.name, priority): {"failed": 0}
+            for line in tasks.values()
+            for priority in range(1, line.queue.priorities + 1)
+        }
+        for each in await self._tables.tally(list(tasks)):
+            place = found.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
+            place[each.standing.value] = each.number
+        return [LineCount(queue=queue, priority=priority, **numbers) for (queue, priority), numbers in found.items()]
+
+    async def positions(self, queue: str, limit: int) -> Sequence[Position]:
+        """Those next in line, and those that run."""
+        return await self._positions(self.shape.line(queue), limit)
+
+    async def sweep(self) -> int:
+        """Take back what dead workers hold; how many jobs of this flow that were."""
+        async with self._sweeping:
+            heart = self._heart = self._heart or self._store.heart()
+            taken = await asyncio.to_thread(heart.reset_stalled, LEASE / 3)
+        return sum(job.task.startswith(f"{self.shape.name}/") for job in taken)
+
+    # -- work
+
+    def task(self, line: Line) -> str:
+        """``<flow>/<queue>``."""
+        return task_of(self.shape.name, line)
+
+    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+        """A view of the one store. It is woken, so ``wait_timeout`` does not count."""
+        return LineStore(self._store, self._bell, self.task(line), Terms(lease=lease))
+
+    def job(self, line: Line, ctx: Attempt[Any], record: Any) -> StepJob:
+        """What was claimed."""
+        return read_job(self.shape, line, ctx, record)
+
+    async def admit(self, line: Line, job: FlowJob) -> Outcome | None:
+        """Nothing is done for a deleted job; a limiter may put it off. So does a store that does not answer."""
+        step = _step_job(job)
+        try:
+            if not await self._roll.has(step.step.root):
+                job.ctx.logger.debug("the job was deleted; its worker function is not called")
+                return Complete()
+            if step.step.apart and not line.is_parent:
+                step.add(await read_lists(self._tables, step.step.apart, line.queue.attributes_to_get))
+            wait = 0.0 if step.step.waits_for is not None else await self._spend(line, step)
+        except StoreError as error:
+            return self._later(job, error)
+        return Snooze(wait) if wait > 0 else None
+
+    async def _spend(self, line: Line, job: StepJob) -> float:
+        limiter = line.queue.limiter
+        if limiter is None:
+            return 0.0
+        value = None if limiter.group_by is None else job.step.values.get(limiter.group_by)
+        part = "default" if value is None else bytes(value).decode()
+        return await self._tables.spend(
+            Spending(
+                limiter=limiter.id or self.task(line),
+                part=part if len(part) <= PART_LIMIT else hashlib.sha256(part.encode()).hexdigest(),
+                holder=job.id,
+                reservoir=limiter.reservoir,
+                interval=limiter.interval,
+            )
+        )
+
+    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+        """The next step goes along with the settlement of this one; the last one's results are its own."""
+        before = _step_job(job).step
+        if next_queue is None:
+            return too_much(before.with_results(fields, line.name, {}).text()) or Complete(raw(fields) or None)
+        following = next((one for one in self.shape.lines() if one.name == next_queue and one.parent is None), None)
+        if following is None:
+            return Fail(f"the next queue {next_queue!r} is none of flow {self.shape.name!r}")
+        carried, apart, lists = long_apart(fields)
+        step = before.with_results(carried, line.name, apart)
+        then = new_step(following, step, job.priority + line.queue.change_for(job.flow))
+        if refused := too_much(then.payload):
+            return refused
+        if lists:
+            try:
+                await self._tables.keep(before.root, lists)
+            except StoreError as error:
+                return self._later(job, error)
+        job.ctx.then.append(then)
+        return Complete()
+
+    def encode(self, result: object) -> str:
+        """As it was checked."""
+        return msgspec.json.encode(result).decode()
+
+    def postpone(self, line: Line, job: FlowJob, delay: float, reason: str) -> Outcome:
+        """Its attempt is not spent."""
+        job.ctx.logger.info(f"delayed for {delay:g} s: {reason}")
+        return Snooze(delay)
+
+    async def parent(self, line: Line, job: FlowJob) -> Outcome:
+        """Fan out; or gather, and go on."""
+        parent = _step_job(job)
+        if parent.step.waits_for is None:
+            try:
+                outcome = await self._children.fan_out(line, parent)
+            except StoreError as error:
+                return self._later(job, error)
+            if outcome is not None:
+                return outcome
+        try:
+            results = await self._children.gather(line, parent)
+        except StoreError as error:
+            return self._later(job, error)
+        if not isinstance(results, dict):
+            return results
+        return await self.complete(line, job, results, line.queue.next_for(job.flow))
+
+    async def left(self, line: Line, job: FlowJob) -> None:
+        """Its parent looks, if it was the last."""
+        above = _step_job(job).step.parent
+        if above is not None:
+            try:
+                await self._children.tell(above)
+            except StoreError as error:
+                job.ctx.logger.warning(f"its parent could not be told, and looks by itself: {error}")
+
+    def _later(self, job: FlowJob, error: StoreError) -> Outcome:
+        job.ctx.logger.warning(f"not begun: {error}")
+        return Snooze(OUTAGE_PAUSE)
+
+
+def _tables_of(store: object) -> FlowTables:
+    tables = getattr(store, "flow_tables", None)
+    if tables is None:
+        raise ConfigurationError(f"a flow needs Redis or a queue of ours; a {type(store).__qualname__} given")
+    made: FlowTables = tables()
+    return made
+
+
+def _step_job(job: FlowJob) -> StepJob:
+    assert isinstance(job, StepJob)
+    return job

@@ -1,0 +1,173 @@
+"""A parent's two runs: it fans out and parks itself in one settlement; woken, it gathers, or waits on.
+
+The end of its last child wakes it (``Children.tell``). Should that be lost, it looks by itself after 2 s, and after an
+ever longer time, at most 30 s. It holds no slot meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import SystemClock
+from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
+from stowhand.flows.queue.ids import Ids, numbered
+from stowhand.flows.queue.lists import read_lists
+from stowhand.flows.queue.reading import gathered
+from stowhand.flows.queue.step import Above, Brood, Step, StepJob, children_at, key_of, new_step, too_much
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
+from stowhand.protocols.correlation import bound
+from stowhand.protocols.flow_shape import RESERVED, FlowShape, Line
+from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
+from stowhand.protocols.handler import Attempt
+
+PAGE = 1000
+"""Children whose results are read at a time."""
+MOST_TOGETHER = strict_json.SIZE_LIMIT // 2
+"""Bytes of what children end with, in one attribute: all those of a job together may be twice as much."""
+FIRST_LOOK, LAST_LOOK = 2.0, 30.0
+QUICK, RESTS = 0.002, 10
+"""Seconds of a question that may be asked for each child; how many times as long as a longer one who asks rests."""
+SOON = 0.05
+PATIENCE = 40
+"""Looks, ``SOON`` apart, at a parent that just looks itself."""
+
+
+class Children:
+    """What parents do in one flow."""
+
+    def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
+        self._shape, self._tables, self._ids = shape, tables, ids
+        self._clock = SystemClock()
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+
+    async def fan_out(self, line: Line, job: StepJob) -> Outcome | None:
+        """Enqueue the children and the parent's own second run. ``None``: there are none."""
+        params_at = f"children:{line.queue.name}:params"
+        apart = await read_lists(self._tables, job.step.apart, [params_at])
+        try:
+            params = apart[params_at] if apart else job.step.value(params_at)
+        except UndecodablePayload as error:
+            return Fail(str(error), poison=True)
+        if params is None:
+            job.ctx.logger.warning(f"{params_at} is missing; there are no children")
+            return None
+        if not isinstance(params, list):
+            return Fail(f"{params_at} is no list of objects")
+        stem = self._ids.stem()
+        children = list(self._made(line, job, params, stem))
+        if not children:
+            return None
+        waiting = job.step.with_brood(Brood.of(stem, [kind for kind, _ in children]), line.queue.name)
+        parked = new_step(line, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
+        if refused := too_much(parked.payload):
+            return refused
+        job.ctx.then += [*(step for _, step in children), parked]
+        return Complete()
+
+    def _made(self, line: Line, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
+        """Full names of their queues, and their steps."""
+        number = count()
+        kinds = {child.name: self._shape.line(f"{line.name}:{child.name}") for child in line.queue.children}
+        for place, given in enumerate(params):
+            kind = kinds.get(str(given.get("childName"))) if isinstance(given, dict) else None
+            if kind is None:
+                job.ctx.logger.warning(f"children:{line.queue.name}:params[{place}] names no child; it is skipped")
+                continue
+            values = {
+                name: msgspec.Raw(msgspec.json.encode(value))
+                for name, value in given.items()
+                if value is not None and name not in ("childName", *RESERVED)
+            }
+            child = Step(
+                id=f"{kind.name}:{numbered(stem, next(number))}",
+                flow=job.step.flow,
+                correlation_id=job.step.correlation_id,
+                values=values,
+                parent=Above(job.step.id, line.name),
+            )
+            priority = given.get("priority")
+            yield kind.name, new_step(kind, child, priority if type(priority) is int else job.priority)
+
+    async def gather(self, line: Line, job: StepJob) -> dict[str, str] | Outcome:
+        """The children's results as the parent's attribute; or to wait on."""
+        results_at, jobs_at = f"children:{line.queue.name}:results", children_at(line.queue.name)
+        if job.step.waits_for is None:
+            return {results_at: "[]", jobs_at: "[]"}
+        if await self._tables.wake(key_of(job.flow, job.id)) is Woken.OPEN:
+            return Snooze(_pause(job.ctx))
+        try:
+            together = await self._together(job, line.queue.name) if line.queue.gather else []
+            text = strict_json.encode(together, what="the children's results", limit=MOST_TOGETHER)
+        except InvalidJob as error:
+            job.ctx.logger.warning(f"{error}: they are left apart, to be read by get_children")
+            text = "[]"
+        return {results_at: text}
+
+    async def _together(self, job: StepJob, queue: str) -> list[dict[str, Any]]:
+        """In pages, for there may be more of it than the memory takes. Raises InvalidJob: it is too much."""
+        names, found, size = job.step.children(queue), [], 0
+        for start in range(0, len(names), PAGE):
+            page = names[start : start + PAGE]
+            jobs = await self._tables.latest([key_of(job.flow, name) for name in page])
+            results = gathered(self._shape, page, jobs)
+            size += len(strict_json.encode(results, what="the children's results", limit=MOST_TOGETHER))
+            if size > MOST_TOGETHER + PAGE:
+                raise InvalidJob(f"the children's results: more than {MOST_TOGETHER} bytes")
+            found += results
+        return found
+
+    async def close(self) -> None:
+        """Ask no more; a parent looks by itself."""
+        asking, self._asking = self._asking, {}
+        for task in asking.values():
+            task.cancel()
+        await asyncio.gather(*asking.values(), return_exceptions=True)
+
+    async def tell(self, parent: Above) -> None:
+        """A child has ended. Whether it was the last is asked of all of them, which takes the longer the more there
+        are: so who asks rests ten times as long, and those that end meanwhile are asked about in one question.
+        """
+        if parent.id in self._asking:
+            self._again.add(parent.id)
+            return
+        began = self._clock.monotonic()
+        await self._ask(parent)
+        took = self._clock.monotonic() - began
+        if took > QUICK and parent.id not in self._asking:
+            with bound(None):
+                self._asking[parent.id] = asyncio.create_task(self._rest(parent, took), name="flow parent")
+
+    async def _rest(self, parent: Above, took: float) -> None:
+        try:
+            await self._clock.sleep(min(RESTS * took, FIRST_LOOK))
+            while parent.id in self._again:
+                self._again.discard(parent.id)
+                began = self._clock.monotonic()
+                with suppress(StoreError):  # it looks by itself
+                    await self._ask(parent)
+                await self._clock.sleep(min(RESTS * (self._clock.monotonic() - began), FIRST_LOOK))
+        finally:
+            self._asking.pop(parent.id, None)
+
+    async def _ask(self, parent: Above) -> None:
+        """A parent that looks at this very moment may not have seen it, so it is told once more."""
+        for _ in range(PATIENCE):
+            if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
+                return
+            await self._clock.sleep(SOON)
+
+
+def _pause(ctx: Attempt[Job]) -> float:
+    """A quarter of the time that it has waited, by the store's clock."""
+    record = ctx.record
+    waited = 0.0 if record.started_at is None else (record.started_at - record.created_at).total_seconds()
+    return min(max(waited / 4, FIRST_LOOK), LAST_LOOK)

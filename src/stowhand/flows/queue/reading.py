@@ -1,0 +1,101 @@
+"""What is known of a job, from its newest step: as Redis would have it in the job's hash. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import wall_clock
+from stowhand.errors import UndecodablePayload
+from stowhand.flows.queue.step import COMPLETED_QUEUE, Step, facts_of, facts_shown, listed_ids, queue_of, read_step
+from stowhand.flows.view import Stage
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.flow_shape import FlowShape
+from stowhand.protocols.flow_tables import PARKED
+
+VANISHED = "it was removed, or its end was not kept long enough"
+_STAGES = {
+    State.PROCESSING: Stage.PROCESSING,
+    State.COMPLETED: Stage.COMPLETED,
+    State.FAILED: Stage.FAILED,
+    State.CANCELED: Stage.CANCELED,
+}
+_BROKEN = (UndecodablePayload, msgspec.DecodeError)
+
+
+def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
+    """Every attribute that its step carries, decoded, and how it stands. What cannot be decoded is ``None``."""
+    shown = {"id": step.id} | {name: _value(step, name) for name in step.names}
+    shown |= facts_shown(shape, facts_of(step, job.priority))
+    queue = queue_of(job.task)
+    if retries := _retries(job):
+        shown[f"retries:{queue}"] = retries
+    if job.state is State.COMPLETED:
+        shown |= _results(job) | {COMPLETED_QUEUE: queue}
+    if job.state in (State.FAILED, State.CANCELED):
+        shown |= failure(job.last_error or job.state.value, queue)
+    if job.state is State.CANCELED:
+        shown["canceled"] = True
+    if job.state is State.COMPLETED and step.parent is not None:
+        shown["done"] = True
+    return shown
+
+
+def stage_of(job: Job) -> Stage:
+    """Where the job of a step stands; what is ready is told by this machine's clock."""
+    if job.state in _STAGES:
+        return _STAGES[job.state]
+    if job.run_at <= wall_clock():
+        return Stage.WAITING
+    return Stage.PARKED if PARKED in job.flags else Stage.DELAYED
+
+
+def failure(why: str, queue: str | None = None) -> dict[str, Any]:
+    """The attributes of a job that has failed."""
+    known = {} if queue is None else {"failedQueue": queue}
+    return {"done": True, "failed": True, **known, "failedErrorMsg": why}
+
+
+def gathered(shape: FlowShape, names: Sequence[str], jobs: Sequence[Job | None]) -> list[dict[str, Any]]:
+    """What children have come to, in their order."""
+    return [_child(shape, name, job) for name, job in zip(names, jobs, strict=True)]
+
+
+def _child(shape: FlowShape, name: str, job: Job | None) -> dict[str, Any]:
+    if job is None:
+        return {"id": name} | failure(VANISHED)
+    try:
+        return show(shape, job, read_step(job))
+    except UndecodablePayload as error:
+        return {"id": name} | failure(str(error), queue_of(job.task))
+
+
+def children_named(values: dict[str, Any]) -> dict[str, list[str]]:
+    """Ids of the children by the attribute that lists them."""
+    return {
+        name: listed_ids(value)
+        for name, value in values.items()
+        if name.startswith("children:") and name.endswith(":jobs") and isinstance(value, list)
+    }
+
+
+def _results(job: Job) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(job.result_text or "{}")
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _value(step: Step, name: str) -> Any:
+    try:
+        return step.value(name)
+    except _BROKEN:
+        return None
+
+
+def _retries(job: Job) -> int:
+    """The attempt that runs, or was the last, is no retry yet of what comes after it."""
+    return job.attempts if job.state in (State.QUEUED, State.ERRORED) else job.attempts - 1

@@ -1,0 +1,253 @@
+"""What a step's job carries, and what it is called: names, keys and the payload. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import UndecodablePayload
+from stowhand.flows.job import FlowJob
+from stowhand.flows.queue.ids import MOST_TOGETHER, numbered
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lifecycle import Fail
+from stowhand.protocols.flow_shape import FlowShape, Layout, Line
+from stowhand.protocols.flow_tables import ALL, PREFIX
+from stowhand.protocols.handler import Attempt
+
+COMPLETED_QUEUE = "completed-queue"
+Values = dict[str, msgspec.Raw]
+"""JSON text by attribute: nothing that only passes through is read and written anew."""
+
+
+class Above(msgspec.Struct, frozen=True):
+    """The parent of a child."""
+
+    id: str
+    queue: str
+
+
+class Brood(msgspec.Struct, frozen=True):
+    """The children that a parent has made in one run, however many: their ids are made of this, and not listed."""
+
+    stem: str
+    """Of their ids, which are numbered from 0 in the order of the params."""
+    kinds: tuple[str, ...]
+    """Full names of their queues."""
+    runs: tuple[tuple[int, int], ...]
+    """(which kind, how many in a row)."""
+
+    @classmethod
+    def of(cls, stem: str, kinds: Sequence[str]) -> Brood:
+        """``kinds``: of each child."""
+        known = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        runs = tuple((known[kind], sum(1 for _ in same)) for kind, same in groupby(kinds))
+        return cls(stem, tuple(known), runs)
+
+    def ids(self, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
+        """A page of them, in order."""
+        found: list[str] = []
+        first = 0
+        for kind, length in self.runs:
+            here = range(max(first, start), min(first + length, start + limit))
+            found += [f"{self.kinds[kind]}:{numbered(self.stem, number)}" for number in here]
+            first += length
+        return found
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """What a parent waits for (``WAITS_FOR``)."""
+        return tuple(f"{kind}:{self.stem}{ALL}" for kind in self.kinds)
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload."""
+
+    id: str
+    """A child's: ``<parent>:<child>:<uuid>``."""
+    flow: str
+    correlation_id: str | None = msgspec.field(default=None, name="correlationId")
+    values: Values = msgspec.field(default_factory=dict)
+    """Attributes and the results of the steps before."""
+    parent: Above | None = None
+    waits_for: tuple[str, ...] | None = None
+    """It has fanned out, and waits for these children: ``Brood.all``, or their ids in what an older version wrote."""
+    apart: dict[str, str] = msgspec.field(default_factory=dict)
+    """Attributes that are kept apart, and the ids of their lists (flow_tables.py)."""
+    broods: dict[str, Brood] = msgspec.field(default_factory=dict)
+    """Its children by the queue in which it has made them."""
+
+    def text(self) -> str:
+        """As it is stored."""
+        return _encoder.encode(self).decode()
+
+    def with_results(self, fields: Mapping[str, str], queue: str, apart: Mapping[str, str]) -> Step:
+        """As it goes on from ``queue``; ``apart``: some results are there. What it waited for is over."""
+        values = {name: value for name, value in self.values.items() if name not in apart} | raw(fields)
+        values[COMPLETED_QUEUE] = msgspec.Raw(msgspec.json.encode(queue))
+        known = {name: list_id for name, list_id in self.apart.items() if name not in fields} | dict(apart)
+        broods = {queue: brood for queue, brood in self.broods.items() if children_at(queue) not in values}
+        return msgspec.structs.replace(self, values=values, waits_for=None, apart=known, broods=broods)
+
+    @property
+    def root(self) -> str:
+        """The job that was created: itself, or its parent."""
+        return self.id if self.parent is None else self.parent.id
+
+    @property
+    def names(self) -> list[str]:
+        """Of its attributes."""
+        return [*self.values, *map(children_at, self.broods)]
+
+    def children(self, queue: str, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
+        """A page of the ids of the children that it has made in a queue. Raises UndecodablePayload."""
+        if queue in self.broods:
+            return self.broods[queue].ids(start, limit)
+        listed = self.value(children_at(queue))  # as an older version has written it
+        return listed_ids(listed)[start : start + limit]
+
+    def with_brood(self, brood: Brood, queue: str) -> Step:
+        """As it waits for children that it has made in ``queue``."""
+        values = {name: value for name, value in self.values.items() if name != children_at(queue)}
+        return msgspec.structs.replace(self, values=values, waits_for=brood.all, broods={**self.broods, queue: brood})
+
+    def awaits(self, child: str) -> bool:
+        """Is it one of those that it waits for?"""
+        waits_for = self.waits_for or ()
+        return child in waits_for or any(
+            child.startswith(name.removesuffix(ALL)) for name in waits_for if name.endswith(ALL)
+        )
+
+    def value(self, name: str) -> Any:
+        """One attribute, decoded; ``None`` if it is not there. Raises UndecodablePayload that names it."""
+        if name not in self.values:
+            queue = name.removeprefix("children:").removesuffix(":jobs")
+            brood = self.broods.get(queue) if name == children_at(queue) else None
+            return None if brood is None else [f"job:{child}" for child in brood.ids()]
+        try:
+            return msgspec.json.decode(self.values[name])
+        except msgspec.DecodeError as error:
+            raise UndecodablePayload(f"attribute {name!r}: {error}") from None
+
+
+class StepJob(FlowJob):
+    """A flow's job with all that its step carries, wanted or not."""
+
+    __slots__ = ("step",)
+
+    step: Step
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """More of what its worker function is given."""
+        self._values = {**self._values, **values}
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Step)
+
+
+def children_at(queue: str) -> str:
+    """The attribute that lists the children made in a queue."""
+    return f"children:{queue}:jobs"
+
+
+def listed_ids(listed: object) -> list[str]:
+    """Ids of the children in that attribute."""
+    names = listed if isinstance(listed, list) else []
+    return [name.removeprefix("job:") for name in names if isinstance(name, str)]
+
+
+def raw(fields: Mapping[str, str]) -> Values:
+    """JSON texts, not read."""
+    return {name: msgspec.Raw(text) for name, text in fields.items()}
+
+
+def read_step(job: Job) -> Step:
+    """What a job carries. Raises UndecodablePayload."""
+    step: Step = strict_json.decode_with(_decoder, job.payload_text)
+    return step
+
+
+def too_much(text: str) -> Fail | None:
+    """A step whose payload no store would keep."""
+    trouble = strict_json.find_trouble(text, strict_json.SIZE_LIMIT)
+    return Fail(f"the job's attributes together: {trouble}") if trouble else None
+
+
+def task_of(flow: str, line: Line) -> str:
+    """What the jobs of a queue are called."""
+    return f"{flow}/{line.name}"
+
+
+def queue_of(task: str) -> str:
+    """The queue's full name."""
+    return task.partition("/")[2]
+
+
+def key_of(flow: str, job_id: str) -> str:
+    """The key of all steps of a job."""
+    return f"{PREFIX}{job_id}" if ":" in job_id else f"{PREFIX}{flow}:{job_id}"
+
+
+def id_of(key: str) -> str:
+    """The other way round: a child's id is its key without the prefix, another's the last part."""
+    name = key.removeprefix(PREFIX)
+    return name if name.count(":") > 1 else name.rpartition(":")[2]
+
+
+def new_step(
+    line: Line, step: Step, priority: int, *, delay: float | None = None, flags: tuple[str, ...] = ()
+) -> NewJob:
+    """The job of a step in a queue, at that queue's nearest priority."""
+    return NewJob(
+        task=task_of(step.flow, line),
+        payload=step.text(),
+        key=key_of(step.flow, step.id),
+        priority=min(max(priority, 1), line.queue.priorities),
+        max_attempts=line.max_attempts,
+        max_resets=line.queue.max_resets,
+        delay=delay,
+        flags=flags,
+    )
+
+
+def facts_of(step: Step, priority: int) -> dict[str, Any]:
+    """What is known of a job beside its attributes."""
+    flow = step.flow if step.parent is None else step.id.rpartition(":")[0]
+    return {"flowName": flow, "priority": priority, "correlationId": step.correlation_id}
+
+
+def read_job(shape: FlowShape, line: Line, ctx: Attempt[Any], record: Job) -> StepJob:
+    """As its worker function sees it. Raises UndecodablePayload."""
+    step = read_step(record)
+    facts = facts_of(step, record.priority)
+    wanted = line.queue.attributes_to_get
+    if line.is_parent:
+        given: dict[str, Any] = {}  # what it needs is looked at when it is needed
+    elif wanted is None:
+        given = {name: step.value(name) for name in step.names} | facts_shown(shape, facts)
+    else:
+        given = {name: facts[name] if name in facts else step.value(name) for name in wanted}
+    if shape.layout is Layout.PRIORITY:
+        given |= facts
+    job = StepJob(
+        step.id,
+        step.flow,
+        line.name,
+        {"id": step.id} | given,
+        ctx,
+        priority=record.priority,
+        correlation_id=step.correlation_id,
+        retries=max(record.attempts - 1, 0),
+    )
+    job.step = step
+    return job
+
+
+def facts_shown(shape: FlowShape, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a job shows to whoever asks for everything."""
+    shown = ("correlationId",) if shape.layout is Layout.CLASSIC else tuple(facts)
+    return {name: facts[name] for name in shown if facts[name] is not None}

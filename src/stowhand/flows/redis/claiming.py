@@ -1,0 +1,80 @@
+"""What a claim brings: jobs as the scripts answer them, made into claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.flows.redis.queues import FIRST_FIELDS, LineAt
+from stowhand.flows.redis.values import readable
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
+from stowhand.protocols.store import Claim
+
+_FIRST = 2 + len(FIRST_FIELDS)
+
+
+class FlowRecord(msgspec.Struct):
+    """A job of a flow as it was claimed."""
+
+    id: str
+    """As it stands in the lists."""
+    queue: str
+    flow: str
+    """The flow that it belongs to: queues may be shared."""
+    priority: int
+    values: dict[str, str | None]
+    """JSON text by attribute: the wanted ones (``None``: it has not got it), or all that the hash holds."""
+    retries: int = 0
+    correlation_id: str | None = None
+    """JSON text."""
+
+    def carried_along(self) -> dict[str, str]:
+        """What a queue's job has among its flags (carried.py): anybody may have written it, and it may be anything."""
+        known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION: self.correlation_id}
+        values = {name: readable(text) for name, text in known.items()}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
+
+
+def claims_of(line: LineAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
+    """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
+
+    Each gets one of its own, so that what is handed back stands in its old order. The script takes longer than a
+    microsecond for each, so a later claim's are greater.
+    """
+    return [_claim(line, token, epoch + place, row) for place, row in enumerate(rows)]
+
+
+def _claim(line: LineAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
+    rank, job_id = row.pop(), row.pop()
+    if line.wanted is None:
+        values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
+        facts = [values.get(name) for name in line.first]
+    else:
+        facts = row[:_FIRST]
+        values = dict(zip(line.wanted, row[len(row) - len(line.wanted) :], strict=True))
+    retries, resets, priority, flow, correlation_id, _ = facts
+    attempts, most = _count(retries) + 1, line.line.max_attempts
+    return Claim(
+        lease=Lease(job_id, token, epoch),
+        record=FlowRecord(
+            id=job_id,
+            queue=line.name,
+            flow=line.flow_of(flow),
+            priority=_count(priority) or rank,
+            values=values,
+            retries=attempts - 1,
+            correlation_id=correlation_id,
+        ),
+        task=line.name,
+        attempts=min(attempts, most),
+        max_attempts=most,
+        resets=_count(resets),
+    )
+
+
+def _count(text: str | None) -> int:
+    """Somebody else may have written anything."""
+    return int(text) if text is not None and len(text) < 10 and text.isascii() and text.isdigit() else 0

@@ -1,0 +1,174 @@
+"""What keeps leases true, on a blocking connection for the heartbeat's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stowhand.clock import SystemClock
+from stowhand.flows.redis.address import Address
+from stowhand.flows.redis.dialing import Dialer, PlainClient
+from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.scripts import SCRIPTS, run_plain
+from stowhand.flows.redis.trouble import repeated_plain
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.protocols.store import Foreign, Pulse, Refusal
+
+PAGE = 1000
+PAGES = 20
+"""Of one list, in one sweep."""
+CROWD, RAREST = 0.5, 10.0
+"""Seconds until the next look for each process that has asked in the same second, and at most."""
+
+
+class RedisHeart:
+    """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated.
+
+    Leases expire on the server by themselves, and no slack is granted after that but the second look of the sweep. So a
+    lease must live some beats.
+
+    ``lines``: the queues whose jobs it holds; ``others``: the flow's other queues, which somebody has to sweep too:
+    where only workers of the original serve one, nobody else does. ``lock``: milliseconds that a lock lives which
+    outlives its lease, else 0.
+    """
+
+    def __init__(self, address: Address, lines: Sequence[LineAt], others: Sequence[LineAt] = (), lock: int = 0) -> None:
+        self._address, self._lines, self._others, self._lock = address, lines, others, lock
+        self._dialer = Dialer(address)
+        self._client: PlainClient | None = None
+        self._begin = dict.fromkeys((*lines, *others), 0)
+        """Where in a long list the next sweep goes on."""
+        self._clock = SystemClock()
+        self._next_look = float("-inf")
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
+        lost: set[tuple[str, str]] = set()
+        for line, mine in self._by_line(leases).items():
+            for page in _pages(mine):
+                told = self._run("beat", line, max(1, round(lease * 1000)), self._lock, *_pairs(page))
+                lost |= {(one.job_id, one.token) for one, mark in zip(page, told, strict=True) if mark == "L"}
+        return Pulse(lost=frozenset(lost))
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent, to the front of the queue. Nothing is ever busy."""
+        for line, mine in self._by_line(leases).items():
+            for page in reversed(_pages(mine)):
+                self._run("release", line, *(word for one in page for word in (one.job_id, one.token, one.epoch)))
+        return []
+
+    def abandon(self, token: str) -> bool:
+        """Give back what it holds, and let it claim nothing more."""
+        for line in self._lines:
+            self._run("abandon", line, token)
+        return True
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back what has been seen twice without a lease. One look a second, whichever process takes it.
+
+        The more processes ask for it, the rarer each of them does: some look a second is all that the flow needs.
+        """
+        now = self._clock.monotonic()
+        if now < self._next_look:
+            return []
+        found: list[ResetJob] = []
+        asked = 0
+        for line in self._lines:
+            resets, before = self._sweep(line)
+            found += resets
+            asked = max(asked, before)
+        if asked == 0:
+            found += [reset for line in self._others for reset in self._sweep(line)[0]]
+        if not found:  # else it is called again at once, for there may be more
+            self._next_look = now + min(asked * CROWD, RAREST)
+        return found
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """Only two looks at the locks can tell."""
+        return None
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back all that this worker holds."""
+        return [
+            reset
+            for line in self._lines
+            for reset in resets_of(line, self._run("reset", line, "worker", worker), worker)
+        ]
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one."""
+        for line in self._by_line([lease]):
+            return resets_of(line, self._run("reset", line, "lease", lease.job_id, lease.token), None)
+        return []
+
+    def refused(self) -> Sequence[Refusal]:
+        """Nothing: there are no rules of an application there."""
+        return ()
+
+    def check(self) -> None:
+        """There is no schema that could change."""
+
+    def check_writable(self) -> None:
+        """Nothing: a claim is a script that writes, and meets what refuses it."""
+
+    def maintain(self) -> None:
+        """Keys expire by themselves."""
+
+    def close(self) -> None:
+        """Let the connection go."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _sweep(self, line: LineAt) -> tuple[list[ResetJob], int]:
+        """Page after page of a long list, until there is something to tell; and how many have asked before."""
+        when, told, asked = "", list[str](), 0
+        for _ in range(PAGES):
+            begin, asked, *told = self._run("sweep", line, self._begin[line], when)
+            if asked:
+                break
+            self._begin[line] = max(begin, 0)
+            when = "now"  # the whole list is one look
+            if told or begin < 0:
+                break
+        return resets_of(line, told, None), asked
+
+    def _by_line(self, leases: Sequence[Lease]) -> dict[LineAt, list[Lease]]:
+        """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
+        if not leases:
+            return {}
+        if len(self._lines) == 1:
+            return {self._lines[0]: list(leases)}
+        names = [line.keys.lock(line.name, lease.job_id) for lease in leases for line in self._lines]
+        locks: Iterator[Any] = iter(repeated_plain(lambda: self._plain.mget(names), self._address, unanswered=True))
+        found: dict[LineAt, list[Lease]] = {}
+        for lease in leases:
+            held = [line for line in self._lines if (next(locks) or "").endswith(f":{lease.token}")]
+            found.setdefault(held[0] if held else self._lines[0], []).append(lease)
+        return found
+
+    def _run(self, name: str, line: LineAt, *args: object) -> Any:
+        return repeated_plain(
+            lambda: run_plain(self._plain, SCRIPTS[name], (line.root,), (line.text, *args)), self._address
+        )
+
+    @property
+    def _plain(self) -> PlainClient:
+        if self._client is None:
+            self._client = self._dialer.plain()
+        return self._client
+
+
+def _pages(leases: list[Lease]) -> list[list[Lease]]:
+    return [leases[first : first + PAGE] for first in range(0, len(leases), PAGE)]
+
+
+def _pairs(leases: Sequence[Lease]) -> list[str]:
+    return [text for lease in leases for text in (lease.job_id, lease.token)]
+
+
+def resets_of(line: LineAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
+    """Of a script's id, state, …"""
+    pairs = zip(told[::2], told[1::2], strict=True)
+    return [ResetJob(job_id, line.name, State(state), worker) for job_id, state in pairs]

@@ -1,0 +1,193 @@
+"""New jobs of a flow in Redis, and jobs that are to be forgotten; each whole, in one script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.errors import OutcomeUnknown, QueueFull, StoreError, StoreUnreachable
+from stowhand.flows.redis.address import Address
+from stowhand.flows.redis.dialing import Client
+from stowhand.flows.redis.looking import Looking
+from stowhand.flows.redis.naming import Naming, Spot
+from stowhand.flows.redis.owning import take_queues
+from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.trouble import NoReply, repeated, translated
+from stowhand.jobs import strict_json
+from stowhand.protocols.flow_shape import Layout, Line
+from stowhand.protocols.propagation import TRACE_PARENT
+
+BATCH = 200
+"""Jobs that one script creates; the server does nothing else meanwhile."""
+BATCH_SIZE = 512 * 1024
+"""Characters of their values."""
+MOST_WAITING = 1_000_000
+"""Jobs that may wait in the first queue where it does not say: they are in memory, and nobody may be serving it."""
+
+_CREATE, _DELETE = SCRIPTS["create"], SCRIPTS["delete"]
+
+
+class JobToBe(Protocol):
+    """What is known of a new job."""
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """JSON text by attribute."""
+
+    @property
+    def lookups(self) -> Sequence[tuple[str, str]]:
+        """(attribute, value as text): under what it can be found."""
+
+    @property
+    def priority(self) -> int:
+        """From 1."""
+
+    @property
+    def correlation_id(self) -> str | None:
+        """Bound while it is worked on."""
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds until it may start."""
+
+    @property
+    def carried(self) -> Mapping[str, str | None]:
+        """Of whoever creates it, where that is traced."""
+
+
+class Jobs:
+    """Creates and deletes the jobs of one flow. ``client`` gives the client of the loop's calls."""
+
+    def __init__(
+        self, naming: Naming, looking: Looking, address: Address, client: Callable[[], Client], clock: Clock
+    ) -> None:
+        self._naming, self._keys, self._looking = naming, naming.keys, looking
+        self._address, self._client, self._clock = address, client, clock
+        self._shape = naming.keys.shape
+        self._entry = LineAt(naming.keys, self._shape.entry)
+        self._ranked = self._shape.layout is Layout.PRIORITY
+        most = self._shape.entry.queue.max_length
+        self._most = MOST_WAITING if most is None else most
+        self._life = round(self._shape.key_life * 1000)
+        self._described = {line.name: _described(naming, line) for line in self._shape.lines()}
+
+    # -- create ----------------------------------------------------------------------------------
+
+    async def create(self, jobs: Sequence[JobToBe]) -> list[str]:
+        """Keep them, and put them into the first queue, some hundreds in one step. Gives their ids.
+
+        A try whose reply was lost is repeated: a job that is there by then is left as it is. Raises StoreUnreachable
+        when nothing was written, OutcomeUnknown when that is not known, or some of them are there.
+        """
+        made: list[str] = []
+        for batch in _batches([(self._keys.new_id(), job) for job in jobs]):
+            try:
+                await self._create(batch)
+            except StoreError as error:
+                if made:
+                    raise OutcomeUnknown(
+                        f"the first {len(made)} of {len(jobs)} jobs were created, then: {error}"
+                    ) from error
+                raise
+            made += [job_id for job_id, _ in batch]
+        return made
+
+    async def _create(self, batch: Sequence[tuple[str, JobToBe]]) -> None:
+        entry, lasting = self._shape.entry.name, self._keys.lasting
+        keys = [self._keys.job(batch[0][0]), *([] if self._ranked else [self._keys.flow(entry)])]
+        args: list[Any] = [self._keys.jobs, self._life, "1" if lasting else "", self._shape.name]
+        args += [self._keys.prefix, self._keys.root(entry), self._most]
+        for job_id, job in batch:
+            args += self._words(job_id, job)
+        unanswered = False
+
+        async def attempt() -> Any:
+            nonlocal unanswered
+            try:
+                with translated(self._address):
+                    return await run(self._client(), _CREATE, keys, args)
+            except NoReply:
+                unanswered = True
+                raise
+
+        try:
+            made = await repeated(attempt, self._address, self._clock, unanswered=True)
+        except StoreError as error:
+            if unanswered:
+                raise OutcomeUnknown(f"it is not known whether the jobs were created: {error}") from error
+            raise
+        if made < 0:
+            raise QueueFull(
+                f"{self._address}: queue {entry!r} holds as many jobs as its max_length, {self._most}: nothing was"
+                " created. Start workers that serve it, or raise max_length"
+            )
+        if not made:
+            await take_queues(self._keys, self._client(), self._address, self._clock)  # says whose it is by now
+            raise StoreUnreachable(f"{self._address}: queue {entry!r} has changed hands; try again")
+
+    def _words(self, job_id: str, job: JobToBe) -> Iterator[Any]:
+        """As ``create.lua`` reads them."""
+        fields = dict(job.values)
+        if job.correlation_id is not None:
+            fields["correlationId"] = strict_json.encode(job.correlation_id, what="correlation_id")
+        if context := job.carried.get(TRACE_PARENT):
+            fields.setdefault(TRACE_PARENT, strict_json.encode(context, what=TRACE_PARENT))
+        if self._ranked:
+            fields |= {"flowName": strict_json.encode(self._shape.name), "priority": str(job.priority)}
+        lists = dict.fromkeys(self._keys.lookup(attribute, value) for attribute, value in job.lookups)
+        delay = 0 if job.delay is None else round(job.delay * 1000)
+        yield from (job_id, self._entry.bases[job.priority - 1], delay, 2 * len(fields))
+        for name, text in fields.items():
+            yield from (name, text)
+        yield len(lists)
+        yield from lists
+
+    # -- delete ----------------------------------------------------------------------------------
+
+    async def delete(self, spot: Spot) -> bool:
+        """Forget it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
+        (known,) = await self._looking.hashes([spot.hash])
+        lines = [line for line in self._shape.lines() if line.parent is None]
+        if spot.child is not None:
+            lines = [spot.child]
+        job = {
+            "lookups": [] if spot.child is not None else self._naming.lookups(known),
+            "lines": [self._described[line.name] for line in lines],
+            "parents": [line.name for line in lines if line.is_parent],
+            "children": [self._described[line.name] for line in self._naming.children],
+            "prefix": self._keys.prefix,
+            "life": self._life,
+        }
+        text = msgspec.json.encode(job).decode()
+
+        async def attempt() -> Any:
+            return await run(self._client(), _DELETE, (spot.hash,), (text, spot.listed))
+
+        return bool(await repeated(attempt, self._address, self._clock))
+
+
+def _batches(jobs: Sequence[tuple[str, JobToBe]]) -> Iterator[list[tuple[str, JobToBe]]]:
+    batch: list[tuple[str, JobToBe]] = []
+    size = 0
+    for entry in jobs:
+        more = sum(map(len, entry[1].values.values()))
+        if batch and (len(batch) == BATCH or size + more > BATCH_SIZE):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += more
+    if batch:
+        yield batch
+
+
+def _described(naming: Naming, line: Line) -> dict[str, Any]:
+    """A queue as ``delete.lua`` reads it."""
+    known = msgspec.json.decode(LineAt(naming.keys, line).text)
+    return {
+        "named": naming.hashes_of(line),
+        **{name: known[name] for name in ("root", "bases", "hashes", "limiter") if name in known},
+    }

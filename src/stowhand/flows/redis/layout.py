@@ -1,0 +1,174 @@
+"""Where a flow's jobs lie in Redis: the names of its keys. Pure.
+
+                       classic                                  priority
+    a job's hash       job:<flow>:<id>                          job:<id>          (its id begins with <flow>:)
+    a child's hash     job:<parent>:<child>:<uuid>              the same
+    a queue's base     queue:<queue>                            queue:<queue>:<priority>
+    its lists          <base>:waiting, <base>:processing
+    its sorted sets    <base>:delayed, <base>:parked, <base>:unlocked           scores are milliseconds since the epoch
+    of a queue         those of its first priority: <base>:suspects, <base>:swept; classic: <base>:flow
+    on its way         <base>:moved                         taken from waiting for a worker that was idle
+    a lock             lock:<queue>:<id>                    classic: and lease:<token of its claim>
+    who keeps time     <root>:timer, <root>:bell, <base>:lent    (due.lua)
+
+With a hash tag every key begins with ``{tag}:``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from uuid import UUID
+
+from stowhand.clock import wall_clock
+from stowhand.protocols.flow_shape import FlowShape, Layout, Line
+
+
+class Keys:
+    """The keys of one flow. ``queue`` is a line's full name: ``queue``, or ``parent:child``."""
+
+    def __init__(self, shape: FlowShape) -> None:
+        self.shape = shape
+        self.prefix = "" if shape.hash_tag is None else f"{{{shape.hash_tag}}}:"
+        """What every key begins with."""
+        self._ranked = shape.layout is Layout.PRIORITY
+        self.lasting = self._ranked
+        """Every worker is ours: so a job's keys have no time to live before it has ended, and a lock lives as long as
+        the lease. Beside the original a job has one from its creation, and a lock lives as long as the lock time."""
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> str:
+        """The hash of a job that is nobody's child; in the priority layout of any job."""
+        return f"{self.jobs}{job_id}"
+
+    @property
+    def jobs(self) -> str:
+        """What the hash key of a job that is nobody's child begins with; its id follows."""
+        return f"{self.prefix}job:" if self._ranked else f"{self.prefix}job:{self.shape.name}:"
+
+    def hashes(self, line: Line) -> str:
+        """The same for the jobs of this queue, as they stand in its lists."""
+        if line.parent is None or self._ranked:
+            return self.jobs
+        return f"{self.prefix}job:{line.name}:"
+
+    def child(self, parent: str, child: str, unique: str) -> tuple[str, str]:
+        """The child's id, as it stands in lists, and the key of its hash. ``unique``: a uuid7 as text."""
+        full = f"{parent}:{child}:{unique}"
+        return (full if self._ranked else unique), f"{self.prefix}job:{full}"
+
+    def lookup(self, attribute: str, value: str) -> str:
+        """The list of ids with that value of a lookup attribute."""
+        return f"{self.prefix}job:{self.shape.name}:{attribute}:{value}"
+
+    def new_id(self) -> str:
+        """Of a job that is nobody's child; ids grow with time."""
+        return f"{self.shape.name}:{uuid7()}" if self._ranked else str(uuid7())
+
+    def flow_of(self, job_id: str) -> str:
+        """The flow that a job belongs to; of a child, its queue."""
+        return job_id.rpartition(":")[0] if self._ranked else self.shape.name
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def base(self, queue: str, priority: int = 1) -> str:
+        """What the names of a queue's lists begin with."""
+        return f"{self.queue(queue)}:{priority}" if self._ranked else self.queue(queue)
+
+    def queue(self, queue: str) -> str:
+        """What the names of everything of a queue begin with, whatever the priority."""
+        return f"{self.prefix}queue:{queue}"
+
+    def root(self, queue: str) -> str:
+        """What the names of that begin with which there is once, and not of each priority.
+
+        It lies with the first: so the layouts have nothing in common, where both have a queue of one name.
+        """
+        return self.base(queue)
+
+    def waiting(self, queue: str, priority: int = 1) -> str:
+        """List; the head is served first."""
+        return f"{self.base(queue, priority)}:waiting"
+
+    def processing(self, queue: str, priority: int = 1) -> str:
+        """List; the head was claimed first."""
+        return f"{self.base(queue, priority)}:processing"
+
+    def delayed(self, queue: str, priority: int = 1) -> str:
+        """Sorted set; the score is when the job is ready."""
+        return f"{self.base(queue, priority)}:delayed"
+
+    def parked(self, queue: str, priority: int = 1) -> str:
+        """Sorted set of parents that wait for children; the score is when the sweep counts them next."""
+        return f"{self.base(queue, priority)}:parked"
+
+    def unlocked(self, queue: str, priority: int = 1) -> str:
+        """Sorted set of ids seen in processing without a lock; the score is when first."""
+        return f"{self.base(queue, priority)}:unlocked"
+
+    def suspects(self, queue: str) -> str:
+        """List of ids whose workers died twice: they run apart."""
+        return f"{self.root(queue)}:suspects"
+
+    def swept(self, queue: str) -> str:
+        """Text, there while nobody need sweep the queue again."""
+        return f"{self.root(queue)}:swept"
+
+    def flow(self, queue: str) -> str:
+        """Text: the flow that the queue is of, in the classic layout."""
+        return f"{self.root(queue)}:flow"
+
+    def lock(self, queue: str, job_id: str) -> str:
+        """Text ``<worker>:<claim token>``, which lives as long as the lease; ``<worker>+:<claim token>``, which lives
+        as long as the lock time, and then the claim has a ``lease``.
+        """
+        return f"{self.locks(queue)}{job_id}"
+
+    def locks(self, queue: str) -> str:
+        """What the locks of a queue begin with; the id follows."""
+        return f"{self.prefix}lock:{queue}:"
+
+    def lease(self, token: str) -> str:
+        """Text, there while a claim is alive whose locks outlive its lease."""
+        return f"{self.prefix}lease:{token}"
+
+    def moved(self, queue: str, priority: int = 1) -> str:
+        """List of ids that have woken an idle worker, which is about to claim them."""
+        return f"{self.base(queue, priority)}:moved"
+
+    def bell(self, queue: str) -> str:
+        """List; what is pushed there wakes who keeps the time of the queue."""
+        return f"{self.root(queue)}:bell"
+
+    def timer(self, queue: str) -> str:
+        """Text: who keeps the time of the queue."""
+        return f"{self.root(queue)}:timer"
+
+    # -- counters and marks ----------------------------------------------------------------------
+
+    def calls(self, queue: str) -> str:
+        """A limiter's counter of a window begins with this; ``<group>:<window>`` follows."""
+        return f"{self.prefix}counter:delay:calls:{queue}:"
+
+    def enqueued(self, limiter: str) -> str:
+        """A limiter's counter of those that wait begins with this; ``<group>`` follows."""
+        return f"{self.prefix}counter:delay:enqueued:{limiter}:"
+
+    def tickets(self, limiter: str) -> str:
+        """The last ticket of a limiter that was given, ``<window>:<number>``, begins with this; ``<group>`` follows."""
+        return f"{self.prefix}counter:delay:tickets:{limiter}:"
+
+    def dead(self, token: str) -> str:
+        """Mark: this claim token claims nothing more."""
+        return f"{self.prefix}dead:{token}"
+
+    def settled(self, digest: str) -> str:
+        """Mark: this call of ``settle`` was executed; its value is what became of each."""
+        return f"{self.prefix}settled:{digest}"
+
+
+def uuid7() -> UUID:
+    """A uuid that begins with the time in milliseconds (RFC 9562)."""
+    made = int.from_bytes(uuid.uuid4().bytes[6:], "big")  # version and variant bits are set below
+    milliseconds = int(wall_clock().timestamp() * 1000)
+    return UUID(int=milliseconds << 80 | 0x7 << 76 | (made >> 64 & 0xFFF) << 64 | 0b10 << 62 | made & (1 << 62) - 1)

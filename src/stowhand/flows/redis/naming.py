@@ -1,0 +1,93 @@
+"""The ids that people see, and where the jobs of those ids lie. Pure.
+
+An id of a job that is nobody's child is the id in the lists. A child's is ``<parent>:<child>:<uuid>``, whatever the
+layout puts into the lists: so every id that is shown can be given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stowhand.flows.redis.layout import Keys
+from stowhand.flows.redis.values import lookup_texts
+from stowhand.protocols.flow_shape import Layout, Line
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """Where one job lies."""
+
+    job_id: str
+    """As people see it."""
+    listed: str
+    """As it stands in lists."""
+    hash: str
+    """The key of its hash."""
+    child: Line | None = None
+    """The queue of a child; ``None``: nobody's child."""
+
+
+class Naming:
+    """Ids and hashes of one flow."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        flow = keys.shape.name
+        self.children = tuple(line for line in keys.shape.lines() if line.parent is not None)
+        """The queues of children."""
+        self._own = f"{flow}:" if keys.shape.layout is Layout.PRIORITY else ""
+        self._hashes = [(self.hashes_of(line), line) for line in self.children]
+
+    def hashes_of(self, child: Line) -> str:
+        """What the hash keys of a child's queue begin with; a uuid follows."""
+        return f"{self.keys.prefix}job:{child.name}:"
+
+    @property
+    def hashes(self) -> str:
+        """What the hash keys of the flow's own jobs begin with; a uuid follows."""
+        return f"{self.keys.jobs}{self._own}"
+
+    def spot(self, job_id: str) -> Spot | None:
+        """``None``: no job of this flow has such an id."""
+        for line in self.children:
+            unique = _behind(f"{line.name}:", job_id)
+            if unique is not None and line.parent is not None:
+                listed, key = self.keys.child(line.parent, line.queue.name, unique)
+                return Spot(job_id, listed, key, line)
+        if _behind(self._own, job_id) is None:
+            return None
+        return Spot(job_id, job_id, self.keys.job(job_id))
+
+    def is_child(self, key: object) -> bool:
+        """Is that the key of a child's hash?"""
+        return isinstance(key, str) and any(_behind(begin, key) is not None for begin, _ in self._hashes)
+
+    def lookups(self, values: Mapping[str, str]) -> list[str]:
+        """The lists in which a job with these fields, nobody's child, can be found."""
+        return [
+            self.keys.lookup(name, text)
+            for name in self.keys.shape.lookup_attributes
+            for text in lookup_texts(values.get(name))
+        ]
+
+    def shown(self, line: Line, listed: str) -> str:
+        """The id that people see of one that stands in the lists of a queue."""
+        if line.parent is None or self._own:
+            return listed
+        return f"{line.name}:{listed}"
+
+    def shown_of_hash(self, key: str) -> str | None:
+        """The id that people see of the job with this hash; ``None``: it is no job of this flow."""
+        for begin, line in self._hashes:
+            unique = _behind(begin, key)
+            if unique is not None:
+                return f"{line.name}:{unique}"
+        unique = _behind(self.hashes, key)
+        return None if unique is None else f"{self._own}{unique}"
+
+
+def _behind(begin: str, text: str) -> str | None:
+    """The last part of a name that begins so; ``None`` if it does not, or if more parts follow."""
+    rest = text.removeprefix(begin) if text.startswith(begin) else ""
+    return rest if rest and ":" not in rest else None

@@ -1,0 +1,147 @@
+"""A parent's runs: it fans out and is parked; woken by its last child, it gathers, or is parked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.flows.job import FlowJob
+from stowhand.flows.redis.claiming import FlowRecord
+from stowhand.flows.redis.ending import NewChild, StepEnd
+from stowhand.flows.redis.layout import uuid7
+from stowhand.flows.redis.looking import CHILD_KEYS_LIMIT, Looking
+from stowhand.flows.redis.naming import Naming
+from stowhand.flows.redis.values import has_ended, readable, wanted
+from stowhand.jobs import strict_json
+from stowhand.jobs.lifecycle import Fail, Outcome
+from stowhand.protocols.flow_shape import RESERVED, Layout, Line
+
+MOST_TOGETHER = 20_000
+"""Children whose results are looked at to be put together: more would hardly fit in one attribute."""
+EXPIRED = "its hash expired"
+COMPLETED = "completed-queue"
+
+
+class Parents:
+    """What parents do in one flow."""
+
+    def __init__(self, naming: Naming, looking: Looking) -> None:
+        self._naming, self._keys, self._looking = naming, naming.keys, looking
+        self._ranked = naming.keys.shape.layout is Layout.PRIORITY
+
+    def seen(self, line: Line) -> Line:
+        """The queue as its store is to see it: of a parent only what it needs is fetched."""
+        if not line.is_parent:
+            return line
+        looked_at = (*_fields(line), _results(line), COMPLETED)
+        queue = msgspec.structs.replace(line.queue, attributes_to_get=looked_at)
+        return msgspec.structs.replace(line, queue=queue)
+
+    async def step(self, line: Line, job: FlowJob) -> StepEnd | Outcome:
+        """Fan out; or gather, when all children have ended; or wait on."""
+        record: FlowRecord = job.ctx.record
+        params_at, jobs_at = _fields(line)
+        try:
+            known = wanted({name: record.values.get(name) for name in (params_at, jobs_at)})
+        except UndecodablePayload as error:
+            return Fail(str(error), poison=True)
+        keys = known[jobs_at]
+        try:
+            if keys is not None and not _has_come_again(line, record):
+                return await self._gather(line, job, keys)
+            return self._fan_out(line, job, known[params_at])
+        except InvalidJob as error:
+            return Fail(str(error))
+
+    def _fan_out(self, line: Line, job: FlowJob, params: object) -> StepEnd:
+        params_at, jobs_at = _fields(line)
+        if params is None:
+            job.ctx.logger.warning(f"{params_at} is missing; there are no children")
+        elif not isinstance(params, list):
+            raise InvalidJob(f"{params_at} is no list of objects")
+        made = list(self._made(line, job, params or []))
+        listed = strict_json.encode([key for key, _ in made], what=jobs_at, limit=CHILD_KEYS_LIMIT)
+        if made:
+            return StepEnd(fields=raw({jobs_at: listed}), children=[child for _, child in made])
+        return self._gathered(line, job, [], {jobs_at: listed})
+
+    def _made(self, line: Line, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
+        """With the keys of their hashes."""
+        kinds = {child.name: child for child in line.queue.children}
+        for place, given in enumerate(params):
+            kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
+            if kind is None:
+                job.ctx.logger.warning(f"{_fields(line)[0]}[{place}] names no child; it is skipped")
+                continue
+            values = {
+                name: msgspec.Raw(strict_json.encode(value, what=name))
+                for name, value in given.items()
+                if value is not None and name not in _OWN
+            }
+            priority = given.get("priority")
+            rank = priority if type(priority) is int else job.priority
+            values |= self._facts(line, job, f"{line.name}:{kind.name}", min(max(rank, 1), kind.priorities))
+            child_id, key = self._keys.child(line.name, kind.name, str(uuid7()))
+            yield key, NewChild(f"{line.name}:{kind.name}", child_id, values)
+
+    def _facts(self, line: Line, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
+        record: FlowRecord = job.ctx.record
+        facts: dict[str, str] = {}
+        if readable(record.correlation_id) is not None:  # somebody else may have written what is no JSON
+            facts["correlationId"] = str(record.correlation_id)
+        if self._ranked:
+            facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
+        return raw(facts)
+
+    async def _gather(self, line: Line, job: FlowJob, keys: object) -> StepEnd:
+        """Those that failed among them, in the order in which they were created."""
+        if not isinstance(keys, list) or not all(self._naming.is_child(key) for key in keys):
+            raise InvalidJob(f"{_fields(line)[1]} is no list of children")
+        if not line.queue.gather or len(keys) > MOST_TOGETHER:
+            return self._left_apart(line, job) if await self._looking.have_ended(keys) else StepEnd(children=[])
+        found = await self._looking.children(keys)
+        if not all(has_ended(fields) for fields, _ in found):
+            return StepEnd(children=[])
+        return self._gathered(line, job, [child if fields else child | LOST for fields, child in found], {})
+
+    def _left_apart(self, line: Line, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
+        """They are read in pages; the attribute says that it has gathered."""
+        return StepEnd(fields=raw({**(also or {}), _results(line): "[]"}), next=line.queue.next_for(job.flow))
+
+    def _gathered(self, line: Line, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
+        name = _results(line)
+        try:
+            text = strict_json.encode(results, what=name)
+        except InvalidJob as error:
+            job.ctx.logger.warning(f"{error}: its children are left apart, to be read by get_children")
+            return self._left_apart(line, job, also)
+        return StepEnd(fields=raw({**also, name: text}), next=line.queue.next_for(job.flow))
+
+
+def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
+    """JSON texts, not read."""
+    return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
+
+
+_OWN = ("childName", "done", *RESERVED)
+"""What a child is not given: by ``done`` its parent would take it for one that has ended."""
+LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
+
+
+def _fields(line: Line) -> tuple[str, str]:
+    """Where a parent finds what its children are to be given, and the keys of their hashes once there are some."""
+    return f"children:{line.name}:params", f"children:{line.name}:jobs"
+
+
+def _results(line: Line) -> str:
+    """Where it leaves what they have ended with."""
+    return f"children:{line.name}:results"
+
+
+def _has_come_again(line: Line, record: FlowRecord) -> bool:
+    """It has gathered once, and another queue has led it back: what stands there is of that time."""
+    before = readable(record.values.get(COMPLETED))
+    return record.values.get(_results(line)) is not None and isinstance(before, str) and before != line.name

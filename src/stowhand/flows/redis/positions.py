@@ -1,0 +1,120 @@
+"""Where a flow's jobs stand in Redis: how many in which queue, and who is next. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.flows.redis.address import Address
+from stowhand.flows.redis.dialing import Client
+from stowhand.flows.redis.naming import Naming, Spot
+from stowhand.flows.redis.queues import bases_of
+from stowhand.flows.redis.scripts import SCRIPTS, Script, run
+from stowhand.flows.redis.trouble import repeated
+from stowhand.protocols.flow_shape import Line
+
+_COUNTS, _POSITIONS, _STAND = SCRIPTS["counts"], SCRIPTS["positions"], SCRIPTS["stand"]
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many jobs stand in one queue at one priority."""
+
+    queue: str
+    priority: int
+    waiting: int
+    processing: int
+    delayed: int
+    parked: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where one job stands."""
+
+    job_id: str
+    priority: int
+    state: str
+    """``waiting``, ``processing``, ``delayed`` or ``parked``."""
+    position: int
+    """From 1, among those of its state."""
+    ready_at: float | None = None
+    """Delayed ones: epoch seconds."""
+
+
+class Standing:
+    """Of the jobs of one flow. ``client`` gives the client of the loop's calls."""
+
+    def __init__(self, naming: Naming, address: Address, client: Callable[[], Client], clock: Clock) -> None:
+        self._naming, self._keys = naming, naming.keys
+        self._address, self._client, self._clock = address, client, clock
+
+    async def counts(self) -> list[Count]:
+        """Every queue at every priority, in one moment. Those that run apart wait at the first priority."""
+        places = [(line, rank) for line in self._keys.shape.lines() for rank in range(1, line.queue.priorities + 1)]
+        args = [
+            word
+            for line, rank in places
+            for word in (self._keys.root(line.name), "1" if rank == 1 else "", self._keys.base(line.name, rank))
+        ]
+        found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
+        return [Count(line.name, rank, *(next(found) for _ in range(4))) for line, rank in places]
+
+    async def place(self, spot: Spot) -> tuple[Line | None, str, float | None]:
+        """The queue that one job stands in, how, and when it is ready; no queue: it stands nowhere."""
+        lines = [spot.child] if spot.child else [line for line in self._keys.shape.lines() if line.parent is None]
+        args: list[Any] = [spot.listed]
+        for line in lines:
+            bases = bases_of(self._keys, line)
+            args += (self._keys.root(line.name), len(bases), *bases)
+        place, *how = await self._ask(_STAND, self._keys.shape.entry, args)
+        if not place:
+            return None, "", None
+        return lines[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
+
+    async def positions(self, line: Line, limit: int) -> list[Place]:
+        """Up to ``limit`` of each state: those that wait in the order in which they will be served."""
+        bases = bases_of(self._keys, line)
+        *ranks, apart = await self._ask(_POSITIONS, line, (limit, *bases))
+        delayed = sorted(
+            (float(score), job_id, rank)
+            for rank, (_, _, _, some, _) in enumerate(ranks, 1)
+            for job_id, score in zip(*[iter(some)] * 2, strict=True)
+        )
+        waiting = list(_waiting(ranks, apart))
+        return [
+            *(self._place(line, *each, "waiting") for each in waiting[:limit]),
+            *(self._place(line, *each, "processing") for each in _numbered(ranks, 2)[:limit]),
+            *(
+                self._place(line, job_id, rank, place, "delayed", ready / 1000)
+                for place, (ready, job_id, rank) in enumerate(delayed[:limit], 1)
+            ),
+            *(self._place(line, *each, "parked") for each in _numbered(ranks, 4)[:limit]),
+        ]
+
+    def _place(
+        self, line: Line, listed: str, rank: int, position: int, state: str, ready_at: float | None = None
+    ) -> Place:
+        return Place(self._naming.shown(line, listed), rank, state, position, ready_at)
+
+    async def _ask(self, script: Script, line: Line, args: Sequence[Any]) -> Any:
+        async def attempt() -> Any:
+            return await run(self._client(), script, (self._keys.root(line.name),), args)
+
+        return await repeated(attempt, self._address, self._clock, unanswered=True)
+
+
+def _waiting(ranks: Sequence[Any], apart: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """(id, priority, position): one priority after the other, then those that run apart."""
+    before = 0
+    for rank, (length, ids, *_) in enumerate(ranks, 1):
+        yield from ((job_id, rank, before + place) for place, job_id in enumerate(ids, 1))
+        before += length
+    yield from ((job_id, 1, before + place) for place, job_id in enumerate(apart, 1))
+
+
+def _numbered(ranks: Sequence[Any], kind: int) -> list[tuple[str, int, int]]:
+    """(id, priority, position) of what stands at this place of each answer."""
+    ids = [(job_id, rank) for rank, found in enumerate(ranks, 1) for job_id in found[kind]]
+    return [(job_id, rank, place) for place, (job_id, rank) in enumerate(ids, 1)]

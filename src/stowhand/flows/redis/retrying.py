@@ -1,0 +1,116 @@
+"""Failed jobs of a flow in Redis, put back into the queue in which they failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.errors import ConfigurationError
+from stowhand.flows.redis.address import Address
+from stowhand.flows.redis.dialing import Client
+from stowhand.flows.redis.looking import Looking
+from stowhand.flows.redis.naming import Naming, Spot
+from stowhand.flows.redis.queues import bases_of
+from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.trouble import repeated
+from stowhand.flows.redis.values import has_failed, key_list, readable
+from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.queue_store import Answer, Done
+
+_RETRY = SCRIPTS["retry"]
+_WHY = {
+    "changed": "it has changed just now; look again",
+    "orphan": "the job that waited for it is gone",
+    "gathered": "the job that waited for it has gone on with what there was; create that one anew",
+    "gathering": "the job that waits for it is at work just now; try again",
+}
+
+
+class Retrying:
+    """For the jobs of one flow, children included."""
+
+    def __init__(
+        self, naming: Naming, looking: Looking, address: Address, client: Callable[[], Client], clock: Clock
+    ) -> None:
+        self._naming, self._keys, self._looking = naming, naming.keys, looking
+        self._address, self._client, self._clock = address, client, clock
+        self._life = 0 if naming.keys.lasting else round(naming.keys.shape.key_life * 1000)
+
+    async def retry(self, job_id: str) -> Answer:
+        """To the end of the queue in which it failed, with all its retries and its life renewed."""
+        spot = self._naming.spot(job_id)
+        known = (await self._looking.hashes([spot.hash]))[0] if spot is not None else {}
+        if spot is None or not known:
+            return Answer(job_id, Done.MISSING, "there is no such job, or it has expired")
+        if not has_failed(known):
+            return Answer(job_id, Done.REFUSED, "it has not failed")
+        line = self._line(spot, readable(known.get("failedQueue")))
+        if line is None:
+            queue = readable(known.get("failedQueue"))
+            return Answer(
+                job_id, Done.REFUSED, f"it failed in {queue!r}, which is no queue of this flow that it can be in"
+            )
+        if line.parent is not None and not isinstance(readable(known.get("parent")), str):
+            return Answer(job_id, Done.REFUSED, "it is not known which job waits for it: not ours has created it")
+        return await self._send(spot, line, known)
+
+    def _line(self, spot: Spot, queue: object) -> Line | None:
+        if spot.child is not None:
+            return spot.child if queue == spot.child.name else None
+        try:
+            line = self._keys.shape.line(queue) if isinstance(queue, str) else None
+        except ConfigurationError:
+            return None
+        return None if line is None or line.parent is not None else line
+
+    async def _send(self, spot: Spot, line: Line, known: dict[str, str]) -> Answer:
+        bases = bases_of(self._keys, line)
+        rank = readable(known.get("priority"))
+        base = bases[max(1, min(rank, len(bases))) - 1 if type(rank) is int else 0]
+        job: dict[str, Any] = {
+            "failed": known.get("failed"),
+            "failed_queue": known.get("failedQueue"),
+            "queue": line.name,
+            "waiting": f"{base}:waiting",
+            "life": self._life,
+            "kept": [*self._lookups(spot, known), *self._children(known)],
+            "prefix": self._keys.prefix,
+        }
+        if line.parent is not None:
+            job["parent"] = self._parent(line.parent, readable(known["parent"]))
+        text = msgspec.json.encode(job).decode()
+
+        async def attempt() -> Any:
+            return await run(self._client(), _RETRY, (spot.hash,), (text, spot.listed))
+
+        told = await repeated(attempt, self._address, self._clock)
+        if told == "retried":
+            return Answer(spot.job_id, Done.DONE)
+        return Answer(spot.job_id, Done.REFUSED, _WHY[told])
+
+    def _lookups(self, spot: Spot, known: dict[str, str]) -> Sequence[str]:
+        """Where it can be found; in the layout of ours the job itself tells."""
+        return [] if spot.child is not None or self._keys.lasting else self._naming.lookups(known)
+
+    def _children(self, known: dict[str, str]) -> Sequence[str]:
+        """The hashes of its children: what it gathers must live as long as itself."""
+        return [
+            key
+            for line in self._keys.shape.lines()
+            if line.is_parent
+            for key in key_list(known.get(f"children:{line.name}:jobs")) or ()
+            if self._naming.is_child(key)
+        ]
+
+    def _parent(self, queue: str, listed: str) -> dict[str, str]:
+        above = self._keys.shape.line(queue)
+        return {
+            "hash": f"{self._keys.hashes(above)}{listed}",
+            "lock": self._keys.lock(queue, listed),
+            "jobs": f"children:{queue}:jobs",
+            "open": f"children:{queue}:open",
+            "results": f"children:{queue}:results",
+        }

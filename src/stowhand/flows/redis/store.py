@@ -1,0 +1,233 @@
+"""Queues of a flow in Redis, as a worker sees them. What is done is done by the scripts, each in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.flows.redis.address import Address, check_hash_tag, read_address
+from stowhand.flows.redis.claiming import FlowRecord, claims_of
+from stowhand.flows.redis.dialing import Client, Dialer
+from stowhand.flows.redis.heartbeats import RedisHeart, resets_of
+from stowhand.flows.redis.layout import Keys
+from stowhand.flows.redis.owning import take_queues
+from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.settling import Settlements
+from stowhand.flows.redis.timekeeping import Timekeeper
+from stowhand.flows.redis.trouble import NoReply, repeated
+from stowhand.flows.redis.waiting import Waiting
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms
+from stowhand.retry import constant
+
+LOCK_TIME = 180.0
+LEASE = 30.0
+EXTRA = 2.0
+"""Seconds that a lock lives longer than the job may take, where it outlives its lease."""
+WAIT_TIMEOUT = 3.0
+LARGEST_CLAIM = 200
+"""Jobs in one step: more, and the worker no longer works while the server does."""
+
+_CLAIM, _SWEEP, _NEXT_DUE = SCRIPTS["claim"], SCRIPTS["sweep"], SCRIPTS["next_due"]
+
+
+class FlowStore:
+    """Some queues of one flow, or all of them. ``lock_time``, ``wait_timeout``, ``lease``: seconds.
+
+    ``lease``: how long a worker that has gone silent keeps its jobs. In the classic layout a lock lives for the
+    ``lock_time`` all the same: so the original does, and looks at no more than that.
+
+    Claims come from the queues in the order given, from each by priority; a claim's ``task`` is the queue's full name.
+    Nothing is connected before it is used. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        place: str | Address,
+        shape: FlowShape,
+        lines: Sequence[Line] | None = None,
+        *,
+        lock_time: float = LOCK_TIME,
+        wait_timeout: float = WAIT_TIMEOUT,
+        lease: float = LEASE,
+    ) -> None:
+        self._address = read_address(place) if isinstance(place, str) else place
+        check_hash_tag(self._address, shape.hash_tag)
+        self.keys = Keys(shape)
+        self._lines = [LineAt(self.keys, line) for line in (shape.lines() if lines is None else lines)]
+        if not self._lines:
+            raise ConfigurationError(f"flow {shape.name!r}: a store of no queue has nothing to give")
+        self._dialer, self._clock = Dialer(self._address), SystemClock()
+        self._settlements = Settlements(self._address, self._dialer, self.keys, self._lines)
+        self._waiting = Waiting(self._address, self._dialer, self._lines, wait_timeout)
+        self._timekeepers = [Timekeeper(self._address, self._dialer, line, self._clock) for line in self._lines]
+        backoff = self._lines[0].line.queue.backoff
+        self._lock = 0 if self.keys.lasting else round((lock_time + EXTRA) * 1000)
+        self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
+        """What the flow lays down for its workers."""
+        self._dry = self._no_suspects = self._worked_off = False
+        """The last claim has answered the next question already."""
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people; without a password."""
+        return str(self._address)
+
+    @property
+    def reasons(self) -> dict[tuple[str, str], str]:
+        """(job id, token) -> why it is to wait: what a settlement has no room for. Forgotten when it is settled."""
+        return self._settlements.reasons
+
+    async def open(self) -> None:
+        """Connect. Raises StoreUnreachable, and ConfigurationError where the address or the login is wrong, or a queue
+        is another flow's.
+        """
+        await repeated(lambda: self._client.ping(), self._address, self._clock, unanswered=True)
+        await take_queues(self.keys, self._client, self._address, self._clock)
+        self._waiting.open()
+
+    async def close(self) -> None:
+        """Let every connection go. A ``wait`` ends at once."""
+        await self._waiting.close()
+        for one in self._timekeepers:
+            await one.close()
+        await self._dialer.close()
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[FlowRecord]]:
+        """Due jobs, each under its lock. A limiter's jobs beyond its reservoir are delayed on the way.
+
+        StoreUnreachable after a lost reply: ``heart.abandon`` gives back what it may have brought.
+        """
+        if request.conditions or request.forbidden_flags:
+            raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
+        if request.suspects and request.overdue is None and self._no_suspects:
+            self._no_suspects = False
+            return []
+        woken, alone = self._waiting.woken and not request.suspects, self._waiting.alone
+        if self._worked_off and not request.suspects and not woken:
+            # A lone job has woken an idle worker, and was taken: should there be more, the next wait hears of it.
+            self._worked_off, self._dry, self._no_suspects = False, True, True
+            self._waiting.claimed(dry=True)
+            return []
+        claims: list[Claim[FlowRecord]] = []
+        self._no_suspects = not request.suspects
+        for line, timekeeper in zip(self._lines, self._timekeepers, strict=True):
+            if request.tasks is None or line.name in request.tasks:
+                await self._claim_of(line, timekeeper, request, claims, woken=woken)
+            if len(claims) >= request.limit:
+                break
+        if not request.suspects:
+            self._dry = not claims
+            self._worked_off = alone and len(claims) == request.limit == 1
+            self._waiting.claimed(dry=len(claims) < request.limit)
+        return claims
+
+    async def _claim_of(
+        self,
+        line: LineAt,
+        timekeeper: Timekeeper,
+        request: ClaimRequest,
+        claims: list[Claim[FlowRecord]],
+        *,
+        woken: bool,
+    ) -> None:
+        """Page after page, until there are enough or there is nothing more."""
+        lease = max(1, round(request.lease * 1000))
+        lock = self._lock and max(self._lock, lease)
+        apart, hint = "suspects" if request.suspects else "", "woken" if woken else ""
+        overdue = "" if request.overdue is None else round(request.overdue * 1000)
+        while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
+            args = (
+                line.text,
+                request.token,
+                request.worker,
+                room,
+                lease,
+                apart,
+                lock,
+                overdue,
+                hint,
+            )
+
+            async def ask(args: Sequence[Any] = args) -> Any:
+                return await run(self._client, _CLAIM, (line.root,), args)
+
+            try:
+                moment, more, timed, suspects, *rows = await repeated(ask, self._address, self._clock)
+            except StoreError as error:
+                if claims and not isinstance(error, NoReply):
+                    return  # nothing was taken this time; what was taken before is not to suffer for it
+                raise
+            claims += claims_of(line, request.token, int(moment), rows)
+            if suspects:
+                self._no_suspects = False
+            if not timed:
+                timekeeper.begin(request.worker)
+            if not more and len(rows) < room:
+                return
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """Record how jobs left processing, and move them on: at most 200 in one step."""
+        return await self._settlements.settle(batch, repeat=repeat)
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since who
+        keeps the time wakes whoever is idle.
+        """
+        if self._dry:
+            self._dry = False
+            return None
+        due = [await self._due_of(line) for line in self._lines if tasks is None or line.name in tasks]
+        known = [milliseconds for milliseconds in due if milliseconds >= 0]
+        return min(known) / 1000 if known else None
+
+    async def _due_of(self, line: LineAt) -> int:
+        async def ask() -> Any:
+            return await run(self._client, _NEXT_DUE, (line.root,), (line.text,))
+
+        return int(await repeated(ask, self._address, self._clock, unanswered=True))
+
+    def foreign(self) -> Foreign | None:
+        """A heart's two looks at the locks tell."""
+        return None
+
+    async def wait(self, timeout: float) -> bool:
+        """True when something waits that the last claim has not seen; at the latest after the ``wait_timeout``."""
+        return await self._waiting.wait(timeout)
+
+    @property
+    def hears(self) -> bool:
+        """The last blocking call was answered, or none has been made yet."""
+        return self._waiting.hears
+
+    def heart(self) -> RedisHeart:
+        """With a connection of its own."""
+        served = {line.name for line in self._lines}
+        others = [LineAt(self.keys, line) for line in self.keys.shape.lines() if line.name not in served]
+        return RedisHeart(self._address, self._lines, others, self._lock)
+
+    async def sweep(self) -> Sequence[ResetJob]:
+        """One look at every queue, however short the last one is ago, as workers take once a second."""
+        found: list[ResetJob] = []
+        for line in self._lines:
+            begin = 0
+            while begin >= 0:
+                begin, _, *told = await self._sweep_of(line, begin)
+                found += resets_of(line, told, None)
+        return found
+
+    async def _sweep_of(self, line: LineAt, begin: int) -> Sequence[Any]:
+        async def ask() -> Any:
+            return await run(self._client, _SWEEP, (line.root,), (line.text, begin, "now"))
+
+        swept: Sequence[Any] = await repeated(ask, self._address, self._clock)
+        return swept
+
+    @property
+    def _client(self) -> Client:
+        return self._dialer.calls()

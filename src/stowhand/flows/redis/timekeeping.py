@@ -1,0 +1,108 @@
+"""Who keeps the time of a queue: one of its workers, wherever it runs, wakes an idle one when a delayed job is ready.
+
+Workers that claim take what is ready by themselves. Idle ones block on the list of jobs that wait, and hear of nothing
+else; would each of them set an alarm, all would come for one job. So one keeps the time for all (``lua/due.lua``): it
+sleeps until the next job is ready, or until the bell rings, because one was delayed that is ready before that. Should
+it die, the next worker whose claim finds nothing takes its place; meanwhile the sweep brings forward what is overdue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError
+from stowhand.flows.redis.address import Address
+from stowhand.flows.redis.dialing import Client, Dialer
+from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.trouble import repeated, translated
+from stowhand.protocols.correlation import bound
+
+_DUE = SCRIPTS["due"]
+TERM = 4.0
+"""Seconds after which another one may keep the time, unless it has asked again."""
+ROUND = 1.5
+"""Seconds between two questions while nothing is ready before."""
+LISTENING = 30.0
+"""Seconds of one call that waits for the bell."""
+HANDOVER = 0.002
+"""Seconds that an idle worker needs for what was lent to it."""
+
+
+class Timekeeper:
+    """Of one queue; at rest until ``begin``."""
+
+    def __init__(self, address: Address, dialer: Dialer, line: LineAt, clock: Clock) -> None:
+        self._address, self._dialer, self._line, self._clock = address, dialer, line, clock
+        self._bell = line.keys.bell(line.name)
+        self._task: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        self._ringing: asyncio.Task[None] | None = None
+        self._worker = ""
+
+    def begin(self, worker: str) -> None:
+        """Nobody keeps the time. Harmless while this one does."""
+        if self._task is None or self._task.done():
+            self._worker = worker
+            with bound(None):
+                self._task = asyncio.create_task(self._keep(worker), name=f"timekeeper {self._line.name}")
+
+    async def close(self) -> None:
+        """Leave it to others; the dialer closes the connection."""
+        task, self._task, self._client = self._task, None, None
+        if task is not None:
+            was_kept = not task.done()
+            task.cancel()
+            await asyncio.wait([task])
+            if was_kept:
+                with suppress(StoreError):  # else its term ends by itself
+                    await self._ask(self._worker, 0.0)
+
+    async def _keep(self, worker: str) -> None:
+        """Until somebody else does, or the server does not answer: whoever claims again begins anew."""
+        try:
+            while True:
+                mine, due = await self._ask(worker)
+                if not mine:
+                    return
+                if due == 0:
+                    await self._clock.sleep(HANDOVER)
+                else:
+                    await self._sleep(ROUND if due < 0 else min(due / 1000, ROUND))
+        except StoreError:
+            return
+        finally:
+            if self._ringing is not None:
+                ringing, self._ringing = self._ringing, None
+                ringing.cancel()
+                await asyncio.gather(ringing, return_exceptions=True)
+
+    async def _ask(self, worker: str, term: float = TERM) -> tuple[int, int]:
+        async def ask() -> Any:
+            args = (self._line.text, worker, round(term * 1000))
+            return await run(self._dialer.calls(), _DUE, (self._line.root,), args)
+
+        mine, due = await repeated(ask, self._address, self._clock, unanswered=True)
+        return mine, due
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until the bell rings, and no longer; by a clock of our own: servers look at timeouts ten times a second."""
+        if self._ringing is None:
+            self._ringing = asyncio.create_task(self._listen(), name=f"bell {self._line.name}")
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((self._ringing, alarm), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            alarm.cancel()
+        if self._ringing.done():
+            ringing, self._ringing = self._ringing, None
+            ringing.result()
+
+    async def _listen(self) -> None:
+        if self._client is None:
+            self._client = self._dialer.blocking_call(LISTENING)
+        with translated(self._address):
+            await self._client.execute_command("BLPOP", self._bell, LISTENING)

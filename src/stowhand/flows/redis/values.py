@@ -1,0 +1,77 @@
+"""What stands in a job's hash: JSON text by name. What somebody else wrote there may be anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import UndecodablePayload
+from stowhand.jobs import strict_json
+
+NOTES = ("lookups:lists", "children:queues")
+"""What ends with a job (``lua/_life.lua``)."""
+_decode = msgspec.json.Decoder().decode
+
+
+def decoded(raw: Mapping[str, str]) -> dict[str, Any]:
+    """For people: every field but notes of the store's own, ``None`` where its text is no JSON."""
+    return {name: readable(text) for name, text in raw.items() if name not in NOTES}
+
+
+def readable(text: str | None) -> Any:
+    """The value; ``None`` where there is none, or its text is no JSON."""
+    try:
+        return None if text is None else strict_json.decode(text)
+    except UndecodablePayload:
+        return None
+
+
+def wanted(raw: Mapping[str, str | None]) -> dict[str, Any]:
+    """For a worker function: ``None`` for what is missing. Raises UndecodablePayload, which names the attribute.
+
+    What cannot be stored elsewhere (a NUL, a number too large for PostgreSQL) can be read here.
+    """
+    try:
+        return {name: None if text is None else _decode(text) for name, text in raw.items()}
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {name: None if text is None else _attribute(name, text) for name, text in raw.items()}
+
+
+def _attribute(name: str, text: str) -> Any:
+    """Slowly, since one of them is no JSON."""
+    try:
+        return strict_json.decode(text)
+    except UndecodablePayload as error:
+        raise UndecodablePayload(f"attribute {name!r}: {error}") from None
+
+
+def has_ended(raw: Mapping[str, str]) -> bool:
+    """Of a child's hash. Early versions of the original wrote ``"true"`` with quotes; a hash that is gone has ended."""
+    return not raw or raw.get("done") in ("true", '"true"')
+
+
+def has_failed(raw: Mapping[str, str]) -> bool:
+    """Of any hash, as above."""
+    return raw.get("failed") in ("true", '"true"')
+
+
+def key_list(text: str | None) -> list[str] | None:
+    """The keys in ``children:<queue>:jobs``; ``None``: there are none yet."""
+    keys = readable(text)
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else None
+
+
+def lookup_texts(text: str | None) -> list[str]:
+    """Under what a job with this value of a lookup attribute can be found."""
+    value = readable(text)
+    values = value if isinstance(value, list) else [value]
+    found = [_lookup_text(each) for each in values]
+    return list(dict.fromkeys(each for each in found if each))
+
+
+def _lookup_text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    return value if isinstance(value, str) else strict_json.encode(value, what="a lookup attribute")

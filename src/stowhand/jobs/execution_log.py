@@ -1,0 +1,70 @@
+"""What was run for a job, and what it said: the entries of an execution log.
+
+In a user's table an entry is one JSON object of ``execution_logs``, spelled as Sourcegraph's programs spell it:
+``key, command, startTime, exitCode, out, durationMs``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.text import clean
+
+OUT_LIMIT = 64 * 1024
+"""Bytes of one entry's output; of what is longer, the end is kept."""
+ENTRIES_LIMIT = 500
+"""Entries of one attempt."""
+COMMAND_LIMIT = 16 * 1024
+
+
+class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One command, or one step, of an attempt."""
+
+    key: str
+    """What it is: ``step.docker.0``, ``setup`` …"""
+    command: tuple[str, ...] = ()
+    start_time: datetime
+    """Aware."""
+    exit_code: int | None = None
+    """``None`` while it runs."""
+    out: str = ""
+    duration_ms: int | None = None
+    """``None`` while it runs."""
+
+    def __post_init__(self) -> None:
+        given: object = self.command
+        if isinstance(given, str | bytes):  # every letter of it would be a word
+            raise ConfigurationError(f"command: {given!r} given; give its words, such as ('git', 'clone')")
+
+
+def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
+    """The same, fit to be stored: no NUL, no lone surrogates, nothing longer than its limit (of ``out`` the end)."""
+    out = clean(entry.out, max(len(entry.out) * 4, 1))
+    raw = out.encode()
+    if len(raw) > OUT_LIMIT:
+        out = "[…]\n" + raw[-OUT_LIMIT + 8 :].decode(errors="ignore")
+    key, command, room = clean(entry.key, 255), [], COMMAND_LIMIT
+    for word in entry.command:
+        cut = clean(word, max(room, 16))
+        room -= len(cut.encode()) + 1  # words without a letter take room too
+        command.append(cut)
+        if room <= 0:
+            break
+    return msgspec.structs.replace(entry, key=key, command=tuple(command), out=out)
+
+
+class ExecutionLog(Protocol):
+    """The log of one running attempt; every call is guarded by its lease.
+
+    Both raise LogRefused when the lease is gone or the entry is not there; StoreUnreachable.
+    """
+
+    async def add(self, entry: ExecutionLogEntry) -> int:
+        """Append; the entry's number: 1, 2, …"""
+
+    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
+        """Put this in its place."""

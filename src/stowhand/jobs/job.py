@@ -1,0 +1,112 @@
+"""What a job is. Frozen data: no I/O, no clock, no policy."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs import strict_json
+
+
+class State(StrEnum):
+    """Where a job stands. Spelled as user tables spell it."""
+
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    ERRORED = "errored"
+    """It failed and waits for a retry."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def terminal(self) -> bool:
+        """Only an explicit, recorded call leaves a terminal state."""
+        return self in (State.COMPLETED, State.FAILED, State.CANCELED)
+
+
+class KeyMode(StrEnum):
+    """What a keyed enqueue does with a job that already holds the key."""
+
+    REPLACE = "replace"
+    """Every detail takes its new value (debounce)."""
+    PRESERVE_RUN_AT = "preserve_run_at"
+    """Every detail but ``run_at`` (throttle)."""
+    UNSAFE_DEDUPE = "unsafe_dedupe"
+    """Nothing changes, even if the job is running or has failed."""
+
+
+MAX_ATTEMPTS = 25
+"""Of a job for which nobody gives a number, where no schema says another."""
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job to be enqueued. ``None`` means the store's default."""
+
+    task: str
+    payload: str = "{}"
+    """Strict JSON text, already checked against the limits."""
+    queue: str | None = None
+    """Jobs of one named queue run one after another."""
+    run_at: datetime | None = None
+    """Aware. ``None``: now, by the store's clock."""
+    delay: float | None = None
+    """Seconds from now by the store's clock. Not together with ``run_at``."""
+    priority: int = 0
+    """Smaller runs first. 32 bits."""
+    max_attempts: int | None = None
+    """``None``: 25, or what the store's schema says."""
+    max_resets: int | None = None
+    """How often its worker may die under it. ``None``: 5, or 0 where ``max_attempts`` is 1."""
+    key: str | None = None
+    key_mode: KeyMode = KeyMode.REPLACE
+    flags: tuple[str, ...] = ()
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One job as its store knows it.
+
+    ``payload`` and ``result`` are values, decoded when they are first asked for; the texts, as the store has them, are
+    beside them. Asking raises UndecodablePayload for a text that nobody can read.
+    """
+
+    id: int
+    task: str
+    payload_text: str = msgspec.field(name="payload")
+    """JSON, as it was written: numbers and the order of keys are the writer's."""
+    state: State
+    queue: str | None
+    priority: int
+    run_at: datetime
+    attempts: int
+    """Attempts begun, the running one included."""
+    max_attempts: int
+    resets: int = 0
+    max_resets: int | None = None
+    key: str | None = None
+    flags: tuple[str, ...] = ()
+    last_error: str | None = None
+    revision: int = 0
+    created_at: datetime
+    updated_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: str | None = None
+    """Who holds it, while it is processing."""
+    cancel_requested: bool = False
+    result_text: str | None = msgspec.field(default=None, name="result")
+    """JSON."""
+
+    @cached_property
+    def payload(self) -> Any:
+        """The value; ``None`` where a lent store keeps it to itself."""
+        return strict_json.decode(self.payload_text) if self.payload_text else None
+
+    @cached_property
+    def result(self) -> Any:
+        """What the handler returned; ``None`` where there is nothing."""
+        return None if self.result_text is None else strict_json.decode(self.result_text)

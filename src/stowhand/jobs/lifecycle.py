@@ -1,0 +1,183 @@
+"""The law of a job's life: which outcome leads to which state. Pure, and the only place that decides.
+
+                enqueue
+                   │
+                   ▼         claim (lease)
+      ┌─────── queued ───────────────────────────▶ processing ──Complete──────────────▶ completed
+      │            │                                 │ │ │ │
+      │            ├──────Snooze / released──────────┘ │ │ ├──Retry, attempts left──▶ errored ──due──▶ (claim)
+      │            └──────reset (its worker died)──────┘ │ ├──Retry, none left──────▶ failed
+      │                                                  │ ├──Fail, Poison──────────▶ failed
+      └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
+
+A store records what is decided here. Some things only it can know, so one rule it applies by itself, in the statement
+that writes: a job that was asked to cancel goes to ``canceled`` instead of back to ``queued`` or ``errored``, and one
+whose key is gone does not wait again. What it has written then is its reply (``turned``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.job import NewJob, State
+
+Backoff = Callable[[int], float]
+"""Seconds to wait after attempt n (1, 2, …) has failed."""
+
+DEFAULT_MAX_RESETS = 5
+QUARANTINE_AFTER = 2
+"""A job reset this often runs alone, so that the innocent do not pay for a killer."""
+
+
+LONGEST_SLACK = 1.0
+
+
+def slack(lease: float) -> float:
+    """Seconds that a lease is still left alone after its end: two ticks of a holder that found its row busy.
+
+    A row cannot show that its holder came and found it locked.
+    """
+    return min(LONGEST_SLACK, lease / 3)
+
+
+def may_make_way(suspects: int, workers: int) -> bool:
+    """May one more worker make way for a suspect? ``suspects``: workers that hold one; ``workers``: that hold anything,
+    with the one that asks. One in four does at once, so that many suspects do not stop everything."""
+    return suspects < max(1, workers // 4)
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """It worked. ``result`` is kept in the history if it can be written as JSON."""
+
+    result: object = None
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """It failed and may be tried again: after ``after``, else after the task's backoff."""
+
+    error: str = "asked for a retry"
+    after: Duration | None = None
+    payload: str | None = None
+    """JSON text that takes the payload's place: what is left of a batch."""
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """It failed for good, whatever attempts are left."""
+
+    error: str = "failed"
+    poison: bool = False
+    payload: str | None = None
+    """As with ``Retry``."""
+
+
+class Snooze(msgspec.Struct, frozen=True):
+    """Not now: run it again after ``delay``; the attempt is not spent."""
+
+    delay: Duration
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Stop wanting it."""
+
+    reason: str = "canceled"
+
+
+Outcome = Complete | Retry | Fail | Snooze | Cancel
+
+
+class Ended(StrEnum):
+    """How an attempt ended, in the words of the metrics."""
+
+    OK = "ok"
+    RETRY = "retry"
+    FAILED = "failed"
+    POISON = "poison"
+    SNOOZED = "snoozed"
+    CANCELED = "canceled"
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What a store writes when a job leaves ``processing``. Stores never decide; they record."""
+
+    state: State
+    ended: Ended
+    delay: float = 0.0
+    """Seconds from now, by the store's clock, until it is due again (``errored``, ``queued``)."""
+    error: str | None = None
+    """Already sanitised and cut to its limit."""
+    result: str | None = None
+    """JSON text, for ``completed``."""
+    refund: bool = False
+    """Give the attempt back."""
+    payload: str | None = None
+    """JSON text that takes the payload's place, for ``errored`` and ``failed``: what is left of a batch."""
+    then: tuple[NewJob, ...] = ()
+    """Jobs enqueued in the same transaction, if and only if the settlement is accepted."""
+
+
+COMPLETED = Settlement(State.COMPLETED, Ended.OK)
+"""The settlement of a job that completed with nothing to add; by far the commonest, so it is made once."""
+
+
+WAITING = (State.QUEUED, State.ERRORED)
+"""States from which a job is claimed again."""
+_ENDED = {
+    State.COMPLETED: Ended.OK,
+    State.ERRORED: Ended.RETRY,
+    State.FAILED: Ended.FAILED,
+    State.QUEUED: Ended.SNOOZED,
+    State.CANCELED: Ended.CANCELED,
+}
+
+
+def settle(
+    outcome: Outcome,
+    *,
+    attempts: int,
+    max_attempts: int,
+    backoff: Backoff,
+    result: str | None = None,
+    then: tuple[NewJob, ...] = (),
+) -> Settlement:
+    """Judge one attempt. ``result`` is the completed outcome's result as JSON text."""
+    match outcome:
+        case Complete():
+            if result is None and not then:
+                return COMPLETED
+            return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
+        case Retry(error, after, payload) if attempts < max_attempts:
+            delay = backoff(attempts) if after is None else seconds(after)
+            return Settlement(State.ERRORED, Ended.RETRY, delay=max(delay, 0.0), error=error, payload=payload)
+        case Retry(error, _, payload):
+            return Settlement(State.FAILED, Ended.FAILED, error=error, payload=payload)
+        case Fail(error, poison, payload):
+            ended = Ended.POISON if poison else Ended.FAILED
+            return Settlement(State.FAILED, ended, error=error, payload=payload)
+        case Snooze(delay):
+            return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
+        case Cancel(reason):
+            return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
+
+
+def turned(asked: Settlement, state: State) -> Settlement:
+    """What a store has recorded that found the row canceled, or without its key: ``state`` instead of ``asked``'s."""
+    return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0)
+
+
+def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:
+    """Judge a job whose worker died while running it. ``resets`` is the count before this one."""
+    if resets < allowed_resets(max_resets, max_attempts):
+        return Settlement(State.QUEUED, Ended.RETRY, refund=True)
+    times = f"{resets + 1} time" if resets == 0 else f"{resets + 1} times"
+    return Settlement(State.FAILED, Ended.FAILED, error=f"its worker died {times} while running it")
+
+
+def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
+    """How often the worker of a job may die under it before the job is held to blame."""
+    if max_resets is not None:
+        return max_resets
+    return 0 if max_attempts == 1 else DEFAULT_MAX_RESETS

@@ -1,0 +1,212 @@
+"""What a job may be. Checked once, before any store sees it; the message names the field, the trouble and the limit."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.jobs import strict_json
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.job import KeyMode, NewJob
+
+TASK_LIMIT = 128
+QUEUE_LIMIT = 128
+KEY_LIMIT = 512
+FLAGS_LIMIT = 64
+FLAG_LIMIT = 128
+FORBIDDEN_LIMIT = 10_000
+PURGE = "jobs:purge_completed"
+RESERVED = (PURGE,)
+"""Names of tasks that every worker has. They delete, so whoever may enqueue may not enqueue these."""
+INT32 = 2**31 - 1
+DELAY_LIMIT = 100 * 365.25 * 86_400.0
+"""Seconds. A hundred years: what is meant to be later than that has a ``run_at``."""
+
+# Names are printed in lists, logs and errors: a line break or an escape sequence in one would forge a line there.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def check(job: NewJob, *, built_in: bool = False) -> NewJob:
+    """The job, its values in their exact types. Raises InvalidJob; nothing is coerced but what is plainly meant.
+
+    ``built_in``: it comes from an administrator or a crontab, which may enqueue what is built in.
+    """
+    checked = check_options(job)
+    if not built_in:
+        refuse_reserved(checked)
+    try:
+        strict_json.validate(_text("payload", job.payload))
+    except UndecodablePayload as error:
+        raise InvalidJob(f"payload: {error}") from None
+    return checked
+
+
+def refuse_reserved(job: NewJob) -> None:
+    """Raises InvalidJob for a job of a task that is built in."""
+    if job.task in RESERVED:
+        raise InvalidJob(
+            f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand add"
+            f" {job.task}`, or from an administrator's add_built_in, and not from whoever may enqueue"
+        )
+
+
+def check_built_in(job: NewJob) -> NewJob:
+    """As ``check``, of a job that is of a built-in task and no other. Raises InvalidJob."""
+    if job.task not in RESERVED:
+        raise InvalidJob(f"task {job.task!r} is not built in; {', '.join(RESERVED)} is: enqueue this one as usual")
+    return check(job, built_in=True)
+
+
+def check_options(job: NewJob) -> NewJob:
+    """As ``check``, for a job whose payload has been checked before."""
+    if not isinstance(job, NewJob):
+        raise InvalidJob(f"a {_kind(job)} is no job; give a NewJob, which task.new_job(…) and app.make_job(…) make")
+    check_name("task", job.task, TASK_LIMIT)
+    if job.queue is not None:
+        check_name("queue", job.queue, QUEUE_LIMIT)
+    if job.key is not None:
+        check_name("key", job.key, KEY_LIMIT)
+    _check_integer("priority", job.priority, -INT32 - 1)
+    if job.max_attempts is not None:
+        check_max_attempts(job.max_attempts)
+    if job.max_resets is not None:
+        _check_integer("max_resets", job.max_resets, 0)
+    if job.run_at is not None:
+        _check_moment(job.run_at, job.delay)
+    delay = None if job.delay is None else read_delay(job.delay)
+    key_mode = job.key_mode if type(job.key_mode) is KeyMode else _read_key_mode(job.key_mode)
+    flags = () if job.flags == () else _read_flags(job.flags)
+    # Identity: a KeyMode equals its text, and a delay of 1 equals 1.0.
+    if delay is job.delay and key_mode is job.key_mode and flags is job.flags:
+        return job
+    return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
+
+
+def check_details(
+    *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
+) -> None:
+    """Details that a waiting job is given; ``None``: it keeps its own."""
+    for field, number, least in (("priority", priority, -INT32 - 1), ("attempts", attempts, 0)):
+        if number is not None:
+            _check_integer(field, number, least)
+    if max_attempts is not None:
+        check_max_attempts(max_attempts)
+    if run_at is not None:
+        _check_moment(run_at, None)
+
+
+def check_max_attempts(number: object) -> None:
+    """A number of attempts, 32 bits, at least 1. Raises InvalidJob."""
+    _check_integer("max_attempts", number, 1)
+
+
+def check_name(field: str, name: object, limit: int) -> str:
+    """A name that is not empty, not too long, and all of one line."""
+    text = _text(field, name)
+    if not text:
+        raise InvalidJob(f"{field}: empty; give 1 to {limit} characters")
+    if len(text) > limit:
+        raise InvalidJob(f"{field}: {len(text)} characters, the limit is {limit}")
+    if not text.isprintable() and (found := _CONTROL.search(text)):
+        raise InvalidJob(f"{field}: {_describe(found.group())} at position {found.start()}; names are one line of text")
+    return text
+
+
+def read_delay(delay: object) -> float:
+    """Seconds, from a timedelta, a number or a phrase."""
+    if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
+        raise InvalidJob(f"delay: a {_kind(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
+    try:
+        value = seconds(delay)
+    except OverflowError:
+        value = math.inf
+    except ValueError as error:
+        raise InvalidJob(f"delay: {error}") from None
+    if not math.isfinite(value):
+        raise InvalidJob(f"delay: {value}; give a finite number of seconds")
+    if value < 0:
+        raise InvalidJob(f"delay: {value:g} seconds; it must not be negative")
+    if value > DELAY_LIMIT:
+        raise InvalidJob(f"delay: {value:g} seconds, the limit is {DELAY_LIMIT:g} (100 years)")
+    return value
+
+
+def _check_integer(field: str, number: object, least: int) -> None:
+    # bool is an int to Python; True as a priority is a mistake.
+    if type(number) is not int:
+        raise InvalidJob(f"{field}: a {_kind(number)}; give a whole number")
+    if not least <= number <= INT32:
+        shown = str(number) if abs(number) < 10**20 else "far too large a number"
+        raise InvalidJob(f"{field}: {shown}; the limits are {least} and {INT32}")
+
+
+def _check_moment(moment: object, delay: object) -> None:
+    if delay is not None:
+        raise InvalidJob("run_at: given together with delay; give one of them")
+    if not isinstance(moment, datetime):
+        raise InvalidJob(f"run_at: a {_kind(moment)}; give a datetime with a time zone")
+    if moment.utcoffset() is None:
+        raise InvalidJob(
+            f"run_at: {moment.isoformat()} has no time zone; add one, as in datetime.now(UTC) or"
+            " moment.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
+        )
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidJob(f"run_at: {moment.isoformat()} is outside the years 1 to 9999 in UTC") from None
+
+
+def _read_key_mode(mode: object) -> KeyMode:
+    name = _text("key_mode", mode)
+    if name not in tuple(KeyMode):
+        raise InvalidJob(f"key_mode: {name[:40]!r}; there are: {', '.join(KeyMode)}")
+    return KeyMode(name)
+
+
+def _read_flags(flags: object) -> tuple[str, ...]:
+    # A lone string is iterable too, and would become a flag per letter.
+    if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
+        raise InvalidJob(f"flags: a {_kind(flags)}; give a list of names")
+    names = tuple(flags)
+    if len(names) > FLAGS_LIMIT:
+        raise InvalidJob(f"flags: {len(names)} flags, the limit is {FLAGS_LIMIT}")
+    for name in names:
+        check_name("flags", name, FLAG_LIMIT)
+    return names
+
+
+def read_forbidden(flags: object) -> tuple[str, ...]:
+    """Flags that a worker leaves alone; ``None``: none. There may be many: one for each customer, say."""
+    if flags is None or flags == ():
+        return ()
+    if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
+        raise InvalidJob(f"forbidden flags: a {_kind(flags)}; give a list of names")
+    names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in flags))
+    if len(names) > FORBIDDEN_LIMIT:
+        raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {FORBIDDEN_LIMIT}")
+    for name in names:
+        check_name("forbidden flags", name, FLAG_LIMIT)
+    return names
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidJob(f"{field}: a {_kind(value)}; give a string")
+    return value
+
+
+def _kind(value: object) -> str:
+    return type(value).__qualname__
+
+
+def _describe(character: str) -> str:
+    if character == "\x00":
+        return "NUL"
+    if "\ud800" <= character <= "\udfff":
+        return "a lone surrogate"
+    return f"the control character U+{ord(character):04X}"

@@ -1,0 +1,171 @@
+"""What a handler returned or raised, as an Outcome. Nothing escapes: every ending of an attempt has one."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import reprlib
+import traceback
+from collections.abc import Awaitable, Iterator
+from types import TracebackType
+from typing import Any
+
+from stowhand.errors import NonRetryable, PayloadMismatch, Poison, UndecodablePayload
+from stowhand.jobs import strict_json
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.text import ERROR_LIMIT, clean
+
+LONGEST_DELAY = 100 * 366 * 86_400.0
+"""Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
+WHOLE = 1024 * 1024
+"""Bytes of an error from which something is to be taken before it is cut to what is stored."""
+
+
+_DONE = Complete()
+
+
+def from_returned(value: object) -> Outcome:
+    """An outcome is itself, made safe to store; anything else completes the job, with that result.
+
+    What cannot even be looked at (a proxy of nothing, a reason whose text ends the process) is the handler's error.
+    """
+    if value is None:
+        return _DONE
+    try:
+        return _read(value)
+    except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
+        error.__suppress_context__ = True  # how it came to us says nothing to the handler's author
+        return from_error(error)
+
+
+def _read(value: object) -> Outcome:
+    match value:
+        case Complete():
+            return value
+        case Retry(error, after, payload):
+            words, rest = _rest(_words(error, "asked for a retry"), payload)
+            return _retry(words, after, rest)
+        case Fail(error, poison, payload):
+            words, rest = _rest(_words(error, "failed"), payload)
+            return Fail(words, poison, rest)
+        case Cancel(reason):
+            return Cancel(_words(reason, "canceled"))
+        case Snooze(delay):
+            return _snooze(delay)
+        case _:
+            return Complete(value)
+
+
+def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
+    """A retry; a failure at once when NonRetryable is anywhere in the chain of causes. ``limit``: as ``describe``."""
+    text = describe(error, limit)
+    chain = list(causes(error))
+    if any(isinstance(one, NonRetryable | UndecodablePayload) for one in chain):
+        return Fail(text, poison=any(isinstance(one, Poison | UndecodablePayload) for one in chain))
+    return Retry(text)
+
+
+def hopeless(error: BaseException) -> Fail:
+    """A failure at once, whatever the error is: the handler has said so."""
+    outcome = from_error(error)
+    return outcome if isinstance(outcome, Fail) else Fail(describe(error))
+
+
+def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
+    """``ValueError: no`` on the first line, the traceback below it; safe to store, never empty.
+
+    At most ``limit`` bytes. Whatever the error's own ``__str__`` does, this does not raise.
+    """
+    try:
+        # Notes are indented or come later; of a SyntaxError the lines before it are indented.
+        titles = [line for line in traceback.format_exception_only(error) if not line.startswith(" ")]
+        title = "".join(titles[:1]).strip() or type(error).__name__
+        lines = traceback.format_exception(type(error), error, _beyond_us(error.__traceback__))
+    except BaseException as trouble:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
+        return clean(f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})")
+    if isinstance(error, UndecodablePayload | PayloadMismatch):
+        return clean(title.partition(": ")[2] or title)
+    return clean(title + "\n" + "".join(lines), limit)
+
+
+def awaitable(answer: Any, hook: str) -> Awaitable[object]:
+    """What a hook has given, to be awaited. Raises TypeError when it is no asynchronous function."""
+    if not inspect.isawaitable(answer):
+        given = type(answer).__qualname__
+        raise TypeError(f"{hook} is to be asynchronous, and gave a {given} to wait for; write `async def {hook}`")
+    return answer
+
+
+def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler's own first frame on: ours say nothing to its author (unless all are ours)."""
+    theirs = trace
+    while theirs is not None and str(theirs.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
+        theirs = theirs.tb_next
+    return theirs or trace
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, its causes and contexts, and the members of groups; each once, however they are knotted."""
+    seen: set[int] = set()
+    todo: list[BaseException] = [error]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, BaseExceptionGroup):
+            todo.extend(one.exceptions)
+        if one.__cause__ is not None:
+            todo.append(one.__cause__)
+        elif one.__context__ is not None and not one.__suppress_context__:
+            todo.append(one.__context__)
+
+
+def _retry(error: str, after: Duration | None, payload: str | None) -> Outcome:
+    try:
+        return Retry(error, None if after is None else _delay(after), payload)
+    except Exception:  # noqa: BLE001 - boundary: a handler may give anything
+        return Retry(clean(f"{error} (and after {_no_duration(after)})"), None, payload)
+
+
+def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
+    """The payload that is to take the old one's place; none, and a word in the error, when no worker could read it."""
+    if payload is None:
+        return error, None
+    try:
+        strict_json.validate(payload, limit=strict_json.READ_LIMIT)
+    except Exception as trouble:  # noqa: BLE001 - boundary: a handler may give anything
+        return clean(f"{error} (and a payload that cannot be kept: {trouble})"), None
+    return error, payload
+
+
+def _snooze(delay: Duration) -> Outcome:
+    """A handler's mistake in saying how long is treated as any other error in it."""
+    try:
+        return Snooze(_delay(delay))
+    except Exception:  # noqa: BLE001 - boundary: as above
+        return Retry(clean(f"asked to snooze for {_no_duration(delay)}"))
+
+
+def _delay(duration: Duration) -> float:
+    delay = seconds(duration)
+    if math.isnan(delay):
+        raise ValueError("not a number")
+    return min(max(delay, 0.0), LONGEST_DELAY)
+
+
+def _no_duration(value: object) -> str:
+    try:
+        shown = reprlib.repr(value)
+    except Exception as trouble:  # noqa: BLE001 - boundary: as below
+        shown = f"a {type(value).__name__} ({type(trouble).__name__})"
+    return f"{shown}, which is no duration: give seconds or a timedelta"
+
+
+def _words(text: object, default: str) -> str:
+    try:
+        return clean(str(text).strip() or default)
+    except Exception as trouble:  # noqa: BLE001 - boundary: a reason that cannot be printed must not lose the outcome
+        return clean(f"{default} (its text could not be made: {type(trouble).__name__})")

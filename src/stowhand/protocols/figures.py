@@ -1,0 +1,170 @@
+"""How many jobs stand where and how many ended lately: exact where that is cheap to know, estimated where it is not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from stowhand.jobs.job import State
+
+MINUTES = (1, 5, 15)
+"""Of which it is said what ended in them."""
+NAMES = 100
+"""Tasks and queues that are named, at most: the largest. The others are summed up."""
+UNQUEUED = "jobs without a queue"
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """A number of jobs; one that is not ``exact`` is an estimate."""
+
+    number: int = 0
+    exact: bool = True
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.number + other.number, self.exact and other.exact)
+
+    def __str__(self) -> str:
+        return str(self.number) if self.exact else about(self.number)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Live jobs of one task, of one queue, or at one worker; ``name`` ``None``: of all that are not named."""
+
+    name: str | None
+    queued: Amount = Amount()
+    errored: Amount = Amount()
+    due: Amount = Amount()
+    """Of those two: jobs that could run now, if nothing of theirs is paused."""
+    processing: Amount = Amount()
+    failed: Amount = Amount()
+
+    @property
+    def waiting(self) -> Amount:
+        """Queued, and waiting for another attempt."""
+        return self.queued + self.errored
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of one task that are over; ``name`` ``None``: of all tasks that are not named."""
+
+    name: str | None
+    completed: Amount = Amount()
+    canceled: Amount = Amount()
+    failed: Amount = Amount()
+
+    @property
+    def every(self) -> Amount:
+        """However they ended."""
+        return self.completed + self.canceled + self.failed
+
+
+class Pauses(msgspec.Struct, frozen=True, kw_only=True):
+    """What is paused beside queues, and since when."""
+
+    tasks: Mapping[str, datetime] = {}
+    """By name."""
+    unqueued: datetime | None = None
+    """All jobs without a queue."""
+
+    @classmethod
+    def read(cls, since: Mapping[str, datetime]) -> Pauses:
+        """As stores keep them: the empty name stands for the jobs without a queue."""
+        return cls(tasks={task: at for task, at in since.items() if task}, unqueued=since.get(""))
+
+    def since(self, task: str, queue: str | None) -> datetime | None:
+        """Since when a job is paused by one of them; ``None``: it is not."""
+        return self.tasks.get(task) or (self.unqueued if queue is None else None)
+
+    def names(self) -> list[str]:
+        """For people."""
+        return [*(f"task {task}" for task in self.tasks), *([UNQUEUED] if self.unqueued is not None else [])]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue store can say of itself within a moment."""
+
+    tasks: Sequence[Standing]
+    queues: Sequence[Standing]
+    workers: Sequence[Standing]
+    """By name; ``processing``: what a worker holds, what it has claimed ahead too."""
+    history: Sequence[Ended]
+    """All that the history keeps; nothing has failed there."""
+    lately: Mapping[int, Sequence[Ended]]
+    """By the last minutes: ``MINUTES``."""
+    paused: Mapping[str, datetime]
+    """Queues that are paused, by name, and since when."""
+    pauses: Pauses = Pauses()
+    """Tasks that are, and the jobs without a queue."""
+
+    def states(self) -> dict[State, Amount]:
+        """Jobs by state; every state is a key."""
+        zero = Amount()
+        return {
+            State.QUEUED: sum((one.queued for one in self.tasks), zero),
+            State.PROCESSING: sum((one.processing for one in self.tasks), zero),
+            State.ERRORED: sum((one.errored for one in self.tasks), zero),
+            State.COMPLETED: sum((one.completed for one in self.history), zero),
+            State.FAILED: sum((one.failed for one in self.tasks), zero),
+            State.CANCELED: sum((one.canceled for one in self.history), zero),
+        }
+
+
+class Tallies:
+    """Amounts by name and part: what a store has counted, row by row."""
+
+    def __init__(self) -> None:
+        self._names: defaultdict[str | None, dict[str, Amount]] = defaultdict(dict)
+
+    def add(self, name: str | None, part: str, amount: Amount) -> None:
+        """More of it. ``part``: a field of ``Standing`` or ``Ended``, or ``waiting``: queued and errored together."""
+        amounts = self._names[name]
+        amounts[part] = amounts.get(part, Amount()) + amount
+
+    def standings(self) -> list[Standing]:
+        """The largest by name, and the others."""
+        return [_standing(name, amounts) for name, amounts in self._largest()]
+
+    def ended(self) -> list[Ended]:
+        """The largest by name, and the others."""
+        return [Ended(name=name, **amounts) for name, amounts in self._largest()]
+
+    def _largest(self) -> Iterator[tuple[str | None, dict[str, Amount]]]:
+        named = [(name, amounts) for name, amounts in self._names.items() if name is not None]
+        named.sort(key=lambda item: (-sum(amount.number for amount in item[1].values()), item[0]))
+        yield from named[:NAMES]
+        others = Tallies()
+        for amounts in (self._names.get(None, {}), *(amounts for _, amounts in named[NAMES:])):
+            for part, amount in amounts.items():
+                others.add(None, part, amount)
+        yield from others._names.items()
+
+
+def _standing(name: str | None, amounts: dict[str, Amount]) -> Standing:
+    parts = dict(amounts)
+    if waiting := parts.pop("waiting", None):
+        errored = parts.get("errored", Amount())
+        parts["queued"] = Amount(max(waiting.number - errored.number, 0), waiting.exact and errored.exact)
+    return Standing(name=name, **parts)
+
+
+def ended_in(some: Iterable[Ended]) -> Ended:
+    """Of all tasks."""
+    zero = Ended(name=None)
+    for one in some:
+        completed, canceled = zero.completed + one.completed, zero.canceled + one.canceled
+        zero = Ended(name=None, completed=completed, canceled=canceled, failed=zero.failed + one.failed)
+    return zero
+
+
+def about(number: int) -> str:
+    """An estimate in as many digits as it is worth: ``~0``, ``~840``, ``~3.1M``."""
+    if number < 1000:
+        return f"~{number}"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            short = number / size
+            return f"~{short:.0f}{letter}" if short >= 100 else f"~{short:.2g}{letter}"
+    raise AssertionError(number)

@@ -1,0 +1,96 @@
+"""What a running handler is given where a table is lent: its execution log, and a way back into the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from stowhand.clock import wall_clock
+from stowhand.errors import ConfigurationError, InvalidJob, LogRefused
+from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Snooze
+from stowhand.jobs.limits import read_delay
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Answer, Done
+from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.proofs import Proofs
+from stowhand.remote.client.troubles import Refused
+from stowhand.remote.wire import Kind, LogChange, LogNumbers
+
+_REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Kind.MALFORMED)
+
+
+class RemoteAttempt:
+    """``ctx.store``. Every change is guarded by the attempt's lease."""
+
+    def __init__(self, line: Line, proofs: Proofs, attempt: Attempt[Any]) -> None:
+        self._line, self._proofs, self._attempt = line, proofs, attempt
+
+    @property
+    def _lease(self) -> Lease:
+        return self._attempt.lease
+
+    async def requeue(self, record: object, after: datetime | timedelta | float | None = None) -> Answer:
+        """Put the attempt's own record back to ``queued`` if the handler returns without raising; no attempt is spent.
+
+        ``after``: a moment (aware, by this machine's clock), seconds from now, or ``None``: at once. The server is told
+        with the settlement. Raises InvalidJob for a time that is none, ConfigurationError for another record.
+        """
+        job_id = self._attempt.lease.job_id
+        if record is not self._attempt.record and _key(record) != job_id:
+            raise ConfigurationError(
+                f"requeue: not the record of this attempt ({job_id}); over HTTP a handler requeues no other one."
+                " Do it where the table is: TableStore.requeue"
+            )
+        self._attempt.decided = Snooze(_delay(after))
+        return Answer(job_id, Done.DONE)
+
+    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
+        """Append to the record's execution log; the entry's number: 1, 2, …
+
+        What is too long is cut (of ``out`` the end is kept). When the reply is lost (StoreUnreachable) the entry may
+        be there; it is not sent again. Raises LogRefused when the lease is gone.
+        """
+        numbers = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(_fit(entry),)))
+        if len(numbers) != 1:
+            raise LogRefused(f"{self._line.base} answers one entry with {len(numbers)} numbers")
+        return numbers[0]
+
+    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+        """Put this in the place of entry ``number``. Raises LogRefused, StoreUnreachable."""
+        await self._change(LogChange(proof=self._proofs.of(self._lease), update=((number, _fit(entry)),)))
+
+    async def _change(self, change: LogChange) -> tuple[int, ...]:
+        try:
+            return (await self._line.post("/v1/logs", change, LogNumbers)).numbers
+        except Refused as refused:
+            if refused.kind in _REFUSALS:
+                raise LogRefused(str(refused)) from None
+            raise
+
+
+def _key(record: object) -> object:
+    if isinstance(record, Mapping):
+        record = record.get("id")
+    elif not isinstance(record, str | int | UUID):
+        record = getattr(record, "id", None)
+    return str(record) if isinstance(record, UUID) else record
+
+
+def _delay(after: datetime | timedelta | float | None) -> float:
+    if after is None:
+        return 0.0
+    if not isinstance(after, datetime):
+        return read_delay(after)
+    if after.utcoffset() is None:
+        raise InvalidJob(f"after: {after} has no time zone; give an aware datetime, or seconds from now")
+    return read_delay(max((after - wall_clock()).total_seconds(), 0.0))
+
+
+def _fit(entry: ExecutionLogEntry) -> ExecutionLogEntry:
+    if entry.start_time.utcoffset() is None:
+        raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
+    return bounded(entry)

@@ -1,0 +1,163 @@
+"""One call to a lent store: one request, one reply within a deadline, and every way in which that can go wrong.
+
+Connections are kept between calls, redirects are not followed, and the environment's proxies are not asked. What the
+server asks for is done: no call before ``Retry-After``, and no storm of calls with a token that it has refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from stowhand.clock import Clock, wall_clock
+from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.remote.client.options import HttpOptions
+from stowhand.remote.client.troubles import NoReply, Refused, trouble_of
+from stowhand.remote.wire import TELLS, Message
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = 5.0
+KEPT = 30.0
+"""Seconds that an idle connection is kept: less than the 60 and more of common servers (ours keeps one for 75), for a
+request that meets the closing of its connection is lost without anybody's fault."""
+CONNECTIONS = 20
+REPLY_LIMIT = 256 * 1024 * 1024
+LONGEST_PAUSE = 5.0
+"""Of what ``Retry-After`` asks for; longer, and leases would end meanwhile."""
+REFUSED_FOR = 30.0
+"""Seconds for which a refused token is not shown again: a server counts wrong tokens, and shuts out who shows many."""
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+
+
+class Line:
+    """Calls from one event loop."""
+
+    def __init__(self, base: str, options: HttpOptions, clock: Clock) -> None:
+        self.base = base
+        self._options, self._clock = options, clock
+        # Not a client: it would follow what the environment and cookies say, and log a line for every call.
+        self._transport: httpx.AsyncHTTPTransport | None = None
+        # Shorter than the whole call's: what was never sent must not be taken for what may have been done.
+        timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
+        self._limits = {"timeout": timeouts}
+        self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
+        self._headers[TELLS] = "1"
+        if options.token is not None:
+            self._headers["Authorization"] = f"Bearer {options.token}"
+        self._not_before = 0.0
+        self._refusal: tuple[float, Refused] | None = None
+
+    async def get(self, path: str, answer: type[T]) -> T:
+        """The answer to a question."""
+        return await self._ask("GET", path, None, answer, 0.0)
+
+    async def post(self, path: str, message: Message, answer: type[T], *, waits: float = 0.0) -> T:
+        """The answer to a message. ``waits``: seconds that the server may take its time, beyond the usual ones.
+
+        Raises Refused, StoreUnreachable (NoReply where it may have been done), StoreError.
+        """
+        return await self._ask("POST", path, msgspec.json.encode(message), answer, waits)
+
+    async def close(self) -> None:
+        """Let every connection go. Harmless when repeated; the next call makes a new one."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
+
+    async def _ask(self, method: str, path: str, body: bytes | None, answer: type[T], waits: float) -> T:
+        if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
+            refused = self._refusal[1]
+            raise Refused(str(refused), refused.kind, refused.said)
+        if (left := self._not_before - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+        try:
+            async with asyncio.timeout(self._options.timeout + waits):
+                status, headers, reply = await self._exchange(method, path, body)
+        except TimeoutError:
+            raise NoReply(f"{self.base}: no answer within {self._options.timeout + waits:g} s") from None
+        except _NOT_SENT as error:
+            raise StoreUnreachable(f"{self.base}: {_say(error)}") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise NoReply(f"{self.base}: {_say(error)}") from None
+        if status != 200:
+            raise self._troubled(status, headers, reply)
+        try:
+            return msgspec.json.decode(reply, type=answer)
+        except (msgspec.MsgspecError, ConfigurationError, RecursionError) as error:
+            raise StoreError(
+                f"{self.base} answers {path} in words that this version does not know: {error};"
+                " is this the address of 'stowhand serve', and of the same version?"
+            ) from None
+
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, httpx.Headers, bytes]:
+        if self._transport is None:
+            self._transport = self._connect()
+        request = httpx.Request(method, self.base + path, headers=self._headers, content=body, extensions=self._limits)
+        response = await self._transport.handle_async_request(request)
+        try:
+            received = bytearray()
+            async for chunk in response.aiter_raw():
+                received += chunk
+                if len(received) > REPLY_LIMIT:
+                    raise StoreError(f"{self.base}: a reply of more than {REPLY_LIMIT} bytes")
+            return response.status_code, response.headers, bytes(received)
+        finally:
+            await response.aclose()
+
+    def _troubled(self, status: int, headers: httpx.Headers, reply: bytes) -> StoreError:
+        error = trouble_of(status, reply, self.base, self._options.token)
+        if status == 401 and isinstance(error, Refused):
+            self._refusal = (self._clock.monotonic() + REFUSED_FOR, error)
+        if status in (429, 503):
+            pause = _pause(headers.get("retry-after"))
+            self._not_before = self._clock.monotonic() + pause
+        return error
+
+    def _connect(self) -> httpx.AsyncHTTPTransport:
+        ca_file = self._options.ca_file
+        try:
+            return httpx.AsyncHTTPTransport(
+                verify=_trusted(None if ca_file is None else str(ca_file)) if self.base.startswith("https") else False,
+                limits=httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEPT),
+                trust_env=False,
+                proxy=self._options.proxy,
+            )
+        except (OSError, ValueError) as error:  # a file without certificates, a proxy that is no URL
+            raise ConfigurationError(f"{self.base}: {error}") from None
+
+
+def _trusted(ca_file: str | None) -> ssl.SSLContext:
+    """Whose certificates count. The environment is asked for ``SSL_CERT_FILE`` alone."""
+    if ca_file is None:
+        return httpx.create_ssl_context(trust_env=True)
+    return ssl.create_default_context(cafile=ca_file)
+
+
+def _pause(retry_after: str | None) -> float:
+    """Seconds to keep quiet, from a number of seconds or a date."""
+    text = (retry_after or "").strip()
+    if text.isdecimal() and len(text) < 10:
+        return min(float(text), LONGEST_PAUSE)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    left = (at.replace(tzinfo=at.tzinfo or UTC) - wall_clock()).total_seconds()
+    return min(max(left, 0.0), LONGEST_PAUSE)
+
+
+def _say(error: Exception) -> str:
+    """What happened; some of httpx's errors have no text."""
+    if isinstance(error, httpx.PoolTimeout):
+        return f"all of its {CONNECTIONS} connections are in use"
+    said = str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        said += "; trust another authority with --ca-file (in Python ca_file=…)"
+    return said

@@ -1,0 +1,103 @@
+"""Enqueueing on a lent store. What is sent in one request is committed as a whole, or not at all.
+
+A reply that was lost is OutcomeUnknown and never repeated from here: of a keyed job a repeat makes one job, but where
+payloads are arrays it would append twice; whoever enqueues knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.store import whole
+from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
+from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.troubles import NoReply, Refused
+from stowhand.remote.wire import Enqueue, Enqueued, Kind
+
+
+class Producing:
+    """Puts jobs into the lent store."""
+
+    def __init__(self, line: Line, max_attempts: int | None) -> None:
+        self._line, self._max_attempts = line, max_attempts
+
+    async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job."""
+        (written,) = await self.add_jobs([job])
+        return written
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """All of them or none, so they must fit into one request."""
+        checked, texts = _checked(jobs, self._max_attempts)
+        if not checked:
+            return []
+        if len(list(parts(texts))) > 1:
+            raise InvalidJob(
+                f"add_jobs: {len(checked)} jobs of {sum(map(len, texts))} bytes do not fit into one request of"
+                f" {BODY_LIMIT} bytes; give fewer, or use enqueue_many, which sends several"
+            )
+        written = (await self._send(checked, bare=False, before=0)).jobs
+        if len(written) != len(checked):
+            self._miscounted(len(checked), len(written))
+        return written
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """Any number, in requests of at most a thousand jobs; gathered and checked before the first is sent.
+
+        Each request is all or none. When one fails, those before it stand; the error says how many jobs that are.
+        """
+        gathered = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
+        checked, texts = _checked(gathered, self._max_attempts)
+        ids: list[int] = []
+        for part in parts(texts):
+            found = (await self._send(checked[part.start : part.stop], bare=True, before=len(ids))).ids
+            if len(found) != len(part):
+                self._miscounted(len(part), len(found))
+            ids += found
+        return ids
+
+    async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
+        stands = f"; the first {before} jobs of this call are enqueued" if before else ""
+        try:
+            return await self._line.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
+        except NoReply as error:
+            raise OutcomeUnknown(
+                f"{error}: the reply was lost, so the enqueue may have happened or not{stands}."
+                " Repeat it with the same key: with a key a repeat yields one job"
+            ) from None
+        except Refused as refused:
+            if refused.kind in (Kind.INVALID_JOB, Kind.TOO_LARGE):
+                raise InvalidJob(refused.said + stands) from None
+            raise StoreError(f"{refused}{stands}") from None
+        except StoreError as error:
+            if before:
+                raise type(error)(f"{error}{stands}") from None
+            raise
+
+    def _miscounted(self, sent: int, answered: int) -> NoReturn:
+        raise OutcomeUnknown(f"{self._line.base} answers {sent} jobs with {answered}")
+
+
+def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:
+    """The jobs, and each as it will be sent. Raises InvalidJob, before anything is sent."""
+    checked = [whole(limits.check(job), max_attempts) for job in jobs]
+    keys: set[str] = set()
+    for job in checked:
+        if job.key is not None:
+            if job.key in keys:
+                raise InvalidJob(f"key: {job.key!r} is given twice in one call; the second would replace the first")
+            keys.add(job.key)
+    texts = [msgspec.json.encode(job) for job in checked]
+    for text in texts:
+        if len(text) > ROOM:
+            raise InvalidJob(
+                f"payload: the job is {len(text)} bytes as a request, a lent store takes at most {ROOM}; keep what is"
+                " large elsewhere, and enqueue where it is"
+            )
+    return checked, texts

@@ -1,0 +1,56 @@
+"""What the server gave with each lease, and wants to see again in every later call about it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.remote.wire import Lent, Proof
+
+Pair = tuple[JobId, str]
+
+HELD = 100_000
+"""Far more than a worker holds: what was lost while the server was away is never told, and must not pile up."""
+ENDED = 10_000
+"""Leases that have ended, whose proofs are still known: what is repeated must find the same answer."""
+
+
+class Proofs:
+    """Used by the loop and by the heart's thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[Pair, str] = {}
+        self._ended: OrderedDict[Pair, str] = OrderedDict()
+        self._lock = Lock()
+
+    def keep(self, lent: Sequence[Lent]) -> None:
+        """Of what a claim brought."""
+        with self._lock:
+            for one in lent:
+                self._held[(one.lease.job_id, one.lease.token)] = one.authorization
+            while len(self._held) > HELD:
+                del self._held[next(iter(self._held))]
+
+    def of(self, lease: Lease) -> Proof:
+        """A lease that was never ours has no proof, and the server says that it is lost."""
+        pair = (lease.job_id, lease.token)
+        return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
+
+    def end(self, pairs: Iterable[Pair]) -> None:
+        """Settled, handed back, or lost."""
+        with self._lock:
+            for pair in pairs:
+                authorization = self._held.pop(pair, None)
+                if authorization is not None:
+                    self._ended[pair] = authorization
+            while len(self._ended) > ENDED:
+                self._ended.popitem(last=False)
+
+    def end_token(self, token: str) -> None:
+        """Nothing that this token claimed is held any more."""
+        self.end([pair for pair in tuple(self._held) if pair[1] == token])
+
+    def __len__(self) -> int:
+        return len(self._held)

@@ -1,0 +1,205 @@
+"""The store that a server lends: each call is one request.
+
+How an idle worker hears of work: one long poll (``POST /v1/due``) that claims nothing. It says how often the lent
+store's bell has rung, so that no wake-up between two polls is slept over. A *claim* that waits would do worse: it would
+hold the worker's free slots at the number they had when it began, and spend its leases' time on waiting; and one that
+is cut off, because the worker stops, would have taken jobs that must go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.events import Events
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.checking import read_id
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
+from stowhand.remote.client.address import base_of
+from stowhand.remote.client.attempt import RemoteAttempt
+from stowhand.remote.client.claiming import Claiming
+from stowhand.remote.client.heartbeats import HttpHeart
+from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.options import HttpOptions
+from stowhand.remote.client.producing import Producing
+from stowhand.remote.client.proofs import Proofs
+from stowhand.remote.client.troubles import Refused
+from stowhand.remote.client.unsupported import Elsewhere
+from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, Kind, TermsOffered
+
+TRIES = 5
+"""Calls of ``open``, over a second and a half, that may find nobody."""
+
+
+class HttpStore(Elsewhere):
+    """Jobs of a queue, or records of a user's table, lent by ``stowhand serve`` at ``url``.
+
+    One event loop uses it, and one other thread its heart. Raises ConfigurationError for a URL that cannot be, and for
+    a token that would travel readable.
+    """
+
+    on_listening: Callable[[str, BaseException | None], None] | None = None
+    """Never called: what is heard comes as answers to polls, and ``hears`` says how it stands."""
+    on_warning: Callable[[str, str], None] | None = None
+    """Never called: whoever lends it is told."""
+    rations = True
+    """A claim may bring fewer than were asked for though more are due: answers are bounded."""
+
+    def __init__(self, url: str, options: HttpOptions | None = None) -> None:
+        self._options = options or HttpOptions()
+        self._base = base_of(url, self._options)
+        self._clock = SystemClock()
+        self._line = Line(self._base, self._options, self._clock)
+        self._proofs = Proofs()
+        self._claiming = Claiming(self._line, self._proofs, self._options.record)
+        self._producing = Producing(self._line, self._options.max_attempts)
+        self._offered: TermsOffered | None = None
+        self._terms: Terms | None = None
+        self._bell: str | None = None
+        self._hears = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    # -- a worker's ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Ask what is lent, and on what terms; some times, if the server is just starting, or full.
+
+        Raises StoreUnreachable, and StoreError where the token is refused.
+        """
+        offered = await self._first_answer()
+        if self._options.record is not None and offered.kind == "queue":
+            raise ConfigurationError(f"{self._base} lends jobs of a queue, not records of a table: leave out record=…")
+        self._offered, self._terms = offered, _terms_of(offered)
+
+    async def _first_answer(self) -> TermsOffered:
+        for failures in range(1, TRIES):
+            try:
+                return await self._line.get("/v1/terms", TermsOffered)
+            except StoreUnreachable:
+                await self._clock.sleep(OUTAGE(failures))
+        return await self._line.get("/v1/terms", TermsOffered)
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        await self._line.close()
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
+        """A reply that was lost is StoreUnreachable: ``heart.abandon`` gives back what it may have brought."""
+        return await self._claiming.claim(request)
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """A reply that was lost is StoreUnreachable: repeated with ``repeat=True``, it is harmless."""
+        return await self._claiming.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        """Seconds until the earliest waiting job of these tasks is due."""
+        return (await self._line.post("/v1/due", DueAsked(tasks=tasks), Due)).seconds
+
+    def foreign(self) -> Foreign | None:
+        """The server looks after them."""
+        return None
+
+    async def wait(self, timeout: float) -> bool:
+        """A long poll of at most half a minute; a longer ``timeout`` is several."""
+        while True:
+            waits = min(max(timeout, 0.0), LONGEST_WAIT)
+            if await self._poll(waits):
+                return True
+            timeout -= waits
+            if timeout <= 0:
+                return False
+
+    @property
+    def hears(self) -> bool:
+        """The last poll was answered, and the lent store hears."""
+        return self._hears
+
+    async def _poll(self, waits: float) -> bool:
+        if self._bell is None:
+            waits = 0.0  # whatever rang before we knew the bell is news
+        try:
+            due = await self._line.post("/v1/due", DueAsked(tasks=(), wait=waits, bell=self._bell), Due, waits=waits)
+        except StoreError:
+            self._hears = False
+            raise
+        news = due.bell != self._bell
+        self._bell, self._hears = due.bell, due.hears
+        return news
+
+    def heart(self) -> HttpHeart:
+        """With connections of its own, and the proofs of this store's leases."""
+        return HttpHeart(self._base, self._options, self._proofs)
+
+    @property
+    def terms(self) -> Terms | None:
+        """What the lent store lays down: a table's options do, a queue's do not. Known once the store is open."""
+        return self._terms
+
+    async def admit(self, events: Events | None = None) -> None:
+        """Open it, if it is not: a worker needs its terms.
+
+        Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever.
+        """
+        if self._offered is None:
+            await self.open()
+        with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls tell of it
+            await self._line.post("/v1/due", DueAsked(tasks=()), Due)
+
+    def attend(self, attempt: Attempt[Any]) -> None:
+        """Give the handler its ``ctx.store``, where what is lent is a table."""
+        if self._offered is not None and self._offered.logs:
+            attempt.furnish(RemoteAttempt(self._line, self._proofs, attempt))
+
+    # -- an application's ------------------------------------------------------------------------
+
+    async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable, and StoreError where out of scope."""
+        return await self._producing.enqueue(job)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """A thousand jobs, or a megabyte, in one request; each request is all or none."""
+        return await self._producing.enqueue_many(jobs)
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """All or none, in one request."""
+        return await self._producing.add_jobs(jobs)
+
+    async def get(self, job_id: int) -> Job | None:
+        """Without payload and result, unless the token has that scope."""
+        try:
+            return await self._line.get(f"/v1/jobs/{read_id(job_id)}", Job)
+        except Refused as refused:
+            if refused.kind == Kind.UNKNOWN:
+                return None
+            raise
+
+    @property
+    def description(self) -> str:
+        """Its address; the token is no part of it."""
+        return self._base
+
+
+def _terms_of(offered: TermsOffered) -> Terms | None:
+    if offered.lease is None:
+        return None
+    after = offered.retry_after
+    return Terms(
+        lease=offered.lease,
+        heartbeat_interval=offered.heartbeat_interval,
+        cancel_interval=offered.cancel_interval,
+        polls=offered.polls,
+        backoff=None if after is None else (lambda attempt: after),
+    )

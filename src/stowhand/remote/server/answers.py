@@ -1,0 +1,118 @@
+"""The memory of claims that were answered: a client whose reply was lost asks again with the same token.
+
+Bounded, and forgotten after a while: then (or after a restart of the server) what was claimed comes back by a release
+of the bare token, or when its lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.remote.server.holdings import Holdings
+
+MOST = 20_000
+"""Claim tokens."""
+BYTES = 64 * 1024 * 1024
+"""Of the records in them, as they were sent."""
+KEPT = 120.0
+"""Seconds: a reply that was lost is missed at once."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One record that was lent."""
+
+    lease: Lease
+    """In the store."""
+    body: bytes
+    """As it went out: a ``wire.Lent``."""
+
+
+class Answer:
+    """One claim token: what it brought, and whether it may bring anything more."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.sent: dict[JobId, Sent] = {}
+        self.released = False
+        self.turn = asyncio.Lock()
+        """Two requests with one token go one after the other."""
+        self.calls = 0
+        self.superseded = asyncio.Event()
+        """Set when another request with this token, or its release, has come."""
+
+    def begin(self) -> int:
+        """One more request; those before it give way. Its number."""
+        self.give_way()
+        self.calls += 1
+        return self.calls
+
+    def give_way(self) -> None:
+        """Let whoever polls with this token end."""
+        self.superseded.set()
+        self.superseded = asyncio.Event()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(one.body) for one in self.sent.values())
+
+
+class Answers:
+    """By claim token in the store, which depends on the worker token too. The oldest are forgotten first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._by_token: OrderedDict[str, Answer] = OrderedDict()
+        self._bytes = 0
+        self.holdings = Holdings()
+        """Which worker has what; for longer than answers are remembered."""
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def of(self, token: str) -> Answer:
+        """What is known of it; made when nothing is."""
+        answer = self._by_token.pop(token, None) or Answer()
+        answer.at = self._clock.monotonic()
+        self._by_token[token] = answer
+        self._forget()
+        return answer
+
+    def remember(self, token: str, sent: Iterable[Sent]) -> None:
+        """This goes out now."""
+        answer = self.of(token)
+        self._bytes -= answer.size
+        answer.sent.update((one.lease.job_id, one) for one in sent)
+        self._bytes += answer.size
+        self._forget()
+
+    def over(self, leases: Iterable[Lease]) -> None:
+        """These (in the store) are held no more: settled, released or lost."""
+        leases = tuple(leases)
+        self.holdings.over(leases)
+        for lease in leases:
+            answer = self._by_token.get(lease.token)
+            gone = answer.sent.pop(lease.job_id, None) if answer is not None else None
+            if gone is not None:
+                self._bytes -= len(gone.body)
+
+    def drop_if_empty(self, token: str) -> None:
+        """A claim that brought nothing leaves nothing to remember."""
+        answer = self._by_token.get(token)
+        if answer is not None and not (answer.sent or answer.released or answer.turn.locked()):
+            del self._by_token[token]
+
+    def _forget(self) -> None:
+        while self._by_token:
+            token, oldest = next(iter(self._by_token.items()))
+            fits = len(self._by_token) <= MOST and self._bytes <= BYTES
+            if (fits and self._clock.monotonic() - oldest.at < KEPT) or len(self._by_token) == 1:
+                return
+            del self._by_token[token]
+            self._bytes -= oldest.size

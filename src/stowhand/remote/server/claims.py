@@ -1,0 +1,230 @@
+"""Claims, which may wait: claim; when there is nothing, sleep until the store is heard or something falls due; again.
+
+A poll ends early when the server stops, when its client hangs up, when its token is revoked, and when the same claim
+token comes again. What was claimed for a client that has gone is handed back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.errors import SchemaError, StoreError, StoreUnreachable
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.limits import check_name, read_forbidden
+from stowhand.protocols.store import Claim, ClaimRequest
+from stowhand.remote.server.answers import Answer, Answers, Sent
+from stowhand.remote.server.grants import Grant, Scope
+from stowhand.remote.server.heartbeat_thread import HeartThread
+from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.records import lent
+from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.shared_store import QUEUE, Loan
+from stowhand.remote.server.wake_broadcast import POLLING, Bell
+from stowhand.remote.wire import LONGEST_WAIT, ClaimAsked, Kind
+
+MOST_RECORDS = 100
+"""In one answer."""
+ANSWER_BYTES = 4 * 1024 * 1024
+"""Of records in one answer, which must arrive within the client's time for a call. One goes, however large it is."""
+LONGEST_LEASE = 86_400.0
+POLLS_OF_A_TOKEN = 256
+"""Requests that wait at a time."""
+NAME_LIMIT = 255
+
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the client has hung up."""
+
+
+class Claims:
+    """Used on the loop."""
+
+    def __init__(
+        self,
+        loan: Loan,
+        bell: Bell,
+        heart: HeartThread,
+        proofs: Proofs,
+        answers: Answers,
+        clock: Clock,
+        still: Callable[[Grant], bool],
+    ) -> None:
+        self._loan, self._bell, self._heart = loan, bell, heart
+        self._store = loan.store
+        self._proofs, self._answers, self._clock, self._still = proofs, answers, clock, still
+        self._polls: Counter[str] = Counter()
+
+    async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
+        """What is lent now, or what the same claim token was lent before and still holds. Raises Refused."""
+        request = self._request(grant, asked)
+        if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
+            raise Refused(
+                Kind.TOO_MANY, "too many claims wait under this token", "use one per group of workers", retry_after=1
+            )
+        self._polls[grant.id] += 1
+        answer = self._answers.of(request.token)
+        number = answer.begin()
+        try:
+            async with answer.turn:
+                return await self._answer(grant, asked, request, answer, number, gone)
+        finally:
+            self._polls -= Counter({grant.id: 1})
+            self._answers.drop_if_empty(request.token)
+
+    async def until_news(self, grant: Grant, bell: str | None, wait: float, gone: Gone) -> None:
+        """Return at once when the bell is not the one that is known, else as soon as it rings, or after ``wait``."""
+        if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
+            raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
+        self._polls[grant.id] += 1
+        try:
+            await _first(self._bell.until_rung(self._bell.now if bell is None else bell, wait), gone())
+        finally:
+            self._polls -= Counter({grant.id: 1})
+        self._check_still(grant)
+
+    def _request(self, grant: Grant, asked: ClaimAsked) -> ClaimRequest:
+        grant.need(Scope.CLAIM)
+        grant.check_conditions(asked.conditions)
+        if asked.conditions and self._loan.kind == QUEUE:
+            raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
+        if not 0 < asked.lease <= LONGEST_LEASE:
+            raise malformed(f"lease: {asked.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
+        if not 0 <= asked.wait <= LONGEST_WAIT:
+            raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
+        if asked.overdue is not None and not 0 <= asked.overdue <= LONGEST_LEASE:
+            raise malformed(f"overdue: {asked.overdue:g} s; 0 to {LONGEST_LEASE:g}")
+        if asked.limit < 0:
+            raise malformed(f"limit: {asked.limit}; 0 or more")
+        return ClaimRequest(
+            worker=check_name("worker", asked.worker, NAME_LIMIT),
+            token=self._proofs.store_token(grant, asked.token),
+            limit=min(asked.limit, MOST_RECORDS),
+            lease=asked.lease,
+            tasks=grant.tasks_of_claim(asked.tasks),
+            forbidden_flags=read_forbidden(asked.forbidden_flags),
+            suspects=asked.suspects,
+            overdue=asked.overdue,
+            conditions=asked.conditions,
+        )
+
+    async def _answer(
+        self, grant: Grant, asked: ClaimAsked, request: ClaimRequest, answer: Answer, number: int, gone: Gone
+    ) -> list[Sent]:
+        if answer.released:
+            return []
+        if answer.sent:
+            return await self._again(answer, request.lease)
+        hung_up = asyncio.ensure_future(gone())
+        try:
+            claims = await self._poll(grant, request, asked.wait, answer, number, hung_up)
+            sent = [
+                Sent(
+                    claim.lease,
+                    msgspec.json.encode(lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
+                )
+                for claim in claims
+            ]
+            if claims and (hung_up.done() or answer.released) and answer.calls == number:
+                await self._hand_back([claim.lease for claim in claims])
+                return []
+            fits = _fitting(sent)
+            self._answers.remember(request.token, sent[:fits])
+            self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])
+            if fits < len(sent):
+                await self._hand_back([one.lease for one in sent[fits:]])
+            return sent[:fits]
+        finally:
+            hung_up.cancel()
+
+    async def _poll(
+        self,
+        grant: Grant,
+        request: ClaimRequest,
+        wait: float,
+        answer: Answer,
+        number: int,
+        hung_up: asyncio.Future[None],
+    ) -> Sequence[Claim[Any]]:
+        end = self._clock.monotonic() + wait
+        while not (hung_up.done() or answer.released or answer.calls != number):
+            self._check_still(grant)
+            # Both are taken before the claim: what happens while it is under way must not be slept over.
+            bell, superseded = self._bell.now, asyncio.ensure_future(answer.superseded.wait())
+            try:
+                claims = await self._claim(request) if request.limit and request.tasks != () else []
+                left = end - self._clock.monotonic()
+                if claims or left <= 0 or self._bell.stopped:
+                    return claims
+                nap = min(left, await self._nap(request.tasks))
+                await _first(self._bell.until_rung(bell, nap), hung_up, superseded)
+            finally:
+                superseded.cancel()
+        return []
+
+    async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
+        try:
+            return await self._store.claim(request)
+        except (StoreUnreachable, SchemaError):
+            raise
+        except StoreError as error:
+            if not request.conditions:
+                raise
+            # The client's mistake, though only the database could tell. It is not repeated as if the store were away.
+            columns = ", ".join(dict.fromkeys(condition.column for condition in request.conditions))
+            raise malformed(
+                f"conditions: the lent store cannot compare so ({columns[:200]})",
+                "compare columns that are there with values of their type; the server's log says more",
+            ) from error
+
+    def _check_still(self, grant: Grant) -> None:
+        """Raises Refused for a token that was revoked, or has expired, while it waited."""
+        if not self._still(grant):
+            raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
+
+    async def _nap(self, tasks: tuple[str, ...] | None) -> float:
+        """Seconds until it is worth looking again without being woken; as a worker beside the store would."""
+        due = await self._store.next_due(tasks)
+        if due is None:
+            return self._bell.poll
+        # What is due and was not claimed frees itself without a word to us: it must not hurry us.
+        return POLLING if due <= 0 else min(self._bell.poll, due + 0.001)
+
+    async def _again(self, answer: Answer, lease: float) -> list[Sent]:
+        """What an earlier answer lent and is still held: the store says so, and renews it."""
+        before = list(answer.sent.values())
+        pulse = await self._heart.call(lambda heart: heart.beat([one.lease for one in before], lease))
+        lost = [one.lease for one in before if (one.lease.job_id, one.lease.token) in pulse.lost]
+        self._answers.over(lost)
+        return list(answer.sent.values())
+
+    async def _hand_back(self, leases: Sequence[Lease]) -> None:
+        """Unspent. What is busy, or cannot be handed back now, comes back when its lease ends."""
+        with suppress(StoreError):
+            await self._heart.call(lambda heart: heart.release(leases))
+
+
+def _fitting(sent: Sequence[Sent]) -> int:
+    """How many of them go out together."""
+    size = 0
+    for place, one in enumerate(sent):
+        size += len(one.body)
+        if place and size > ANSWER_BYTES:
+            return place
+    return len(sent)
+
+
+async def _first(*ends: Awaitable[Any]) -> None:
+    """Until one of them has ended; those that are ours to end are ended."""
+    tasks = [asyncio.ensure_future(end) for end in ends]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, end in zip(tasks, ends, strict=True):
+            if task is not end:
+                task.cancel()

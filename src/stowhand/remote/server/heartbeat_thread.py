@@ -1,0 +1,54 @@
+"""The lent store's heart, which blocks, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from stowhand.errors import StoreUnreachable
+from stowhand.protocols.store import Heart, Store
+
+T = TypeVar("T")
+PATIENCE = 20.0
+"""Seconds that a client waits for the heart, the calls of others before its own included."""
+CROWD = 500
+"""Calls that may wait for the thread."""
+
+
+class HeartThread:
+    """One call after the other."""
+
+    def __init__(self, store: Store[Any]) -> None:
+        self._store = store
+        self._heart: Heart | None = None
+        self._waiting = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stowhand lending heart")
+
+    async def call(self, doing: Callable[[Heart], T]) -> T:
+        """Let the heart do it. Raises StoreUnreachable, also when it takes too long."""
+        if self._waiting >= CROWD:
+            raise StoreUnreachable("too many calls wait for the store")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, self._do, doing)
+        except TimeoutError:
+            raise StoreUnreachable("the store does not answer in time") from None
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Let the connection go; a call that hangs is not waited for."""
+        if self._heart is not None:
+            self._pool.submit(self._heart.close)
+        self._pool.shutdown(wait=False, cancel_futures=False)
+
+    def _do(self, doing: Callable[[Heart], T]) -> T:
+        if self._heart is None:
+            self._heart = self._store.heart()
+        try:
+            return doing(self._heart)
+        finally:
+            self._heart.refused()  # what lapses is named by the server's resetter

@@ -1,0 +1,298 @@
+"""Requests and replies: an ASGI application over a Lender. Every reply is JSON; every error a ``wire.Trouble``."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from stowhand.clock import stopwatch
+from stowhand.errors import (
+    ConfigurationError,
+    InvalidJob,
+    LeaseLost,
+    LogRefused,
+    OutcomeUnknown,
+    SchemaError,
+    StoreError,
+    StoreUnreachable,
+)
+from stowhand.events import Events, LentChanged, RequestAnswered, RequestBroken, StoreTrouble
+from stowhand.remote.server import grants
+from stowhand.remote.server.authenticator import Doorkeeper
+from stowhand.remote.server.bodies import check_head, read
+from stowhand.remote.server.grants import Grant
+from stowhand.remote.server.health import Health
+from stowhand.remote.server.metrics import Metrics
+from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.slow_requests import CONNECTION
+from stowhand.remote.server.store_server import Lender
+from stowhand.remote.server.wake_broadcast import NAME
+from stowhand.remote.wire import (
+    TELLS,
+    ClaimAsked,
+    DueAsked,
+    Enqueue,
+    Held,
+    Kind,
+    LogChange,
+    Release,
+    Reset,
+    Settlements,
+)
+
+RETRY_AFTER = 1
+"""Seconds after which a store that did not answer may be asked again."""
+ID_WIDTH = 64
+IDS_SHOWN = 200
+"""In one line of the audit."""
+CALLS = (
+    *("claim", "heartbeat", "settle", "release", "reset", "logs", "enqueue", "due", "terms", "jobs"),
+    *("healthz", "readyz", "metrics"),
+)
+_TOLD = (StoreUnreachable, LeaseLost, LogRefused)
+"""An outage is told by those loops that meet it first; the others are no trouble of the store's."""
+Endpoint = Callable[[Request, Grant], Awaitable[Response]]
+
+
+class LendingApp:
+    """One server's application: what uvicorn runs."""
+
+    def __init__(self, lender: Lender, doorkeeper: Doorkeeper, health: Health, events: Events) -> None:
+        self._lender, self._doorkeeper, self._health, self._events = lender, doorkeeper, health, events
+        self._metrics = Metrics()
+        # Not a whole Starlette: that writes errors of its own, as text.
+        self._router = Router(self._routes(), redirect_slashes=False)
+
+    def _routes(self) -> list[Route]:
+        return [
+            *(Route(f"/v1/{name}", self._admitted(call), methods=["POST"]) for name, call in self._calls().items()),
+            Route("/v1/terms", self._admitted(self._terms), methods=["GET"]),
+            Route("/v1/jobs/{id}", self._admitted(self._job), methods=["GET"]),
+            Route("/healthz", self._healthz, methods=["GET"]),
+            Route("/readyz", self._readyz, methods=["GET"]),
+            Route("/metrics", self._admitted(self._show_metrics), methods=["GET"]),
+        ]
+
+    def _calls(self) -> dict[str, Endpoint]:
+        return {
+            "claim": self._claim,
+            "heartbeat": self._heartbeat,
+            "settle": self._settle,
+            "release": self._release,
+            "reset": self._reset,
+            "logs": self._log,
+            "enqueue": self._enqueue,
+            "due": self._due,
+        }
+
+    # -- the calls -------------------------------------------------------------------------------
+
+    async def _claim(self, request: Request, grant: Grant) -> Response:
+        asked = await read(request, ClaimAsked)
+        sent = await self._lender.claim(grant, asked, lambda: _hung_up(request))
+        if sent:
+            self._metrics.lent(len(sent))
+            self._audit(request, grant, [one.lease.job_id for one in sent], worker=asked.worker)
+        return Response(b'{"claims":[' + b",".join(one.body for one in sent) + b"]}", media_type="application/json")
+
+    async def _heartbeat(self, request: Request, grant: Grant) -> Response:
+        return _reply(await self._lender.heartbeat(grant, await read(request, Held)))
+
+    async def _settle(self, request: Request, grant: Grant) -> Response:
+        sent = await read(request, Settlements)
+        found = await self._lender.settle(grant, sent, tells=TELLS in request.headers)
+        self._metrics.judged(found.verdicts)
+        words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(sent.batch, found.verdicts, strict=True)]
+        self._audit(request, grant, [one.proof.lease.job_id for one in sent.batch], words)
+        return _reply(found)
+
+    async def _release(self, request: Request, grant: Grant) -> Response:
+        asked = await read(request, Release)
+        found = await self._lender.release(grant, asked)
+        pairs = [(proof.lease.job_id, proof.lease.token) for proof in asked.leases]
+        ids: list[Any] = [job_id for job_id, _ in pairs]
+        words = ["busy" if pair in found.busy else "released" for pair in pairs]
+        if asked.token is not None:
+            ids, words = [*ids, "*"], [*words, "token released" if found.abandoned else "token busy"]
+        self._audit(request, grant, ids, words)
+        return _reply(found)
+
+    async def _reset(self, request: Request, grant: Grant) -> Response:
+        asked = await read(request, Reset)
+        found = await self._lender.reset(grant, asked)
+        words = [f"reset: {job.state.value}" for job in found.jobs]
+        self._audit(request, grant, [job.job_id for job in found.jobs], words, worker=asked.worker or "")
+        return _reply(found)
+
+    async def _log(self, request: Request, grant: Grant) -> Response:
+        change = await read(request, LogChange)
+        found = await self._lender.log(grant, change)
+        self._audit(request, grant, [change.proof.lease.job_id], [f"{len(change.add)} added"])
+        return _reply(found)
+
+    async def _enqueue(self, request: Request, grant: Grant) -> Response:
+        found = await self._lender.enqueue(grant, await read(request, Enqueue))
+        self._audit(request, grant, found.ids)
+        return _reply(found)
+
+    async def _due(self, request: Request, grant: Grant) -> Response:
+        asked = await read(request, DueAsked)
+        return _reply(await self._lender.due(grant, asked, lambda: _hung_up(request)))
+
+    async def _terms(self, request: Request, grant: Grant) -> Response:
+        return _reply(self._lender.terms())
+
+    async def _job(self, request: Request, grant: Grant) -> Response:
+        return _reply(await self._lender.job(grant, request.path_params["id"]))
+
+    async def _healthz(self, request: Request) -> Response:
+        return _state(self._health.alive())
+
+    async def _readyz(self, request: Request) -> Response:
+        return _state(await self._health.ready())
+
+    async def _show_metrics(self, request: Request, grant: Grant) -> Response:
+        grant.need(grants.Scope.READ)
+        text = self._metrics.text()
+        if text is None:
+            raise Refused(Kind.UNKNOWN, "this server keeps no metrics", "pip install 'stowhand[metrics]' there")
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    # -- around them -----------------------------------------------------------------------------
+
+    def _admitted(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def call(request: Request) -> Response:
+            return await endpoint(request, self._admit(request))
+
+        return call
+
+    def _admit(self, request: Request) -> Grant:
+        """Before a byte of the body is read."""
+        grant = self._doorkeeper.admit(request.headers, _address(request))
+        request.scope["stowhand.who"] = grant.id
+        connection = request.scope.get("state", {}).get(CONNECTION)
+        if connection is not None and not connection.know():
+            raise Refused(
+                Kind.TOO_MANY, "too many connections", "close idle ones", retry_after=5, status=503, closes=True
+            )
+        return grant
+
+    def _audit(
+        self, request: Request, grant: Grant, ids: Any, verdicts: list[str] | None = None, worker: str = ""
+    ) -> None:
+        if self._events.wants(LentChanged):
+            shown = tuple(str(job_id)[:ID_WIDTH] for job_id in ids[:IDS_SHOWN])
+            call = request.url.path.rpartition("/")[2]
+            self._events.emit(
+                LentChanged(call, grant.id, worker, shown, tuple((verdicts or [])[:IDS_SHOWN]), _address(request))
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. Turns what was raised into a reply, and tells of every request."""
+        began, status = stopwatch(), 0
+
+        async def noting(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        scope["app"] = self  # so that the router raises what it does not know
+        try:
+            check_head(scope)
+            await self._router(scope, receive, noting)
+        except ClientDisconnect:
+            status = status or 499  # nobody is there to read a reply
+        except Exception as error:  # noqa: BLE001 - boundary: whatever it is, the client hears of it
+            reply = self._reply_to(error, scope)
+            if not status:
+                await reply(scope, receive, noting)
+        self._tell(scope, status, stopwatch() - began)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        call = _call_of(scope)
+        self._metrics.answered(call, status)
+        if self._events.wants(RequestAnswered):
+            address = (scope.get("client") or ("",))[0]
+            self._events.emit(RequestAnswered(call, status, seconds, scope.get("stowhand.who", ""), address))
+
+    def _reply_to(self, error: Exception, scope: Scope) -> Response:
+        refused = _refused(error)
+        trouble = error.__cause__ if isinstance(error, Refused) else error
+        if isinstance(trouble, StoreError) and not isinstance(trouble, _TOLD):
+            self._events.emit(StoreTrouble(NAME, _call_of(scope), str(trouble), RETRY_AFTER))
+        if refused is None:
+            self._events.emit(RequestBroken(_call_of(scope), "".join(traceback.format_exception(error))))
+            refused = Refused(Kind.BROKEN, "the server has a bug; its log says more", "tell whoever runs the server")
+        headers = {"retry-after": str(refused.retry_after)} if refused.retry_after is not None else {}
+        if isinstance(error, HTTPException):
+            headers |= dict(error.headers or {})  # which methods there are
+        if refused.closes:
+            headers["connection"] = "close"
+        if refused.kind is Kind.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
+        return Response(
+            msgspec.json.encode(refused.trouble()), refused.status, headers=headers, media_type="application/json"
+        )
+
+
+def _refused(error: Exception) -> Refused | None:
+    """What a client may be told of it; ``None``: it is a bug."""
+    match error:
+        case Refused():
+            return error
+        case HTTPException(status_code=405):
+            return Refused(Kind.METHOD, "no such method here", "see docs/how-to/lend-a-store.md for the calls")
+        case HTTPException():
+            return Refused(Kind.UNKNOWN, "there is no such call", "see docs/how-to/lend-a-store.md for the calls")
+        case InvalidJob():
+            return Refused(
+                Kind.INVALID_JOB, str(error), "nothing was enqueued; mend the field and send all of it again"
+            )
+        case ConfigurationError():
+            return Refused(Kind.REFUSED, str(error), "the lent store cannot do this")
+        case LogRefused():
+            return Refused(Kind.LOG_REFUSED, str(error), "end this attempt, or append a new entry")
+        case LeaseLost():
+            return Refused(Kind.LEASE_LOST, str(error), "end this attempt: its record is somebody else's now")
+        case OutcomeUnknown():
+            return Refused(Kind.OUTCOME_UNKNOWN, str(error), "repeat it with the same key", retry_after=RETRY_AFTER)
+        case SchemaError() | StoreError():
+            # The words of a driver may name hosts and users: they are for the server's own log.
+            return Refused(
+                Kind.UNREACHABLE, "the lent store does not answer", "try again soon", retry_after=RETRY_AFTER
+            )
+    return None
+
+
+def _reply(message: Any) -> Response:
+    return Response(msgspec.json.encode(message), media_type="application/json")
+
+
+def _state(found: tuple[bool, dict[str, Any]]) -> Response:
+    well, facts = found
+    return Response(msgspec.json.encode(facts), 200 if well else 503, media_type="application/json")
+
+
+async def _hung_up(request: Request) -> None:
+    """Return when the client has. The body has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def _call_of(scope: Scope) -> str:
+    """A name for the metrics: one of few, whatever was asked for."""
+    parts = scope["path"].strip("/").split("/")
+    name = parts[1] if len(parts) > 1 and parts[0] == "v1" else parts[0]
+    return name if name in CALLS else "other"

@@ -1,0 +1,218 @@
+"""A server over one store: socket, TLS, the loops that belong to it, and a stop that is bounded.
+
+async with running(store, options, events) as server:
+    print(server.url)
+    await server.until_stopped()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, LendingStarted, LendingStopping
+from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
+from stowhand.protocols.store import Store
+from stowhand.remote.server.addresses import BACKLOG, check_tls, is_loopback, listen, room, said
+from stowhand.remote.server.authenticator import Doorkeeper
+from stowhand.remote.server.bodies import HEADER_BYTES
+from stowhand.remote.server.health import Health
+from stowhand.remote.server.http_app import LendingApp
+from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.shared_store import Loan
+from stowhand.remote.server.slow_requests import CONNECTIONS, READ_TIMEOUT, bounded, check_uvicorn
+from stowhand.remote.server.store_server import Declared, Lender, as_it_is
+from stowhand.remote.server.token_file import DEFAULT, TokenFile
+from stowhand.remote.server.wake_broadcast import NAME, Bell
+from stowhand.worker.resetter import Resetter, ResetterOptions
+
+KEEP_ALIVE = 75
+"""Seconds between two requests; workers beat more often."""
+PORT = 8470
+TICK = 1.0
+RESET_EVERY = 5.0
+
+
+class LendingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a store is lent."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    """0: any free one."""
+    tokens: Path = Path(DEFAULT)
+    """The file of worker tokens."""
+    tokens_required: bool = False
+    """Somebody named that file: refuse to start as long as no token was ever made."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    """``None``: it is in the file of the certificate."""
+    grace: float = 5.0
+    """Seconds that requests have to end when the server stops; what waits for work ends at once."""
+    read_timeout: float = READ_TIMEOUT
+    """Seconds in which a request must have come in whole."""
+    connections: int = CONNECTIONS
+    declared: Declared = as_it_is
+    """What the tasks of an App declare holds for the jobs that are enqueued here."""
+
+
+class LendingServer:
+    """Made by ``running``."""
+
+    def __init__(self, server: _Server, url: str, bell: Bell, events: Events, grace: float) -> None:
+        self._server, self._bell, self._events, self._grace = server, bell, events, grace
+        self._wishes = 0
+        self.url = url
+        """With the port it really has."""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def stop(self) -> None:
+        """Once: let requests end, for at most the grace. Again: now. Call it on the loop."""
+        self._wishes += 1
+        if self._wishes == 1:
+            self._events.emit(LendingStopping(self._grace))
+            self._bell.silence()
+        self._server.leave(now=self._wishes > 1)
+
+    async def until_stopped(self) -> None:
+        """Return when it answers no more. Raises what ended it unasked."""
+        await asyncio.shield(self.done)
+
+
+@asynccontextmanager
+async def running(
+    store: Store[Any], options: LendingOptions, events: Events, clock: Clock | None = None
+) -> AsyncIterator[LendingServer]:
+    """Lend an open store for the length of the block.
+
+    Raises ConfigurationError for what cannot be (an address without tokens, a certificate without its key), and
+    StowhandError when the port is taken.
+    """
+    clock = clock or SystemClock()
+    file = TokenFile(options.tokens)
+    _check(options, file)
+    loan, bell = Loan(store), Bell(store, events, clock)
+    doorkeeper = Doorkeeper(file, events, clock, required=options.tokens_required)
+    resetter = _resetter(loan, events, clock)
+    lender = Lender(loan, bell, Proofs(file.secret()), clock, doorkeeper.still, options.declared, resetter.expect)
+    health = Health(loan, bell, events, clock)
+    app = LendingApp(lender, doorkeeper, health, events)
+    sock = listen(options.host, options.port)
+    url = said("https" if options.tls_cert else "http", sock)
+    server = _Server(_config(app, options))
+    lending = LendingServer(server, url, bell, events, options.grace)
+    bell.start()
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand lending")
+    resetting = asyncio.create_task(resetter.run(), name="stowhand lending resetter")
+    for task in (serving, resetting):
+        task.add_done_callback(lambda task: _pass_on(task, lending.done))
+    health.watch(resetting)
+    try:
+        await server.listening(serving)
+        events.emit(LendingStarted(url, loan.name, not doorkeeper.wants_tokens, str(options.tokens)))
+        yield lending
+    finally:
+        if not serving.done():
+            lending.stop()
+        with suppress(asyncio.CancelledError, Exception):
+            await asyncio.shield(asyncio.wait({serving}, timeout=options.grace + 2))
+        await bell.stop()
+        resetter.stop()
+        await asyncio.wait({resetting}, timeout=options.grace)
+        lender.close()
+        sock.close()
+
+
+def _resetter(loan: Loan, events: Events, clock: Clock) -> Resetter:
+    """The workers of a lent store are elsewhere, and may all be gone at once."""
+    terms = loan.laid_down
+    options = ResetterOptions(
+        name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
+    )
+    return Resetter(loan.store, options, clock=clock, events=events)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, without its handling of signals: those are the program's."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._up, self._stopping = asyncio.Event(), asyncio.Event()
+
+    def leave(self, *, now: bool) -> None:
+        """Take no more connections; ``now``: wait for nobody."""
+        self.should_exit, self.force_exit = True, now
+        self._stopping.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._up.set()
+
+    async def main_loop(self) -> None:
+        """Once a second, and at once when told to stop; uvicorn's own looks ten times a second."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), TICK)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def listening(self, serving: asyncio.Task[None]) -> None:
+        """Until connections are accepted."""
+        up = asyncio.ensure_future(self._up.wait())
+        await asyncio.wait((serving, up), return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if serving.done():
+            await serving
+
+
+def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded(room(options.connections), options.read_timeout),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",  # what happens is told as events
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(options.grace)),
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
+    )
+
+
+def _check(options: LendingOptions, file: TokenFile) -> None:
+    """Refuse what would open the store to everybody, or to whoever opens connections and leaves them."""
+    check_uvicorn()
+    check_tls(options.tls_cert, options.tls_key)
+    make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
+    if options.tokens_required and not file.exists():
+        raise ConfigurationError(f"{options.tokens}: no tokens have been made yet; make one: {make}")
+    if not file.exists() and not is_loopback(options.host):
+        raise ConfigurationError(
+            f"--host {options.host}: without tokens a store is lent to programs of this machine only."
+            f" Make a token first: {make}; or leave out --host"
+        )
+
+
+def _pass_on(task: asyncio.Task[None], done: asyncio.Future[None]) -> None:
+    if done.done():
+        return
+    if not task.cancelled() and (error := task.exception()) is not None:
+        done.set_exception(error)
+        done.exception()  # asked here: whoever does not wait for the end is not told
+    else:
+        done.set_result(None)

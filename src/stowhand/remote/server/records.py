@@ -1,0 +1,56 @@
+"""A claim as it goes out: a ``Job``, or a record of a user's own type, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs.job import Job
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.strict_json import refuse_nan
+from stowhand.jobs.text import clean
+from stowhand.jobs.unreadable import Unreadable
+from stowhand.protocols.store import Claim
+from stowhand.remote.wire import Lent
+
+
+def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
+    """``token``: the claim token as the client knows it. ``prove`` makes the authorization of its lease."""
+    lease = msgspec.structs.replace(claim.lease, token=token)
+    kind, record = _read(claim.record)
+    return Lent(
+        lease=lease,
+        authorization=prove(lease),
+        record=record,
+        kind=kind,
+        task=claim.task,
+        attempts=claim.attempts,
+        max_attempts=claim.max_attempts,
+        queue=claim.queue,
+        resets=claim.resets,
+    )
+
+
+def _read(record: object) -> tuple[str, object]:
+    if isinstance(record, Job):
+        return "job", record
+    if isinstance(record, Unreadable):
+        return "unreadable", record.error
+    try:
+        text = msgspec.json.encode(record, enc_hook=_write_other)
+        if b"null" in text:  # None, or what is no number in JSON: null would be another value
+            refuse_nan(record, _write_other)
+        return "record", msgspec.Raw(text)
+    except Exception as error:  # noqa: BLE001 - boundary: its type is the user's, and one must not sink the others
+        return "unreadable", clean(f"it cannot be written as JSON: {error}", 1024)
+
+
+def _write_other(value: Any) -> object:
+    """What msgspec cannot write by itself. Pydantic is used if the value comes from it, and never imported."""
+    if hasattr(type(value), "__pydantic_validator__"):
+        return value.model_dump(mode="json")
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return str(value)  # an address, a range, …: as a database would print it

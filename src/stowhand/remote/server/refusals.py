@@ -1,0 +1,69 @@
+"""No, and why: every error that a client sees is made here."""
+
+from __future__ import annotations
+
+from stowhand.remote.wire import Kind, Trouble
+
+STATUS = {
+    Kind.MALFORMED: 400,
+    Kind.INVALID_JOB: 400,
+    Kind.REFUSED: 400,
+    Kind.UNAUTHORIZED: 401,
+    Kind.OUT_OF_SCOPE: 403,
+    Kind.UNKNOWN: 404,
+    Kind.METHOD: 405,
+    Kind.LEASE_LOST: 409,
+    Kind.LOG_REFUSED: 409,
+    Kind.TOO_LARGE: 413,
+    Kind.TOO_MANY: 429,
+    Kind.OUTCOME_UNKNOWN: 503,
+    Kind.UNREACHABLE: 503,
+    Kind.BROKEN: 500,
+}
+
+
+class Refused(Exception):
+    """The request is not done. ``retry_after``: seconds after which it may be worth repeating. ``closes``: nothing more
+    is read from that connection."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        fix: str = "",
+        *,
+        retry_after: int | None = None,
+        status: int | None = None,
+        closes: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.fix, self.retry_after = kind, message, fix, retry_after
+        self.status = status or STATUS[kind]
+        self.closes = closes
+
+    def trouble(self) -> Trouble:
+        """The body of the reply."""
+        return Trouble(error=self.kind, message=self.message, fix=self.fix)
+
+
+def malformed(message: str, fix: str = "") -> Refused:
+    """It cannot be read, or asks for what cannot be."""
+    return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/how-to/lend-a-store.md")
+
+
+def lacking(scope: str, name: str) -> Refused:
+    """The token is good, but not for this."""
+    return Refused(
+        Kind.OUT_OF_SCOPE,
+        f"this token lacks the scope {scope}",
+        f"make one with it: stowhand tokens make --name {name or 'NAME'} --scope {scope}",
+    )
+
+
+def outside(what: str, value: str, option: str) -> Refused:
+    """The token is limited to other tasks, queues or columns."""
+    return Refused(
+        Kind.OUT_OF_SCOPE,
+        f"this token is not for the {what} {value!r}",
+        f"use a token made with: stowhand tokens make {option} {value}",
+    )

@@ -1,0 +1,78 @@
+"""Settlements that come from elsewhere: what no worker of ours would send is refused; what its handler made is judged.
+
+An impossible state is the client's mistake, and the whole call is refused. What a handler made (a result, a payload,
+jobs that follow) may be unsound without anybody's ill will: then that one is not written, and its worker hears why.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.jobs import limits, strict_json
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.outcomes import LONGEST_DELAY
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Unwritten
+from stowhand.remote.server.grants import Grant
+from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.worker.judge import UNWRITTEN
+
+ENDINGS = {
+    State.COMPLETED: (Ended.OK,),
+    State.ERRORED: (Ended.RETRY,),
+    State.FAILED: (Ended.FAILED, Ended.POISON),
+    State.QUEUED: (Ended.SNOOZED,),
+    State.CANCELED: (Ended.CANCELED,),
+}
+"""How a job leaves ``processing``, and in which words."""
+WAITING = (State.ERRORED, State.QUEUED)
+MOST_FOLLOWING = 1000
+
+
+def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Unwritten:
+    """The settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
+    where = f"batch[{place}].settlement"
+    if settlement.ended not in ENDINGS.get(settlement.state, ()):
+        raise malformed(f"{where}: no job ends as {settlement.state} and {settlement.ended} at once")
+    if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= LONGEST_DELAY:
+        raise malformed(f"{where}.delay: {settlement.delay:g} s; 0 to {LONGEST_DELAY:g}")
+    if settlement.delay and settlement.state not in WAITING:
+        raise malformed(f"{where}.delay: a job that is {settlement.state} waits for nothing")
+    if settlement.refund is not (settlement.state is State.QUEUED):
+        raise malformed(f"{where}.refund: the attempt is given back if, and only if, the job is queued again")
+    settlement = _fitting(settlement)
+    try:
+        _check_content(grant, settlement)
+    except (InvalidJob, UndecodablePayload) as trouble:
+        return Unwritten(str(trouble))
+    except Refused as refusal:
+        return Unwritten(f"{refusal.message}; {refusal.fix}")
+    return settlement
+
+
+def _fitting(settlement: Settlement) -> Settlement:
+    """Without what the state has no place for, which every store ignores; with an error text that can be stored."""
+    error = None if settlement.error is None else clean(settlement.error)
+    result = settlement.result if settlement.state is State.COMPLETED else None
+    payload = settlement.payload if settlement.state in (State.ERRORED, State.FAILED) else None
+    return msgspec.structs.replace(settlement, error=error, result=result, payload=payload)
+
+
+def _check_content(grant: Grant, settlement: Settlement) -> None:
+    for text in (settlement.result, settlement.payload):
+        if text is not None:
+            strict_json.validate(text)
+    if len(settlement.then) > MOST_FOLLOWING:
+        raise InvalidJob(f"then: {len(settlement.then)} jobs, the limit is {MOST_FOLLOWING}")
+    for job in settlement.then:
+        limits.check(job)
+        grant.check_enqueue(job)
+
+
+def failed(reason: str) -> Settlement:
+    """Instead of one that cannot be written, for a worker that would not understand it."""
+    return Settlement(State.FAILED, Ended.FAILED, error=clean(f"{UNWRITTEN}: {reason}"))

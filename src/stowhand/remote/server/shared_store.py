@@ -1,0 +1,120 @@
+"""The store that is lent: a queue that we own, or a user's table. What only one of them can do is asked here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Protocol
+
+from stowhand.errors import ConfigurationError, LogRefused
+from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry
+from stowhand.jobs.job import Job
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.protocols.handler import Attempt, Attendant
+from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.store import Claim, Store, Terms
+from stowhand.remote.server.refusals import Refused
+from stowhand.remote.wire import Kind, TermsOffered
+
+QUEUE, TABLE = "queue", "table"
+ATTEMPTS = 10_000
+"""Whose entries are counted at a time."""
+
+
+class EntryKeeper(Protocol):
+    """What a table's store gives to an attempt (``stowhand.stores.table.AttemptStore``)."""
+
+    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
+        """Append; its number."""
+
+    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+        """Put this in its place."""
+
+
+class Loan:
+    """A store and what it offers beyond claims."""
+
+    def __init__(self, store: Store[Any]) -> None:
+        self.store = store
+        self.kind = QUEUE if hasattr(store, "add_jobs") else TABLE
+        self.name = str(getattr(getattr(store, "options", None), "name", "")) or self.kind
+        self._entries: OrderedDict[tuple[JobId, str], int] = OrderedDict()
+        self._attendant = store if isinstance(store, Attendant) else None
+        if self._attendant is not None and self._log(Lease("", "", 0)) is None:
+            raise ConfigurationError(
+                f"{self.name}: transactional handlers run beside their database, not over HTTP;"
+                " lend a TableStore with transactional=False"
+            )
+
+    @property
+    def laid_down(self) -> Terms | None:
+        """The store's own terms, if it has any."""
+        found = getattr(self.store, "terms", None)
+        return found if isinstance(found, Terms) else None
+
+    def lease(self, asked: float) -> float:
+        """Seconds that a lease really lasts: what is asked for, but where the store lays it down."""
+        terms = self.laid_down
+        return asked if terms is None else terms.lease
+
+    def terms(self) -> TermsOffered:
+        """The same, for whoever works on it from elsewhere."""
+        terms = self.laid_down
+        return TermsOffered(
+            name=self.name,
+            kind=self.kind,
+            lease=terms.lease if terms is not None else None,
+            heartbeat_interval=terms.heartbeat_interval if terms is not None else None,
+            cancel_interval=terms.cancel_interval if terms is not None else None,
+            retry_after=terms.backoff(1) if terms is not None and terms.backoff is not None else None,
+            polls=terms is not None and terms.polls,
+            logs=self._attendant is not None,
+        )
+
+    def queue(self, what: str) -> QueueStore:
+        """The store as one that we own. Raises Refused for a table, which cannot be ``what``."""
+        if self.kind != QUEUE:
+            raise Refused(
+                Kind.UNKNOWN,
+                f"the table {self.name!r} cannot be {what} here",
+                "its rows belong to the application: use SQL where the database is",
+            )
+        return self.store  # type: ignore[return-value]
+
+    async def holder(self, key: str) -> Job | None:
+        """The job that an enqueue with this key would meet."""
+        found = await self.queue("enqueued in").list(JobFilter(key=key, limit=1))
+        return found[0] if found else None
+
+    async def add_entry(self, lease: Lease, entry: ExecutionLogEntry) -> int:
+        """Append to the log of the attempt under this lease; the entry's number. Raises LogRefused."""
+        pair = (lease.job_id, lease.token)
+        if self._entries.get(pair, 0) >= ENTRIES_LIMIT:
+            raise LogRefused(f"an attempt's log has {ENTRIES_LIMIT} entries at most; update the last one instead")
+        number = await self._log_of(lease).add_execution_log_entry(entry)
+        self._entries[pair] = number
+        self._entries.move_to_end(pair)
+        if len(self._entries) > ATTEMPTS:
+            self._entries.popitem(last=False)
+        return number
+
+    async def update_entry(self, lease: Lease, number: int, entry: ExecutionLogEntry) -> None:
+        """Put this in the place of an earlier one. Raises LogRefused."""
+        await self._log_of(lease).update_execution_log_entry(number, entry)
+
+    def _log_of(self, lease: Lease) -> EntryKeeper:
+        log = self._log(lease)
+        if log is None:
+            raise Refused(
+                Kind.UNKNOWN, "this store keeps no execution logs", "lend a table's store, or log where the worker runs"
+            )
+        return log
+
+    def _log(self, lease: Lease) -> EntryKeeper | None:
+        """``None`` also when the store wants a transaction around the attempt."""
+        if self._attendant is None:
+            return None
+        attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)
+        if self._attendant.attend(attempt) is not None:
+            return None
+        keeper: EntryKeeper = attempt.store
+        return keeper

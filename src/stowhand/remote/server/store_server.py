@@ -1,0 +1,306 @@
+"""What a worker asks of its store, asked for it by the server: each call with a grant, each lease with its proof.
+
+Knows nothing of HTTP. Every method raises Refused, or what the store raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+
+from stowhand.clock import Clock, wall_clock
+from stowhand.errors import LeaseLost
+from stowhand.jobs import limits
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.remote.server.answers import Answers, Sent
+from stowhand.remote.server.claims import LONGEST_LEASE, Claims, Gone
+from stowhand.remote.server.grants import Grant, Scope
+from stowhand.remote.server.heartbeat_thread import HeartThread
+from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.settlements import checked, failed
+from stowhand.remote.server.shared_store import Loan
+from stowhand.remote.server.wake_broadcast import Bell
+from stowhand.remote.wire import (
+    LONGEST_WAIT,
+    Beaten,
+    ClaimAsked,
+    Due,
+    DueAsked,
+    Enqueue,
+    Enqueued,
+    Held,
+    Kind,
+    LogChange,
+    LogNumbers,
+    Proof,
+    Release,
+    Released,
+    Reset,
+    ResetDone,
+    Settlements,
+    TermsOffered,
+    Told,
+    Verdicts,
+)
+
+MOST = 1000
+"""Leases, settlements, jobs or log entries in one call."""
+T = TypeVar("T")
+Declared = Callable[[NewJob], NewJob]
+"""A job with what its task declares, where the job says nothing. Raises InvalidJob."""
+
+
+def as_it_is(job: NewJob) -> NewJob:
+    """Where no tasks are known."""
+    return job
+
+
+class Lender:
+    """One per server, used on its loop."""
+
+    def __init__(
+        self,
+        loan: Loan,
+        bell: Bell,
+        proofs: Proofs,
+        clock: Clock,
+        still: Callable[[Grant], bool],
+        declared: Declared = as_it_is,
+        on_lease: Callable[[float], None] = lambda lease: None,
+    ) -> None:
+        """``on_lease`` is called with the seconds of each lease that begins or is renewed."""
+        self._loan, self._bell, self._proofs, self._declared = loan, bell, proofs, declared
+        self._store = loan.store
+        self._heart = HeartThread(loan.store)
+        self._answers = Answers(clock)
+        self._on_lease = on_lease
+        self._claims = Claims(loan, bell, self._heart, proofs, self._answers, clock, still)
+
+    def close(self) -> None:
+        """Let the heart go."""
+        self._heart.close()
+
+    async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
+        """Records under leases; the same claim token again gives those of the first answer that are still held."""
+        sent = await self._claims.claim(grant, asked, gone)
+        if sent:
+            self._on_lease(self._loan.lease(asked.lease))
+        return sent
+
+    async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
+        """Renew; what is proved by nothing counts as lost."""
+        grant.need(Scope.CLAIM)
+        if not 0 < held.lease <= LONGEST_LEASE:
+            raise malformed(f"lease: {held.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
+        proved, unproved = self._sort(grant, held.leases)
+        given = {(lease.job_id, lease.token): (lease.job_id, proof.lease.token) for proof, lease in proved}
+        leases = [lease for _, lease in proved]
+        lease = self._loan.lease(held.lease)
+        until = wall_clock() + timedelta(seconds=lease)
+        if not leases:
+            return Beaten(lost=tuple(unproved))
+        pulse = await self._heart.call(lambda heart: heart.beat(leases, lease))
+        self._on_lease(lease)
+        # What the database refuses to renew is not the client's for long: it stops what it does there.
+        lost = pulse.lost | pulse.refused
+        self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in lost)
+        return Beaten(
+            lost=(*unproved, *(given[pair] for pair in lost)),
+            canceled=tuple(given[pair] for pair in pulse.canceled),
+            busy=tuple(given[pair] for pair in pulse.busy),
+            lease_until=until,
+        )
+
+    async def settle(self, grant: Grant, sent: Settlements, *, tells: bool = False) -> Verdicts:
+        """A verdict for each, in order; without a proof it is Lost, and nothing is changed.
+
+        ``tells``: the client understands what was recorded otherwise, and what could not be written at all.
+        """
+        grant.need(Scope.CLAIM)
+        _bounded("batch", sent.batch)
+        replies: list[Reply] = [Verdict.LOST] * len(sent.batch)
+        batch: dict[int, tuple[Lease, Settlement]] = {}
+        for place, one in enumerate(sent.batch):
+            judged = checked(grant, place, one.settlement)
+            if (lease := self._proofs.lease(grant, one.proof)) is None:
+                continue
+            if not isinstance(judged, Unwritten):
+                judged = await self._with_its_keys(grant, judged)
+            if not isinstance(judged, Unwritten):
+                batch[place] = (lease, judged)
+            elif tells:
+                replies[place] = judged
+            else:
+                batch[place] = (lease, failed(judged.why))
+        await self._settle(batch, replies, repeat=sent.repeat)
+        if not tells:
+            unwritten = [(at, reply.why) for at, reply in enumerate(replies) if isinstance(reply, Unwritten)]
+            await self._settle({at: (batch[at][0], failed(why)) for at, why in unwritten}, replies, repeat=False)
+        kept = {at for at, reply in enumerate(replies) if reply is Verdict.BUSY or isinstance(reply, Unwritten)}
+        self._answers.over(lease for place, (lease, _) in batch.items() if place not in kept)
+        return _verdicts(replies, tells)
+
+    async def _settle(self, batch: dict[int, tuple[Lease, Settlement]], replies: list[Reply], *, repeat: bool) -> None:
+        """Puts the store's replies in their places."""
+        if batch:
+            found = await self._store.settle(list(batch.values()), repeat=repeat)
+            for place, reply in zip(batch, found, strict=True):
+                replies[place] = reply
+
+    async def release(self, grant: Grant, release: Release) -> Released:
+        """Hand leases back, and let a claim token claim nothing more."""
+        grant.need(Scope.CLAIM)
+        proved, _ = self._sort(grant, release.leases)
+        busy: list[tuple[JobId, str]] = []
+        if proved:
+            leases = [lease for _, lease in proved]
+            left = await self._heart.call(lambda heart: heart.release(leases))
+            kept = {(lease.job_id, lease.token) for lease in left}
+            busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if (lease.job_id, lease.token) in kept]
+            self._answers.over(lease for lease in leases if (lease.job_id, lease.token) not in kept)
+        done = True if release.token is None else await self._abandon(self._proofs.store_token(grant, release.token))
+        return Released(busy=tuple(busy), abandoned=done)
+
+    async def _abandon(self, token: str) -> bool:
+        """A claim that is being answered under it ends first; one that comes later finds it released."""
+        answer = self._answers.of(token)
+        answer.released = True
+        answer.give_way()
+        async with answer.turn:
+            done = await self._heart.call(lambda heart: heart.abandon(token))
+        if done:
+            self._answers.over([one.lease for one in answer.sent.values()])
+        return done
+
+    async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
+        """Take back what died workers held: proved leases, and what was lent to a worker under the same token."""
+        grant.need(Scope.CLAIM)
+        proved, _ = self._sort(grant, reset.leases)
+        leases = [lease for _, lease in proved]
+        if reset.worker is not None:
+            leases += self._answers.holdings.of((grant.id, reset.worker))[: MOST - len(leases)]
+        if not leases:
+            return ResetDone()
+        found = await self._heart.call(lambda heart: [job for lease in leases for job in heart.reset_lease(lease)])
+        self._answers.over(leases)
+        return ResetDone(jobs=tuple(found))
+
+    async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
+        """Append entries, then put others in the place of earlier ones. Raises LogRefused, LeaseLost."""
+        grant.need(Scope.CLAIM)
+        _bounded("add", change.add)
+        _bounded("update", change.update)
+        lease = self._proofs.lease(grant, change.proof)
+        if lease is None:
+            raise LeaseLost("this lease was not lent under this token; nothing was changed")
+        numbers = [await self._loan.add_entry(lease, entry) for entry in change.add]
+        for number, entry in change.update:
+            await self._loan.update_entry(lease, number, entry)
+        return LogNumbers(numbers=tuple(numbers))
+
+    async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
+        """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
+        grant.need(Scope.ENQUEUE)
+        _bounded("jobs", sent.jobs)
+        producer = self._loan.queue("enqueued in")
+        wanted = [self._declared(limits.check(job)) for job in sent.jobs]
+        for job in wanted:
+            grant.check_enqueue(job)
+        await self._check_keys(grant, wanted)
+        if len(wanted) == 1:
+            jobs = [await producer.enqueue(wanted[0])]
+        else:
+            jobs = list(await producer.add_jobs(wanted)) if wanted else []
+        shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
+        return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
+
+    async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
+        """The settlement; or that it is not written, because of a job that was to follow."""
+        try:
+            await self._check_keys(grant, settlement.then)
+        except Refused as refusal:
+            return Unwritten(f"{refusal.message}; {refusal.fix}")
+        return settlement
+
+    async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:
+        """Keys are of the whole store, and an enqueue replaces the job that holds its key: whoever may enqueue certain
+        tasks must not reach others so. Raises Refused."""
+        if grant.tasks is None and grant.queues is None:
+            return
+        for job in jobs:
+            held = await self._loan.holder(job.key) if job.key is not None else None
+            if held is not None and not grant.sees(held):
+                raise Refused(
+                    Kind.OUT_OF_SCOPE,
+                    f"the key {job.key!r} is that of a job outside this token's tasks and queues",
+                    "use another key: keys are of the whole store",
+                )
+
+    async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
+        """One job; payload and result only with that scope."""
+        grant.need(Scope.READ)
+        queue = self._loan.queue("looked at job by job")
+        unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
+        if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
+            raise unknown
+        job = await queue.get(int(job_id))
+        if job is None or not grant.sees(job):
+            raise unknown
+        return grant.shown(job)
+
+    async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
+        """When something is due; or, with ``wait``, when the store was heard."""
+        grant.need(Scope.CLAIM)
+        if not 0 <= asked.wait <= LONGEST_WAIT:
+            raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
+        tasks = grant.tasks_of_claim(asked.tasks)
+        if asked.wait:
+            await self._claims.until_news(grant, asked.bell, asked.wait, gone)
+            return Due(bell=self._bell.now, hears=self._store.hears)
+        bell = self._bell.now
+        return Due(seconds=await self._store.next_due(tasks), bell=bell, hears=self._store.hears)
+
+    def terms(self) -> TermsOffered:
+        """What the lent store lays down."""
+        return self._loan.terms()
+
+    def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[tuple[JobId, str]]]:
+        """Those that are proved, with their leases in the store; and the others."""
+        _bounded("leases", proofs)
+        proved, unproved = [], []
+        for proof in proofs:
+            lease = self._proofs.lease(grant, proof)
+            if lease is not None:
+                proved.append((proof, lease))
+            else:
+                unproved.append((proof.lease.job_id, proof.lease.token))
+        return proved, unproved
+
+
+def _verdicts(replies: Sequence[Reply], tells: bool) -> Verdicts:
+    words, told = [], []
+    for place, reply in enumerate(replies):
+        match reply:
+            case Settlement():
+                words.append(Verdict.SETTLED.value)
+                bare = msgspec.structs.replace(reply, result=None, payload=None, then=())
+                told.append(Told(place=place, recorded=bare))
+            case Unwritten(why):
+                # To a client that does not know it: nothing was changed, and the lease is left to itself.
+                words.append("unwritten" if tells else Verdict.LOST.value)
+                told.append(Told(place=place, unwritten=why))
+            case _:
+                words.append(reply.value)
+    return Verdicts(verdicts=tuple(words), told=tuple(told) if tells else ())
+
+
+def _bounded(name: str, items: Sequence[T]) -> None:
+    if len(items) > MOST:
+        raise Refused(Kind.TOO_LARGE, f"{name}: {len(items)} items, the limit is {MOST}", "send them in several calls")

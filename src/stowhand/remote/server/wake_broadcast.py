@@ -1,0 +1,99 @@
+"""One ear for all long polls: a single call of the store's ``wait``, as long as the server lives."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.store import Store
+
+LISTENING = 10.0
+POLLING = 2.0
+"""Seconds between two looks at a store, whose wake-ups are heard or not."""
+NAME = "lending"
+
+
+class Bell:
+    """Counts the store's wake-ups. ``now`` has the server's boot in it: another server's bell is news."""
+
+    def __init__(self, store: Store[Any], events: Events, clock: Clock) -> None:
+        self._store, self._events, self._clock = store, events, clock
+        self._boot = secrets.token_hex(4)
+        self._count = 0
+        self._rung = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.stopped = False
+        self.looked = clock.monotonic()
+        """When the store last answered."""
+
+    @property
+    def now(self) -> str:
+        """Differs after every wake-up."""
+        return f"{self._boot}.{self._count}"
+
+    @property
+    def poll(self) -> float:
+        """Seconds after which it is worth looking without having been woken."""
+        return LISTENING if self._store.hears else POLLING
+
+    def start(self) -> None:
+        """Listen from now on."""
+        self._task = asyncio.create_task(self._listen(), name="stowhand lending bell")
+
+    def silence(self) -> None:
+        """End every poll; nobody waits any more."""
+        self.stopped = True
+        self._ring()
+
+    async def stop(self) -> None:
+        """The same, and listen no more."""
+        self.silence()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def until_rung(self, since: str, seconds: float) -> None:
+        """Return when ``now`` is not ``since`` any more, when the server stops, or after so many seconds."""
+        loop = asyncio.get_running_loop()
+        late: asyncio.Future[None] = loop.create_future()
+        timer = self._clock.call_later(seconds, lambda: None if late.done() else late.set_result(None))
+        try:
+            while self.now == since and not self.stopped and not late.done():
+                rung = asyncio.ensure_future(self._rung.wait())
+                try:
+                    await asyncio.wait((rung, late), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    rung.cancel()
+        finally:
+            timer.cancel()
+            late.cancel()
+
+    async def _listen(self) -> None:
+        failures = 0
+        while True:
+            try:
+                woken = await self._store.wait(self.poll)
+            except Exception as error:  # noqa: BLE001 - boundary of this loop: told, and tried again after a pause
+                failures += 1
+                pause = OUTAGE(failures)
+                if failures == 1:
+                    self._events.emit(StoreTrouble(NAME, "listen", str(error) or type(error).__name__, pause))
+                await self._clock.sleep(pause)
+                continue
+            if failures:
+                self._events.emit(StoreRecovered(NAME, "listen", failures))
+            if failures or woken:
+                self._ring()
+            failures = 0
+            self.looked = self._clock.monotonic()
+
+    def _ring(self) -> None:
+        self._count += 1
+        self._rung.set()
+        self._rung = asyncio.Event()

@@ -1,0 +1,252 @@
+"""The messages of the HTTP store, in both directions: JSON over HTTP/1.1, ``Authorization: Bearer <token>``.
+
+    POST /v1/claim      ClaimAsked   -> Claimed
+    POST /v1/heartbeat  Held         -> Beaten
+    POST /v1/settle     Settlements  -> Verdicts
+    POST /v1/release    Release      -> Released
+    POST /v1/logs       LogChange    -> LogNumbers
+    POST /v1/enqueue    Enqueue      -> Enqueued
+    GET  /v1/terms                   -> TermsOffered      what the lent store lays down (``store.Terms``), its name
+    POST /v1/due        DueAsked     -> Due               waits for news, claiming nothing
+    GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
+    GET  /healthz, /readyz
+
+Errors are ``Trouble`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408 too
+slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, 503 the lent store does not answer. Batches
+answer 200 with a verdict per item, and hold at most 1000 items.
+
+A lease bears the claim token that the client made. Where the server has worker tokens, its store knows another one that
+depends on both: a claim token is of no use to another worker, also after a restart of the server.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs.conditions import Where
+from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+
+TELLS = "Stowhand-Tells"
+"""A header of a client that understands ``Verdicts.told``."""
+LONGEST_WAIT = 30.0
+"""Seconds that a claim may wait for work."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One body. Unknown fields are an error: a mistyped one would be ignored in silence."""
+
+
+class ClaimAsked(Message, frozen=True):
+    worker: str
+    token: str
+    """A uuid, new for every claim. The same one again gives what the first answer lent and is still held."""
+    limit: int
+    """An answer has 100 records at most."""
+    lease: float
+    """Seconds, more than 0 and at most a day."""
+    tasks: tuple[str, ...] | None = None
+    forbidden_flags: tuple[str, ...] = ()
+    suspects: bool = False
+    overdue: float | None = None
+    """Only suspects that have been due for so many seconds: the worker will make way for one."""
+    wait: float = 0.0
+    """Seconds; the answer comes as soon as there is work, or then."""
+    conditions: tuple[Where, ...] = ()
+
+
+class Lent(Message, frozen=True):
+    """One record under a lease."""
+
+    lease: Lease
+    authorization: str
+    """Proves, with the lease, that this very claim was answered to this worker: every later call about it bears it."""
+    record: Any
+    kind: str
+    """``job``, ``record``, or ``unreadable`` (``record`` is the reason, a text): how ``record`` is to be read."""
+    task: str
+    attempts: int
+    max_attempts: int
+    queue: str | None = None
+    resets: int = 0
+
+
+class Claimed(Message, frozen=True):
+    claims: tuple[Lent, ...]
+
+
+class Proof(Message, frozen=True):
+    """A lease held, and what proves it."""
+
+    lease: Lease
+    authorization: str
+
+
+class Held(Message, frozen=True):
+    leases: tuple[Proof, ...]
+    lease: float
+
+
+class Beaten(Message, frozen=True):
+    lost: tuple[tuple[JobId, str], ...] = ()
+    canceled: tuple[tuple[JobId, str], ...] = ()
+    busy: tuple[tuple[JobId, str], ...] = ()
+    lease_until: datetime | None = None
+
+
+class SettlementSent(Message, frozen=True):
+    """A result, a payload or jobs that cannot be stored fail their job, with the reason; a state that does not go with
+    ``ended`` is an error of the whole call."""
+
+    proof: Proof
+    settlement: Settlement
+
+
+class Settlements(Message, frozen=True):
+    batch: tuple[SettlementSent, ...]
+    repeat: bool = False
+
+
+class Told(Message, frozen=True):
+    """What was recorded instead of what was asked, or why nothing was."""
+
+    place: int
+    """In the batch."""
+    recorded: Settlement | None = None
+    unwritten: str | None = None
+
+
+class Verdicts(Message, frozen=True, omit_defaults=True):
+    verdicts: tuple[str, ...]
+    told: tuple[Told, ...] = ()
+    """Only for clients that know it (the header ``TELLS``): to an older one what was recorded otherwise is "settled",
+    and what cannot be written is settled as failed, with the reason."""
+
+
+class Release(Message, frozen=True):
+    leases: tuple[Proof, ...] = ()
+    token: str | None = None
+    """A bare claim token, only if its claim's reply never came: it can never claim again."""
+
+
+class Released(Message, frozen=True):
+    busy: tuple[tuple[JobId, str], ...] = ()
+    """Not handed back yet: try again."""
+    abandoned: bool = True
+
+
+class Reset(Message, frozen=True):
+    leases: tuple[Proof, ...] = ()
+    """Of jobs under which their worker, or its child, has died."""
+    worker: str | None = None
+    """The name of a worker that has died: all that was lent to it under the same worker token."""
+
+
+class ResetDone(Message, frozen=True):
+    jobs: tuple[ResetJob, ...] = ()
+    """What was taken back. Each death is counted."""
+
+
+class LogChange(Message, frozen=True):
+    proof: Proof
+    add: tuple[ExecutionLogEntry, ...] = ()
+    update: tuple[tuple[int, ExecutionLogEntry], ...] = ()
+
+
+class LogNumbers(Message, frozen=True):
+    numbers: tuple[int, ...]
+
+
+class Enqueue(Message, frozen=True):
+    """All of these in one transaction, or none."""
+
+    jobs: tuple[NewJob, ...]
+    bare: bool = False
+    """The answer bears ids only."""
+
+
+class Enqueued(Message, frozen=True):
+    """In the order of the jobs that were sent."""
+
+    ids: tuple[int, ...]
+    jobs: tuple[Job, ...] = ()
+
+
+class TermsOffered(Message, frozen=True):
+    name: str
+    kind: str
+    lease: float | None = None
+    heartbeat_interval: float | None = None
+    cancel_interval: float | None = None
+    retry_after: float | None = None
+    polls: bool = False
+    logs: bool = False
+
+
+class DueAsked(Message, frozen=True):
+    """When is something due, and, with ``wait``: is there news?
+
+    The server counts the lent store's wake-ups. It answers at once when its count is not ``bell`` (of an earlier
+    answer), else as soon as it moves, or after ``wait`` seconds: a wake-up between two polls is never slept over.
+    """
+
+    tasks: tuple[str, ...] | None = None
+    wait: float = 0.0
+    """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
+    bell: str | None = None
+    """``None``: the first poll, which waits from now on."""
+
+
+class Due(Message, frozen=True):
+    seconds: float | None = None
+    """Until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
+    bell: str = ""
+    """The count now, with the server's boot in it: another server's bell is news."""
+    hears: bool = True
+    """``store.hears`` of the lent store: wake-ups reach the server just now."""
+
+
+class Kind(StrEnum):
+    """What went wrong, for programs."""
+
+    MALFORMED = "malformed"
+    """400: no JSON, or not of this shape."""
+    INVALID_JOB = "invalid job"
+    """400: InvalidJob, with its message."""
+    REFUSED = "refused"
+    """400: the lent store refuses it as a setting (ConfigurationError): conditions where it takes none …"""
+    UNAUTHORIZED = "unauthorized"
+    """401"""
+    OUT_OF_SCOPE = "out of scope"
+    """403"""
+    UNKNOWN = "unknown"
+    """404"""
+    METHOD = "method"
+    """405"""
+    LEASE_LOST = "lease lost"
+    """409"""
+    LOG_REFUSED = "log refused"
+    """409: LogRefused: no such entry, or the attempt is over."""
+    TOO_LARGE = "too large"
+    """413"""
+    TOO_MANY = "too many"
+    """429, with Retry-After"""
+    OUTCOME_UNKNOWN = "outcome unknown"
+    """503: OutcomeUnknown: the jobs are in the lent store, or they are not."""
+    UNREACHABLE = "unreachable"
+    """503, with Retry-After: the lent store does not answer, its schema does not fit, or the server stops."""
+    BROKEN = "broken"
+    """500: a bug in the server."""
+
+
+class Trouble(Message, frozen=True):
+    error: str
+    """One of ``Kind``; a later version may know more."""
+    message: str
+    fix: str = ""

@@ -1,0 +1,330 @@
+"""Shows how a worker does: over HTTP (``--http``) and to a service manager (``NOTIFY_SOCKET``).
+
+Everything here runs in threads of its own, so that a blocked loop is seen and not waited for. Of several processes the
+parent shows all: its children leave their reports and metrics in a private folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.settings.values import split_address
+from stowhand.clock import Clock, SystemClock, stopwatch
+from stowhand.cron.scheduler import Scheduler
+from stowhand.errors import ConfigurationError
+from stowhand.events import ChildDied, Events
+from stowhand.observe.job_logger import core_logger
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.service import reporter
+from stowhand.service.health import (
+    Process,
+    age_of,
+    bounds,
+    refusals,
+    rounded,
+    stuck,
+    stuck_processes,
+    unready_processes,
+)
+from stowhand.service.notify_socket import Notifier, notifier
+from stowhand.service.process import LAST_WORDS
+from stowhand.service.process_observer import NEEDED, Onlooker, count
+from stowhand.service.status_server import JSON, Answer, StatusServer
+from stowhand.service.store_probe import StoreProbe
+from stowhand.service.supervisor import Supervisor
+from stowhand.worker.heartbeater import BLOCKED_AFTER
+from stowhand.worker.liveness import Vitals
+from stowhand.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from stowhand.observe.exposition import Exposition
+
+EVERY = 1.0
+SEEN_EVERY = 0.25
+STOP_MARGIN = 10.0
+"""Seconds beyond the grace that a service manager is to wait: the worker has left after half of them."""
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@contextmanager
+def watched(settings: WorkerSettings) -> Iterator[Onlooker]:
+    """For as long as the worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
+    told = notifier(os.environ)
+    if settings.http is None and told is None:
+        yield Onlooker()
+        return
+    with ExitStack() as stack:
+        watchman = Watchman(settings, told)
+        stack.callback(watchman.close)
+        watchman.open()
+        yield watchman
+
+
+class Watchman(Onlooker):
+    """One per ``stowhand worker``. Its answers are asked for by the server's threads and by its own."""
+
+    def __init__(self, settings: WorkerSettings, told: Notifier | None, clock: Clock | None = None) -> None:
+        self._settings, self._notifier, self._clock = settings, told, clock or SystemClock()
+        self._bounds = bounds(settings)
+        self._probe = StoreProbe(self._clock)
+        self._vitals: Vitals | None = None
+        self._scheduler: Scheduler | None = None
+        self._processes: Callable[[], list[Process]] | None = None
+        self._gives_up: Callable[[], bool] = lambda: False
+        self._late: Callable[[float], None] = lambda late: None
+        self._seen = self._clock.monotonic()
+        """When the parent's loop last moved."""
+        self._draining = self._said_ready = False
+        self._status = ""
+        self._exposition: Exposition | None = None
+        self._closing = ExitStack()
+
+    def open(self) -> None:
+        """Begin to answer: nothing is ready yet. Raises ConfigurationError."""
+        if self._settings.processes > 1:
+            self._make_folder()
+        if self._settings.http is not None:
+            with suppress(ConfigurationError):  # said by /metrics
+                from stowhand.observe.exposition import Exposition
+
+                self._exposition = Exposition(
+                    self._probe.figures, self._probe.oldest_due, self.folder, labels=self._settings.metrics_labels
+                )
+            pages = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
+            server = StatusServer(self._settings.http, pages)
+            self._closing.callback(server.close)
+            _say_where(self._settings.http, server.url)
+        ticker = self._clock.ticker("stowhand watchman", self._tick)
+        self._closing.callback(ticker.stop)
+
+    def close(self) -> None:
+        """Answer no more; leave nothing behind."""
+        self.stopping()
+        self._closing.close()
+
+    def stopping(self) -> None:
+        """A signal to stop has come, or the end. Also in a signal's handler."""
+        if not self._draining:
+            self._draining = True
+            if self._notifier is not None:
+                # Whatever the unit says, it is to wait until the process is bound to have left.
+                most = self._settings.grace + STOP_MARGIN
+                self._notifier.tell(stopping=1, status="stopping", extend_timeout_usec=int(most * 1_000_000))
+
+    # -- what it is told -------------------------------------------------------------------------
+
+    def listen(self, events: Events) -> None:
+        self._late = count(self._settings, events)
+        events.on(ChildDied, self._child_died)
+
+    def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
+        self._probe.of(store, lent=self._settings.store.connection.is_lent)
+        self._scheduler = scheduler
+        if worker is not None:
+            self._vitals = worker.vitals
+
+    def stops(self, wish: Callable[[], object]) -> Callable[[], object]:
+        def told() -> None:
+            self.stopping()
+            wish()
+
+        return told
+
+    def reloads(self, reload: Callable[[], object]) -> Callable[[], object]:
+        def told() -> None:
+            if self._notifier is None or not self._said_ready or self._draining:
+                reload()
+                return
+            self._notifier.reloading()
+            try:
+                reload()
+            finally:
+                self._notifier.tell(ready=1)
+
+        return told
+
+    @contextmanager
+    def supervising(self, supervisor: Supervisor) -> Iterator[None]:
+        seeing = asyncio.get_running_loop().create_task(self._see())
+        self._processes, self._gives_up = lambda: self._children(supervisor), lambda: supervisor.stopping
+        try:
+            yield
+        finally:
+            seeing.cancel()
+
+    async def _see(self) -> None:
+        while True:
+            self._seen = self._clock.monotonic()
+            await self._clock.sleep(SEEN_EVERY)
+
+    def _child_died(self, event: ChildDied) -> None:
+        reporter.forget(self.folder, event.pid)
+        if self._exposition is not None:
+            self._exposition.bury(event.pid)
+
+    def _children(self, supervisor: Supervisor) -> list[Process]:
+        """Those that are there, or have to be: one that is dead has as long to be replaced as one has to start."""
+        found = []
+        for child in supervisor.children:
+            name, process = f"process {child.number + 1}", child.process
+            if process is None:
+                found.append(Process(name, 0.0, None))
+            elif process.returncode is None:
+                report = reporter.read(self.folder, process.pid)
+                found.append(Process(name, stopwatch() - child.started, report))
+            elif not (supervisor.stopping or (child.is_done and self._settings.once)):  # that one has done its work
+                found.append(Process(name, stopwatch() - child.ended if child.ended > child.started else 0.0, None))
+        return found
+
+    # -- what it says ----------------------------------------------------------------------------
+
+    def ages(self) -> dict[str, float]:
+        """Seconds, by loop of this process."""
+        if self._vitals is not None:
+            ages = self._vitals.ages()
+        else:
+            ages = {} if self._processes is None else {"loop": self._clock.monotonic() - self._seen}
+        return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
+
+    def trouble(self) -> list[str]:
+        """Why this is not alive any more; nothing: it is."""
+        processes = self._processes() if self._processes is not None else []
+        return stuck(self.ages(), self._bounds) + stuck_processes(processes, self._bounds, self._clock.monotonic())
+
+    def unready(self) -> list[str]:
+        """Why no work is done now; nothing: it is."""
+        found = ["it is stopping"] if self._draining or self._gives_up() else []
+        if not self._claims():
+            found += self._starting()
+        found += self._refusals()
+        # The store is asked on the loop: while that is blocked, silence says nothing about the store.
+        trouble = None if self._blocked() else self._probe.trouble()
+        blocked = self._blocked()
+        return [*found, *((reason,) if (reason := blocked or trouble) is not None else ())]
+
+    def _blocked(self) -> str | None:
+        """Half a sentence about a loop that does not move."""
+        age = self.ages().get("loop", 0.0)
+        return f"loop: nothing for {age:.0f} s; what runs on it blocks it" if age > BLOCKED_AFTER else None
+
+    def _refusals(self) -> list[str]:
+        """What the store refuses the worker, or those of the other processes."""
+        found = [] if self._vitals is None else refusals(self._vitals.refused())
+        processes = self._processes() if self._processes is not None else []
+        return found + unready_processes(processes, self._clock.monotonic())
+
+    def _starting(self) -> list[str]:
+        if self._processes is None:
+            return ["it is starting: the store has answered no claim yet"]
+        late = [one.name for one in self._processes() if one.report is None or not one.report.claimed]
+        return [f"{name} is starting: the store has answered it no claim yet" for name in late]
+
+    def _claims(self) -> bool:
+        """The first claim of every process has been answered."""
+        if self._processes is not None:
+            return all(one.report is not None and one.report.claimed for one in self._processes())
+        return self._vitals is not None and self._vitals.claimed
+
+    def _heard(self) -> float | None:
+        """Seconds since the store last answered anybody."""
+        moments = [self._probe.heard, None if self._vitals is None else self._vitals.heard]
+        moments += [
+            one.report.heard for one in ([] if self._processes is None else self._processes()) if one.report is not None
+        ]
+        known = [moment for moment in moments if moment is not None]
+        return round(self._clock.monotonic() - max(known), 1) if known else None
+
+    # -- pages -----------------------------------------------------------------------------------
+
+    def _metrics(self) -> Answer:
+        if self._exposition is None:
+            return Answer(501, f"{NEEDED}\n".encode())
+        from stowhand.observe.exposition import CONTENT_TYPE
+
+        return Answer(200, self._exposition.text(), CONTENT_TYPE)
+
+    def _healthz(self) -> Answer:
+        trouble, now = self.trouble(), self._clock.monotonic()
+        said: dict[str, object] = {"status": "stuck" if trouble else "ok", "reasons": trouble}
+        said["loops"] = rounded(self.ages())
+        if self._processes is not None:
+            said["processes"] = {one.name: _shown(one, now) for one in self._processes()}
+        return Answer(503 if trouble else 200, _json(said), JSON)
+
+    def _readyz(self) -> Answer:
+        reasons = self.unready()
+        said = {"status": "not ready" if reasons else "ready", "reasons": reasons}
+        return Answer(503 if reasons else 200, _json({**said, "store_heard_seconds_ago": self._heard()}), JSON)
+
+    # -- its own thread --------------------------------------------------------------------------
+
+    def _tick(self) -> float:
+        if self._vitals is not None:
+            self._late(self._vitals.lag())
+        if self._notifier is None:
+            return EVERY
+        if not self._draining:
+            self._notify(self._notifier)
+        elif not self.trouble():
+            self._notifier.tell(watchdog=1)
+        return EVERY if self._notifier.watchdog is None else min(EVERY, self._notifier.watchdog / 2)
+
+    def _notify(self, told: Notifier) -> None:
+        trouble = self.trouble()
+        if not self._said_ready and self._claims():
+            self._said_ready = True
+            told.tell(ready=1)
+        status = "; ".join(trouble) or ("working" if self._said_ready else "starting")
+        if status != self._status:
+            self._status = status
+            told.tell(status=status)
+        if told.watchdog is not None and not trouble:
+            told.tell(watchdog=1)
+
+    def _make_folder(self) -> None:
+        folder = self.folder = Path(tempfile.mkdtemp(prefix="stowhand-"))
+        remove = partial(shutil.rmtree, folder, ignore_errors=True)
+        self._closing.callback(remove)
+        LAST_WORDS.append(remove)
+        if self._settings.http is not None:
+            before = os.environ.get(MULTIPROCESS)
+            os.environ[MULTIPROCESS] = str(folder)  # before anybody imports the client
+            self._closing.callback(_restore, before)
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(MULTIPROCESS, None)
+    else:
+        os.environ[MULTIPROCESS] = before
+
+
+def _shown(process: Process, now: float) -> dict[str, object]:
+    loops = {} if process.report is None else rounded(process.report.ages)
+    return {"said_seconds_ago": round(age_of(process, now), 1), "loops": loops}
+
+
+def _json(said: object) -> bytes:
+    return msgspec.json.encode(said) + b"\n"
+
+
+def _say_where(address: str, url: str) -> None:
+    core_logger().info(f"Metrics and health: {url}/metrics, /healthz, /readyz")
+    host = split_address(address)[0]
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    if host != "localhost":
+        core_logger().warning(f"They are shown to whoever reaches {address}; there is no password")

@@ -1,0 +1,115 @@
+"""Where a database is. A URL, a libpq string, or a bare database name become connection parameters.
+
+Also the only place that decides what may be shown of an address: never its password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from stowhand.errors import ConfigurationError
+from stowhand.stores.database.trouble import first_line
+
+DEADLINE = 30.0
+"""Seconds that any one statement may take, by the client's clock. Statements of ours take milliseconds."""
+
+CONNECT_TIMEOUT = 10
+
+# A peer that vanished without a word is noticed by the kernel, in about the time of a lease.
+_WHEN_ABSENT: dict[str, str] = {
+    "connect_timeout": str(CONNECT_TIMEOUT),
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+_NAME_LIMIT = 63
+"""Bytes of an application_name; the server cuts what is longer."""
+
+
+class Address:
+    """Connection parameters, and what may be said about them."""
+
+    def __init__(self, url: str, further: Mapping[str, Any] | None = None) -> None:
+        """``further``: connection parameters that take the place of the URL's."""
+        try:
+            given = conninfo_to_dict(_normal(url), **further or {})
+        except (psycopg.ProgrammingError, ValueError):
+            # The original message may quote the whole string, password and all.
+            raise ConfigurationError(
+                "the database address cannot be read; it is a URL (postgresql://user@host:5432/name), "
+                "a libpq string (host=… dbname=…) or the name of a database"
+            ) from None
+        self._parameters = _WHEN_ABSENT | {name: str(value) for name, value in given.items() if value is not None}
+
+    def parameters(self, role: str) -> dict[str, Any]:
+        """What to connect with; ``role`` becomes the application_name (nothing secret goes there)."""
+        name = role.encode("ascii", "replace").decode()[:_NAME_LIMIT]
+        return self._parameters | {"application_name": name, "client_encoding": "UTF8"}
+
+    @property
+    def url(self) -> str:
+        """All of it, its password too: for connecting, never for printing."""
+        known = {name: value for name, value in self._parameters.items() if _WHEN_ABSENT.get(name) != value}
+        name = quote(known.pop("dbname", ""), safe="")
+        return f"postgresql:///{name}" + (f"?{urlencode(known, quote_via=quote)}" if known else "")
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a connection that is still being made is given up: each of several hosts has its time."""
+        hosts = self._parameters.get("host", self._parameters.get("hostaddr", "")).count(",") + 1
+        try:
+            each = int(self._parameters["connect_timeout"]) or CONNECT_TIMEOUT
+        except ValueError:
+            each = CONNECT_TIMEOUT
+        return hosts * each + 2.0
+
+    def __str__(self) -> str:
+        """For people: ``postgresql://user@host:port/name``, without password and options."""
+        known = self._parameters
+        user = f"{known['user']}@" if "user" in known else ""
+        host = known.get("host", known.get("hostaddr", ""))
+        if host.startswith("/"):
+            return f"postgresql://{user}/{known.get('dbname', '')} (socket in {host})"
+        ports = known.get("port", "").split(",")
+        hosts = host.split(",")
+        if len(ports) == 1:
+            ports *= len(hosts)
+        places = [f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=False)]
+        return f"postgresql://{user}{','.join(places)}/{known.get('dbname', '')}"
+
+    __repr__ = __str__
+
+    def scrub(self, text: str) -> str:
+        """``text`` without this address's secrets."""
+        for secret in (self._parameters.get("password"), self._parameters.get("sslpassword")):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+    def said(self, error: BaseException) -> str:
+        """What went wrong there, on one line, without this address's secrets."""
+        return "no answer in time" if isinstance(error, TimeoutError) else self.scrub(first_line(error))
+
+
+def _normal(url: str) -> str:
+    """Understand what other ecosystems write: a bare name, and ``ssl=true``."""
+    if "://" not in url:
+        return url if "=" in url or not url else f"dbname='{_escaped(url)}'"
+    return _SSL_OPTION.sub(lambda found: f"{found[1]}sslmode={_SSL[found[2].lower()]}", url)
+
+
+_SSL = {"true": "require", "1": "require", "false": "disable", "0": "disable"}
+_SSL_OPTION = re.compile(r"([?&])ssl=(true|1|false|0)(?=&|$)", re.IGNORECASE)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

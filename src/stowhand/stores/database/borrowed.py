@@ -1,0 +1,152 @@
+"""An application's own pool, borrowed from: never opened, never closed; its connections are left as they were found."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.stores.database.address import DEADLINE, Address
+from stowhand.stores.database.borrower import holding, turn
+from stowhand.stores.database.link import Line, Row, Values, is_idle, rows
+from stowhand.stores.database.timestamps import read_timestamps_as_utc
+
+_OF_PSYCOPG = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
+"""Keywords of ``connect`` that are no connection parameters."""
+
+
+class BorrowedPool:
+    """A ``psycopg_pool.AsyncConnectionPool`` in the shape of our own pool."""
+
+    def __init__(self, pool: object, *, prepared: bool) -> None:
+        self._pool = _checked(pool)
+        self.address = Address(self._pool.conninfo, self._parameters)
+        """How the pool makes its connections, so that others can be made alike."""
+        self.prepared = prepared and self._keywords.get("prepare_threshold", 5) is not None
+
+    @property
+    def _keywords(self) -> dict[str, Any]:
+        return dict(self._pool.kwargs or {})
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {name: value for name, value in self._keywords.items() if name not in _OF_PSYCOPG}
+
+    @property
+    def size(self) -> int:
+        """Connections at most."""
+        return int(self._pool.max_size)
+
+    async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
+        """Run one statement in a transaction of its own."""
+        async with self.connection(role) as connection:
+            return await rows(connection, statement, values)
+
+    @asynccontextmanager
+    async def connection(self, role: str) -> AsyncIterator[Line]:
+        """Borrow one for our own statements. Raises StoreUnreachable when the pool gives none in time."""
+        async with self._guest(autocommit=True) as connection:
+            yield Guest(connection, prepared=self.prepared)
+
+    @asynccontextmanager
+    async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """One for an application's own statements: committed at the end of the block, rolled back when it raises."""
+        # Of a pool, it is not closed by the second.
+        async with self._guest(autocommit=False) as connection, connection:
+            yield connection
+
+    async def close(self) -> None:
+        """It is not ours to close."""
+
+    @asynccontextmanager
+    async def _guest(self, *, autocommit: bool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        connection = await self._get()
+        try:
+            before = connection.autocommit
+            await connection.set_autocommit(autocommit)
+            try:
+                with holding():
+                    yield connection
+            finally:
+                if is_idle(connection):
+                    await connection.set_autocommit(before)
+        finally:
+            # In the middle of something (cancelled, cut)? Then the pool throws it away, which only it can do.
+            await self._pool.putconn(connection)
+
+    async def _get(self) -> psycopg.AsyncConnection[Any]:
+        """Raises StoreUnreachable: none is free, the server is away, the pool is not open."""
+        from psycopg_pool import PoolTimeout
+
+        async def get(seconds: float) -> psycopg.AsyncConnection[Any]:
+            try:
+                connection: psycopg.AsyncConnection[Any] = await self._pool.getconn(seconds)
+            except PoolTimeout:
+                raise TimeoutError from None
+            return connection
+
+        said = f"{self.address}: the pool gives no connection"
+        try:
+            return await turn(get, self._pool.putconn, said, min(self._pool.timeout, DEADLINE))
+        except psycopg.OperationalError as error:
+            raise StoreUnreachable(f"{said}: {error}") from None
+
+
+class Guest:
+    """A borrowed connection in autocommit, with cursors of ours: its row factory and its formats stay its own."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepared: bool) -> None:
+        self._connection, self._prepared = connection, prepared
+        self._cursor: psycopg.AsyncCursor[Row] | None = None
+
+    def reader(self) -> psycopg.AsyncCursor[Row]:
+        """A cursor that reads tuples, binary, timestamps in UTC."""
+        if self._cursor is None:
+            self._cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
+            self._cursor.format = psycopg.pq.Format.BINARY
+            read_timestamps_as_utc(self._cursor)
+        return self._cursor
+
+    def preparing(self, asked: bool | None) -> bool | None:
+        """As its owner has it, or never: nothing is forced on it."""
+        return None if self._prepared else False
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Several statements, all or none."""
+        return self._connection.transaction()
+
+    begins = False
+    """Its isolation is its owner's."""
+
+    def alone(self) -> AbstractAsyncContextManager[Any]:
+        """As its owner has it."""
+        return nullcontext()
+
+    async def execute(self, query: bytes) -> object:
+        """Text without values; it may hold several statements."""
+        return await psycopg.AsyncCursor(self._connection, row_factory=tuple_row).execute(query)
+
+
+def _checked(pool: object) -> Any:
+    try:
+        from psycopg_pool import AsyncConnectionPool
+    except ImportError:
+        known = False
+    else:
+        known = isinstance(pool, AsyncConnectionPool)
+    if not known:
+        raise ConfigurationError(
+            f"pool: a {type(pool).__module__}.{type(pool).__qualname__} given; it must be a"
+            " psycopg_pool.AsyncConnectionPool"
+        )
+    given: Any = pool
+    if callable(given.conninfo) or callable(given.kwargs):
+        raise ConfigurationError(
+            "pool: its conninfo or kwargs are a function; the connections that a worker keeps for itself need fixed"
+            " ones: make the pool with text and a dict, or give a connection string"
+        )
+    return given

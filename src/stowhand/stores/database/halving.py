@@ -1,0 +1,46 @@
+"""Writes of many rows, of which the database may refuse one: by halves, until it stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from stowhand.stores.database import trouble
+
+T = TypeVar("T")
+R = TypeVar("R")
+Alone = Callable[[T, Exception], None]
+"""Told which one is refused, and why."""
+
+
+async def halved(
+    items: Sequence[T],
+    write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+    alone: Alone[T],
+    errors: tuple[type[Exception], ...] = (),
+) -> list[R]:
+    """What ``write`` gives for all of them. ``errors`` of our own are refusals too. Raises every other error."""
+    try:
+        return list(await write(items))
+    except Exception as error:
+        if not (isinstance(error, errors) or trouble.is_refusal(error)):
+            raise
+        if len(items) == 1:
+            alone(items[0], error)
+            return []
+    middle = len(items) // 2
+    return [*await halved(items[:middle], write, alone, errors), *await halved(items[middle:], write, alone, errors)]
+
+
+def halved_blocking(items: Sequence[T], write: Callable[[Sequence[T]], Sequence[R]], alone: Alone[T]) -> list[R]:
+    """The same for a thread of its own."""
+    try:
+        return list(write(items))
+    except Exception as error:
+        if not trouble.is_refusal(error):
+            raise
+        if len(items) == 1:
+            alone(items[0], error)
+            return []
+    middle = len(items) // 2
+    return [*halved_blocking(items[:middle], write, alone), *halved_blocking(items[middle:], write, alone)]

@@ -1,0 +1,317 @@
+"""Asynchronous connections that come back by themselves: one (`Link`), or a few (`Pool`).
+
+An error closes what it may have left in an unknown state, and the next use connects again. How long to wait before
+that is the caller's affair. Every statement has a deadline of ours: a server that stops answering is as good as gone.
+
+Why not ``psycopg_pool``, which is as fast (to borrow one and give it back: 15 us, here 14 us)? It makes connections
+in tasks of its own, which nobody here would own; it has one kind of connection under one name, where ours say what they
+are for and those lent to applications stay apart; and it cannot keep one back from them while they wait for each other.
+Whoever has such a pool gives it, and it is borrowed from (borrowed.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from stowhand.errors import StoreUnreachable
+from stowhand.stores.database.address import DEADLINE, Address
+from stowhand.stores.database.borrower import holding, turn
+from stowhand.stores.database.places import Places
+from stowhand.stores.database.timestamps import read_timestamps_as_utc
+from stowhand.stores.database.trouble import ends_connection
+
+Row = tuple[Any, ...]
+DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_isolation')"
+USUAL_ISOLATIONS = ("read committed", "read uncommitted")
+Values = Sequence[object] | Mapping[str, object]
+"""Of a statement's places: in order, or by name."""
+C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
+
+
+class Line(Protocol):
+    """What statements of ours are run on: a connection of ours, or one that is borrowed (borrowed.py)."""
+
+    def reader(self) -> psycopg.AsyncCursor[Row]:
+        """The cursor for one statement after the other; it reads binary."""
+
+    def preparing(self, asked: bool | None) -> bool | None:
+        """Whether to prepare a statement, where the caller asks for it."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """Several statements, all or none."""
+
+    @property
+    def begins(self) -> bool:
+        """By itself a statement would not be read committed, and what two of us do at once would fail."""
+
+    def alone(self) -> AbstractAsyncContextManager[Any]:
+        """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
+
+    async def execute(self, query: bytes) -> object:
+        """Text without values; it may hold several statements."""
+
+
+class Connection(psycopg.AsyncConnection[Row]):
+    """psycopg's, with one cursor for all its statements: making one costs more than many a statement."""
+
+    _reader: psycopg.AsyncCursor[Row] | None = None
+    begins = False
+    """As a Line's."""
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """BEGIN, statement and COMMIT in one journey: behind a pooler no setting would stay."""
+        if not is_idle(self):
+            yield  # within a transaction, which began as it should
+            return
+        async with self.pipeline(), self.transaction():
+            yield
+
+    def reader(self) -> psycopg.AsyncCursor[Row]:
+        """The cursor; it reads binary."""
+        if self._reader is None:
+            self._reader = self.cursor(binary=True)
+        return self._reader
+
+    def preparing(self, asked: bool | None) -> bool | None:
+        """As asked: the connection is ours."""
+        return asked
+
+
+class Dialer:
+    """Opens connections to one address."""
+
+    def __init__(self, address: Address, prepared: bool = True) -> None:
+        self.address = address
+        self.prepared = prepared
+        self._begins: bool | None = None
+
+    async def dial(self, role: str) -> Connection:
+        """A new connection in autocommit. Raises StoreUnreachable, without a password."""
+        connection = await self._dial(Connection, role, autocommit=True)
+        read_timestamps_as_utc(connection)
+        try:
+            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            if self._begins is None:  # asked of the first one
+                ((level,),) = await rows(connection, DEFAULT_ISOLATION, (), prepare=False)
+                self._begins = level not in USUAL_ISOLATIONS
+        except (psycopg.Error, TimeoutError) as error:
+            await hang_up(connection)
+            raise self.unreachable(error) from None
+        connection.begins = self._begins
+        return connection
+
+    async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
+        """One as psycopg makes them, for an application's own statements. Raises StoreUnreachable."""
+        return await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
+
+    async def _dial(self, kind: type[C], role: str, *, autocommit: bool) -> C:
+        try:
+            async with asyncio.timeout(self.address.patience):
+                return await kind.connect(
+                    **self.address.parameters(role),
+                    autocommit=autocommit,
+                    prepare_threshold=5 if self.prepared else None,
+                )
+        except (psycopg.Error, OSError) as error:
+            raise self.unreachable(error) from None
+
+    def unreachable(self, error: BaseException) -> StoreUnreachable:
+        """The error that says so to the caller."""
+        what = self.address.scrub(str(error).strip()) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            what = "no answer in time"
+        return StoreUnreachable(f"{self.address}: {what}")
+
+
+class Link:
+    """One connection, for one kind of call. Calls queue up; they do not overlap."""
+
+    def __init__(self, dialer: Dialer, role: Callable[[], str]) -> None:
+        self._dialer = dialer
+        self._role = role
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection, as far as anybody knows."""
+        return self._connection is not None
+
+    async def rows(self, statement: bytes, values: Values = ()) -> list[Row]:
+        """Run one statement in a transaction of its own. Raises what psycopg raises, StoreUnreachable, TimeoutError."""
+        async with self.connection() as connection:
+            return await rows(connection, statement, values, prepare=self._dialer.prepared)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """The connection, for several statements in a row."""
+        async with self._turn:
+            if self._connection is not None and is_stale(self._connection):
+                await self._drop()
+            if self._connection is None:
+                self._connection = await self._dialer.dial(self._role())
+            try:
+                yield self._connection
+            except BaseException as error:
+                if not is_usable(self._connection, error):
+                    await self._drop()
+                raise
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        async with self._turn:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await hang_up(connection)
+
+
+class Pool:
+    """A few connections, made when they are needed and kept until the end.
+
+    Those that are lent to an application are kept apart from ours: what it sets on them is no matter of our statements.
+    One is never lent (places.py).
+    """
+
+    def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:
+        self._dialer = dialer
+        self._name = name
+        self._free: list[Connection] = []
+        self._lent: list[psycopg.AsyncConnection[Row]] = []
+        """Free ones that an application has used."""
+        self._places = Places(size)
+        self._closed = False
+
+    async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
+        """Run one statement in a transaction of its own."""
+        async with self.connection(role) as connection:
+            return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
+
+    @asynccontextmanager
+    async def connection(self, role: str) -> AsyncIterator[Line]:
+        """Borrow one. Raises StoreUnreachable when all are in use for too long."""
+        async with self._borrowed(role, self._free, self._lent, self._dialer.dial, lent=False) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """One for statements that are not ours: committed at the end of the block, rolled back when it raises."""
+        async with self._borrowed(role, self._lent, self._free, self._dialer.dial_plain, lent=True) as connection:
+            connection.row_factory = tuple_row
+            await connection.set_autocommit(False)
+            yield connection
+            await connection.commit()
+
+    def grow(self, size: int) -> None:
+        """Allow so many, where it were fewer."""
+        self._places.grow(size)
+
+    async def close(self) -> None:
+        """Close what is free; what is borrowed closes when it comes back."""
+        self._closed = True
+        for free in (self._free, self._lent):
+            while free:
+                await hang_up(free.pop())
+
+    @asynccontextmanager
+    async def _borrowed(
+        self,
+        role: str,
+        free: list[C],
+        others: list[Any],
+        dial: Callable[[str], Awaitable[C]],
+        *,
+        lent: bool,
+    ) -> AsyncIterator[C]:
+        if self._places.fits(lent=lent):
+            self._places.enter(lent=lent)
+        else:
+            await self._queue_up(lent=lent)
+        try:
+            connection = await self._take(role, free, others, dial)
+            try:
+                with holding():
+                    yield connection
+            except BaseException as error:
+                if not is_usable(connection, error):
+                    await hang_up(connection)
+                raise
+            finally:
+                if self._closed:
+                    await hang_up(connection)
+                elif not connection.closed:
+                    free.append(connection)
+        finally:
+            self._places.leave(lent=lent)
+
+    async def _queue_up(self, *, lent: bool) -> None:
+        async def undo(_: object) -> None:
+            self._places.leave(lent=lent)
+
+        number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
+        said = f"{self._dialer.address}: all connections ({number}) are in use"
+        await turn(lambda seconds: self._places.wait(lent=lent), undo, said, DEADLINE)
+
+    async def _take(
+        self,
+        role: str,
+        free: list[C],
+        others: list[Any],
+        dial: Callable[[str], Awaitable[C]],
+    ) -> C:
+        self._closed = False
+        while free:
+            connection = free.pop()
+            if not is_stale(connection):
+                return connection
+            await hang_up(connection)
+        if self._places.used + len(others) > self._places.size:  # a free one of the other kind makes room
+            await hang_up(others.pop())
+        return await dial(self._name(role))
+
+
+async def rows(connection: Line, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
+    """Run one statement with a deadline; its rows, read as binary."""
+    async with asyncio.timeout(DEADLINE):
+        cursor = connection.reader()
+        if connection.begins:
+            async with connection.alone():
+                await cursor.execute(statement, values, prepare=connection.preparing(prepare))
+        else:
+            await cursor.execute(statement, values, prepare=connection.preparing(prepare))
+        return await cursor.fetchall() if cursor.rownumber is not None else []
+
+
+def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Has the server said something, or hung up, while nobody asked? Told before anything is sent, so for certain."""
+    if connection.closed:
+        return True
+    readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    return bool(readable)
+
+
+def is_usable(connection: psycopg.AsyncConnection[Any], error: BaseException) -> bool:
+    """After this error, may the connection serve the next call?"""
+    if isinstance(error, asyncio.CancelledError) or ends_connection(error):
+        return False
+    return is_idle(connection)
+
+
+def is_idle(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Open, with no statement on its way and no transaction begun."""
+    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+async def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Close, whatever state it is in."""
+    await connection.close()

@@ -1,0 +1,41 @@
+"""Again, a few times, what was definitely not done: a deadlock, a server that is shutting down or full."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import psycopg
+
+from stowhand.clock import Clock, sleep_blocking
+from stowhand.stores.database import trouble
+
+T = TypeVar("T")
+
+TRIES = 4
+PAUSE = 0.05
+"""Seconds after the first try; twice as many after the second, and so on."""
+
+
+async def repeated(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
+    """What ``action`` gives. Raises whatever else it raises at once, and a passing trouble when it does not pass."""
+    for attempt in range(1, TRIES):
+        try:
+            return await action()
+        except psycopg.Error as error:
+            if not trouble.is_transient(error):
+                raise
+            await clock.sleep(PAUSE * attempt)
+    return await action()
+
+
+def repeated_blocking(action: Callable[[], T]) -> T:
+    """The same for a thread of its own."""
+    for attempt in range(1, TRIES):
+        try:
+            return action()
+        except psycopg.Error as error:
+            if not trouble.is_transient(error):
+                raise
+            sleep_blocking(PAUSE * attempt)
+    return action()

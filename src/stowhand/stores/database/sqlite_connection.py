@@ -1,0 +1,198 @@
+"""One connection with its lock: transactions that wait their turn, and survive a fork.
+
+write   BEGIN IMMEDIATE … COMMIT. Never a deferred transaction that upgrades: SQLite refuses that at once, whatever
+        it was told about waiting. Whoever has the lock is waited for, a minute at most.
+read    plain statements.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from stowhand.clock import stopwatch
+from stowhand.errors import StoreError
+from stowhand.stores.database import sqlite_trouble as trouble
+from stowhand.stores.database.sqlite_replacement import Identity, check_replacement, identity, note_opened
+
+T = TypeVar("T")
+M = TypeVar("M")
+"""What a reading of the store's clock is."""
+Explain = Callable[[sqlite3.Error, Path], StoreError]
+
+BUSY_DEADLINE = 60.0
+"""Seconds to wait for other writers before giving up."""
+
+
+class Connection(Generic[M]):
+    """A lazily opened connection that threads use one at a time.
+
+    ``dial`` makes one, ``prepare`` sees it before anybody else; ``now`` is read in every transaction, once the lock is
+    there; ``explain`` says what an error means. It goes on with another file that was put in the place of the one
+    opened first. ``opened``: told which file it has opened.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dial: Callable[[], sqlite3.Connection],
+        now: Callable[[], M],
+        *,
+        prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
+        explain: Explain = trouble.explain,
+        patience: float | None = None,
+        opened: Callable[[Identity], None] = lambda _: None,
+    ) -> None:
+        self._path, self._dial, self._now, self._prepare = path, dial, now, prepare
+        self._explain, self._patience, self._told = explain, patience, opened
+        self._raw: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+        self._cut_off = False
+        self._file: Identity = None
+        self.opened = 0
+        """How many connections there have been: something counted by one says nothing about the next."""
+        _all.add(self)
+
+    def write(self, work: Callable[[sqlite3.Connection, M], T]) -> T:
+        """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
+        with self._lock:
+            try:
+                return self._whatever_is_stored(lambda: self._transact(self._ready(), work))
+            except sqlite3.Error as error:
+                raise self._explain(error, self._path) from error
+
+    def read(self, work: Callable[[sqlite3.Connection, M], T]) -> T:
+        """Look without writing. Each statement sees one committed state."""
+        with self._lock:
+            try:
+                return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._ready(), self._now())))
+            except sqlite3.Error as error:
+                raise self._explain(error, self._path) from error
+
+    def close(self) -> None:
+        """Let it go; the next use opens another one."""
+        with self._lock:
+            if self._raw is not None:
+                self._raw.close()
+                self._raw = None
+
+    def _transact(self, raw: sqlite3.Connection, work: Callable[[sqlite3.Connection, M], T]) -> T:
+        self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
+        try:
+            # The time is read when the lock is there: the wait for it may have been long.
+            result = work(raw, self._now())
+            # Without write-ahead logging a commit waits for whoever reads just now.
+            self._patiently(lambda: raw.execute("COMMIT"))
+        except BaseException:
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+            raise
+        return result
+
+    def _ready(self) -> sqlite3.Connection:
+        if self._cut_off:
+            raise StoreError(
+                f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
+                " this file here any more: open the store after the fork, or start processes by spawn"
+            )
+        if self._raw is not None and self._file != identity(self._path):
+            self.close()
+        if self._raw is None:
+            check_replacement(self._path)
+            self._file = identity(self._path)
+            raw = self._dial()
+            try:
+                self._patiently(lambda: self._prepare(raw))
+            except BaseException:
+                raw.close()
+                raise
+            self._raw = raw
+            self.opened += 1
+            note_opened(self._path, self._file)
+            self._told(self._file)
+        return self._raw
+
+    def _whatever_is_stored(self, step: Callable[[], T]) -> T:
+        """Repeat a step that met a text which is no UTF-8 (written by somebody else), reading it as it is.
+
+        Its bytes become lone surrogates, which no JSON may hold: that job fails alone, and nobody else is stopped.
+        """
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if self._raw is None or not trouble.is_undecodable(error):
+                raise
+        # From now on: asking Python for each text costs more, and that row is still there.
+        self._raw.text_factory = trouble.read_anyway
+        return step()
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """Repeat a step while others have the lock. Every try waits inside SQLite, so this does not spin."""
+        deadline = stopwatch() + (BUSY_DEADLINE if self._patience is None else self._patience)
+        while True:
+            try:
+                return step()
+            except sqlite3.OperationalError as error:
+                if not trouble.is_busy(error) or stopwatch() > deadline:
+                    raise
+
+    # -- fork -------------------------------------------------------------------------------------
+    # SQLite keeps its locks in memory, and a child inherits that memory but not the locks: it would write into a file
+    # that it believes locked. So there is no connection at the moment of a fork; both sides open new ones afterwards.
+
+    def before_fork(self) -> bool:
+        """Close, and keep others out; False when a transaction does not end in time."""
+        if not self._lock.acquire(timeout=FORK_PATIENCE):
+            return False
+        self.close()
+        return True
+
+    def after_fork(self) -> None:
+        """Let others in again."""
+        self._lock.release()
+
+    def cut_off(self) -> None:
+        """In the child, when the parent was in a transaction: never touch, and never close, what was inherited."""
+        if self._raw is not None:
+            _never_closed.append(self._raw)
+        self._raw, self._lock, self._cut_off = None, threading.RLock(), True
+
+
+FORK_PATIENCE = 2.0
+_all: WeakSet[Connection[Any]] = WeakSet()
+_held: list[Connection[Any]] = []
+_not_held: list[Connection[Any]] = []
+_never_closed: list[sqlite3.Connection] = []
+
+
+def _before_fork() -> None:
+    for connection in list(_all):
+        (_held if connection.before_fork() else _not_held).append(connection)
+
+
+def _after_fork_in_parent() -> None:
+    for connection in _held:
+        connection.after_fork()
+    _held.clear()
+    _not_held.clear()
+
+
+def _after_fork_in_child() -> None:
+    # One inherited lock table is enough to make the file unsafe here for every connection to it.
+    lost = {connection._path for connection in _not_held}  # noqa: SLF001 - this module's own
+    for connection in _not_held:
+        connection.cut_off()
+    for connection in _held:
+        connection.after_fork()
+        if connection._path in lost:  # noqa: SLF001
+            connection.cut_off()
+    _held.clear()
+    _not_held.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,30 @@
+"""One write of several in a transaction, which the file may refuse without harm to the others."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from stowhand.stores.database.sqlite_trouble import is_refusal
+
+
+def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
+    """Write under a savepoint; gives why the file refuses it, and then nothing was written."""
+    connection.execute("SAVEPOINT stowhand_one")
+    try:
+        write()
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        # After a full disk, or an I/O error, the whole transaction is gone already; the caller hears of that.
+        if not is_refusal(error) or not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO stowhand_one")
+        connection.execute("RELEASE stowhand_one")
+        return error
+    connection.execute("RELEASE stowhand_one")
+    return None
+
+
+def check_written(cursor: sqlite3.Cursor, wanted: int = 1) -> None:
+    """Somebody's trigger can keep a row as it is without a word (RAISE(IGNORE)): what was not written is not told."""
+    if cursor.rowcount < wanted:
+        raise sqlite3.IntegrityError(f"a trigger keeps {wanted - cursor.rowcount} of {wanted} rows as they are")

@@ -1,0 +1,51 @@
+"""Whether a file takes what is written, asked without changing it: nothing is committed, so no sleeper is woken."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from stowhand.errors import StoreUnreachable
+from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_trouble import is_busy
+
+
+class WriteProbe:
+    """The connection is its own: it keeps hardly a page in memory."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+
+    def look(self) -> None:
+        """Raises StoreUnreachable as a commit would: the disk is full, or the file may not be written any more.
+
+        Costs 0.1 to 0.3 ms and no fsync. Whoever has the lock is not waited for: he writes, and where he cannot, the
+        next look tells.
+        """
+        try:
+            self._connection.write(_write_in_vain)
+        except _Undone:
+            pass
+        except StoreUnreachable as error:
+            if not (isinstance(error.__cause__, sqlite3.Error) and is_busy(error.__cause__)):
+                raise
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._connection.close()
+
+
+class _Undone(Exception):
+    """All of it was written."""
+
+
+def _write_in_vain(connection: sqlite3.Connection, _now: Any) -> None:
+    # Pages wait in memory for the commit, and an empty transaction, or one that is rolled back, meets no disk. Without
+    # memory they go to the -wal file at once, behind its last commit, where the next commit writes over them.
+    # A rollback journal meets the disk by itself; pages written beside it would shut the application's readers out.
+    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("PRAGMA cache_spill = 1")
+    # About as much as a claim and a settlement write. The name is seen by nobody.
+    connection.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
+    raise _Undone

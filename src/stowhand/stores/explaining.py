@@ -1,0 +1,272 @@
+"""Why does a job not run? One judgement for all stores: they bring the facts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from stowhand.jobs.durations import say_duration
+from stowhand.jobs.job import Job, State
+from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.protocols.figures import Pauses
+from stowhand.protocols.operating import MOST_AHEAD, Explanation, Reason, WorkerCard, WorkerRow
+from stowhand.protocols.propagation import without
+
+CODES = (
+    *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up"),
+    *(
+        "not_due",
+        "waits_for_retry",
+        "task_paused",
+        "unqueued_paused",
+        "queue_paused",
+        "queue_held",
+        "no_worker",
+        "unknown_task",
+        "slots_busy",
+        "suspect",
+        "flags",
+        "due",
+    ),
+)
+"""Every code that a reason may have."""
+
+
+NOTHING_PAUSED = Pauses()
+SHOWN = 5
+"""Workers named in one sentence, at most."""
+ERROR_WIDTH = 300
+"""Characters of an error."""
+ENDED = "which has ended: if its worker is dead, another one takes the job back in some seconds"
+"""Of a lease."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The running job that a queue waits for."""
+
+    job_id: int
+    worker: str | None
+    since: datetime | None
+    lease_until: datetime | None
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """What a worker holds: how many jobs, and the one that it has held longest."""
+
+    jobs: int
+    oldest: int
+    task: str
+    since: datetime
+
+
+class Takers(msgspec.Struct, frozen=True):
+    """What the workers that could take a job take besides."""
+
+    tasks: tuple[str, ...] | None
+    """``None``: any."""
+    forbidden: tuple[str, ...]
+    """Flags that every one of them leaves alone."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store knows about a job and its surroundings at one moment of the store's clock."""
+
+    job: Job
+    now: datetime
+    lease_until: datetime | None = None
+    """Of a running job."""
+    paused_since: datetime | None = None
+    """Its queue is paused."""
+    pauses: Pauses = Pauses()
+    """Its task may be, and the jobs without a queue."""
+    holder: Holder | None = None
+    """Of its queue, unless that is the job itself."""
+    ahead: int = 0
+    """Due jobs that workers which could take it take before it, in its queue, or of those without one (``takers``); at
+    most ``MOST_AHEAD`` + 1."""
+    workers: Sequence[WorkerRow] = ()
+    busy: Mapping[str, Busy] = {}
+    """By worker."""
+
+
+def takers(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> Takers | None:
+    """What those take that could take this job, but for paused tasks; ``None``: there are
+    none, so nothing is taken before it."""
+    able = _able(job, workers)
+    if not able:
+        return None
+    tasks = {task for card in able for task in card.tasks or ()} - pauses.tasks.keys()
+    forbidden = set.intersection(*(set(card.forbidden_flags or ()) for card in able))
+    return Takers(None if any(card.tasks is None for card in able) else tuple(sorted(tasks)), tuple(sorted(forbidden)))
+
+
+def explain(facts: Facts) -> Explanation:
+    """All reasons, the most important first. There is always one."""
+    job = facts.job
+    match job.state:
+        case State.PROCESSING:
+            reasons = _running(facts)
+        case State.QUEUED | State.ERRORED:
+            reasons = _waiting(facts)
+        case _:
+            reasons = _over(job)
+    return Explanation(job, tuple(reasons))
+
+
+def _running(facts: Facts) -> Iterator[Reason]:
+    job, until = facts.job, facts.lease_until
+    lease = f", under a lease until {_say(until)}" if until is not None else ""
+    if until is not None and until < facts.now:
+        lease += f", {ENDED}"
+    yield Reason("running", f"it is running on {job.worker}, since {_say(job.started_at)}{lease}")
+    if job.cancel_requested:
+        yield Reason("cancel_asked", "it was asked to cancel: its worker hears of it at the next beat")
+
+
+def _over(job: Job) -> Iterator[Reason]:
+    when = _say(job.finished_at)
+    if job.state is State.COMPLETED:
+        yield Reason("completed", f"it completed at {when}")
+    elif job.state is State.CANCELED:
+        yield Reason("canceled", f"it was canceled at {when}", f"stowhand jobs retry {job.id}")
+    elif job.attempts >= job.max_attempts:
+        used = f"it failed at {when}: all its attempts are used up ({job.attempts} of {job.max_attempts}){_error(job)}"
+        yield Reason("attempts_used_up", used, f"stowhand jobs retry {job.id}")
+    else:
+        gone = f"it failed for good at {when}, in attempt {job.attempts} of {job.max_attempts}{_error(job)}"
+        yield Reason("failed", gone, f"stowhand jobs retry {job.id}")
+
+
+def _waiting(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    is_due = job.run_at <= facts.now
+    if not is_due and job.state is State.ERRORED:
+        ended = f"attempt {job.attempts} of {job.max_attempts} failed{_error(job)}"
+        failed = f"{ended}; the next one is due at {_say(job.run_at)}"
+        yield Reason("waits_for_retry", failed, f"stowhand jobs retry {job.id}, to have it tried at once")
+    elif not is_due:
+        later = f"it is not due before {_say(job.run_at)}"
+        yield Reason("not_due", later, f"stowhand jobs reschedule {job.id} --run-at +0s, to have it run at once")
+    yield from _paused(facts)
+    yield from _queue(facts)
+    yield from _workers(facts)
+    if job.resets >= QUARANTINE_AFTER:
+        died = f"its worker died {job.resets} times while running it: it is run alone, in a process of its own"
+        yield Reason("suspect", f"{died}, when no other suspect is")
+    yield from _flags(facts)
+    if is_due:
+        yield from _slots(facts)
+        yield Reason("due", _line(facts))
+
+
+def _paused(facts: Facts) -> Iterator[Reason]:
+    job, pauses = facts.job, facts.pauses
+    if since := pauses.tasks.get(job.task):
+        undo = f"stowhand queues resume --task {shlex.quote(job.task)}"
+        yield Reason("task_paused", f"the task {job.task!r} is paused, since {_say(since)}", undo)
+    if job.queue is None and pauses.unqueued is not None:
+        undo = "stowhand queues resume --without-queue"
+        yield Reason("unqueued_paused", f"jobs without a queue are paused, since {_say(pauses.unqueued)}", undo)
+
+
+def _queue(facts: Facts) -> Iterator[Reason]:
+    queue, holder = facts.job.queue, facts.holder
+    if facts.paused_since is not None:
+        paused = f"its queue {queue!r} is paused, since {_say(facts.paused_since)}"
+        yield Reason("queue_paused", paused, f"stowhand queues resume {shlex.quote(str(queue))}")
+    if holder is not None:
+        held = f"its queue {queue!r} is held by job {holder.job_id}, since {_say(holder.since)}, on {holder.worker}"
+        if holder.lease_until is not None and holder.lease_until < facts.now:
+            held += f", under a lease {ENDED}"
+        yield Reason("queue_held", held)
+
+
+def _workers(facts: Facts) -> Iterator[Reason]:
+    task = facts.job.task
+    alive = [row.card for row in facts.workers if row.alive]
+    working = _working(facts.workers)
+    known = "workers over HTTP are not in the roll"
+    if not working:
+        said = "every worker that is alive is stopping" if alive else "no worker is alive"
+        yield Reason("no_worker", f"{said} ({known})", "start one: stowhand worker")
+    elif not any(_has(card, task) for card in working):
+        count = f"none of the {len(working)} workers" if len(working) > 1 else "the one worker that is"
+        which = f"{count} alive has the task {task!r}" if len(working) > 1 else f"{count} alive has no task {task!r}"
+        yield Reason(
+            "unknown_task", f"{which} ({known})", "start a worker that has it, or look for a mistake in the name"
+        )
+
+
+def _flags(facts: Facts) -> Iterator[Reason]:
+    """Which workers leave it alone for its flags."""
+    flags = without(facts.job.flags)
+    if not flags:
+        return
+    having = [card for card in _working(facts.workers) if _has(card, facts.job.task)]
+    leaving = [card for card in having if _forbids(card, facts.job)]
+    asking = [card for card in having if card.forbidden_flags is None]
+    said = f"it bears flags ({', '.join(flags)}): "
+    if leaving and len(leaving) == len(having):
+        said += f"every worker alive that has its task forbids one of them ({_forbidding(leaving, flags)})"
+        yield Reason("flags", said, "start a worker without that --forbidden-flag")
+        return
+    said += f"{_forbidding(leaving, flags)} leaves it alone" if leaving else "no worker alive is known to forbid one"
+    yield Reason("flags", said + (f"; {len(asking)} of them asks a function each time" if asking else ""))
+
+
+def _forbidding(cards: Sequence[WorkerCard], flags: Sequence[str]) -> str:
+    shown = [f"{card.name}: {', '.join(sorted({*flags} & {*(card.forbidden_flags or ())}))}" for card in cards[:SHOWN]]
+    return "; ".join(shown) + (f" and {len(cards) - SHOWN} more" if len(cards) > SHOWN else "")
+
+
+def _slots(facts: Facts) -> Iterator[Reason]:
+    """All that could take it are busy."""
+    able = _able(facts.job, facts.workers)
+    held = [facts.busy[card.name] for card in able if card.name in facts.busy]
+    if not able or any(card.name not in facts.busy or facts.busy[card.name].jobs < card.concurrency for card in able):
+        return
+    slots, oldest = sum(card.concurrency for card in able), min(held, key=lambda busy: busy.since)
+    whose = f"of {len(able)} workers are" if len(able) > 1 else "of the one worker that could take it are"
+    since = say_duration(max((facts.now - oldest.since).total_seconds() // 1, 0.0))
+    all_of = f"all {slots} slots {whose}" if slots > 1 else "the one slot of the one worker that could take it is"
+    yield Reason("slots_busy", f"{all_of} busy, the oldest for {since} with job {oldest.oldest} ({oldest.task})")
+
+
+def _working(workers: Sequence[WorkerRow]) -> list[WorkerCard]:
+    return [row.card for row in workers if row.alive and not row.card.stopping]
+
+
+def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerCard]:
+    """Those that have its task, and do not leave it alone for a flag, as far as is known."""
+    return [card for card in _working(workers) if _has(card, job.task) and not _forbids(card, job)]
+
+
+def _has(card: WorkerCard, task: str) -> bool:
+    return card.tasks is None or task in card.tasks
+
+
+def _forbids(card: WorkerCard, job: Job) -> bool:
+    return not set(job.flags).isdisjoint(card.forbidden_flags or ())
+
+
+def _error(job: Job) -> str:
+    """The first line of what its last attempt said."""
+    line = (job.last_error or "").strip().partition("\n")[0]
+    return f": {line[:ERROR_WIDTH]}{'…' if len(line) > ERROR_WIDTH else ''}" if line else ""
+
+
+def _line(facts: Facts) -> str:
+    where = f" in its queue {facts.job.queue!r}" if facts.job.queue is not None else " among those without a queue"
+    if takers(facts.job, facts.workers) is None:
+        return "it is due"
+    if not facts.ahead:
+        return f"it is due, and no job is ahead of it{where}"
+    number = f"more than {MOST_AHEAD}" if facts.ahead > MOST_AHEAD else str(facts.ahead)
+    return f"it is due; ahead of it{where}: {number}"
+
+
+def _say(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

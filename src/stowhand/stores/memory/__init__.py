@@ -1,0 +1,1 @@
+"""A store in memory: the specification as an example."""

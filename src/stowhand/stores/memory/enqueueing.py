@@ -1,0 +1,97 @@
+"""The memory store's enqueue: a new row, or what a key does with the job that already holds it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from stowhand.errors import InvalidJob
+from stowhand.jobs.job import MAX_ATTEMPTS, KeyMode, NewJob, State
+from stowhand.jobs.strict_json import SIZE_LIMIT
+from stowhand.protocols.store import whole
+from stowhand.stores.memory.rows import Row, Rows
+
+
+def add(rows: Rows, job: NewJob, now: datetime) -> Row:
+    """Insert a job, or do with the holder of its key what the key's mode says."""
+    job = whole(job, rows.max_attempts)
+    holder = rows.holder(job.key) if job.key is not None else None
+    if holder is None:
+        return insert(rows, job, now)
+    if job.key_mode is KeyMode.UNSAFE_DEDUPE:
+        touch(holder, now)
+        return holder
+    if holder.state is State.PROCESSING:
+        # It runs on without its key; only an error finds out that it has no retries left.
+        holder.key, holder.loses_retries = None, "replaced"
+        return insert(rows, job, now)
+    replace(holder, job, now)
+    rows.news = True
+    return holder
+
+
+def insert(rows: Rows, job: NewJob, now: datetime) -> Row:
+    """A new row with the next id."""
+    rows.last_id += 1
+    row = Row(
+        id=rows.last_id,
+        task=job.task,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=run_at(job, now),
+        max_attempts=attempts(job),
+        max_resets=job.max_resets,
+        key=job.key,
+        flags=tuple(dict.fromkeys(job.flags)),
+        created_at=now,
+        updated_at=now,
+    )
+    rows.live[row.id] = row
+    rows.news = True
+    return row
+
+
+def attempts(job: NewJob) -> int:
+    """How many it may have."""
+    return MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+
+
+def replace(row: Row, job: NewJob, now: datetime) -> None:
+    """Give a waiting or failed row every detail of the new job: nothing is merged but arrays."""
+    payload = job.payload
+    if row.waits():
+        payload = appended(row.payload, job.payload)
+    never_tried = row.state is State.QUEUED and row.attempts == 0
+    if not (never_tried and job.key_mode is KeyMode.PRESERVE_RUN_AT):
+        row.run_at = run_at(job, now)
+    if row.state is State.FAILED:
+        row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
+    row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
+    row.max_attempts, row.max_resets, row.flags = attempts(job), job.max_resets, tuple(dict.fromkeys(job.flags))
+    row.state, row.attempts, row.last_error = State.QUEUED, 0, None
+    touch(row, now)
+
+
+def appended(old: str, new: str) -> str:
+    """Both arrays, one after the other, when both are arrays; else the new one. As text: no number is rounded."""
+    first, second = old.strip(), new.strip()
+    if not (first.startswith("[") and second.startswith("[")):
+        return new
+    both = "[" + ",".join(filter(None, (first[1:-1].strip(), second[1:-1].strip()))) + "]"
+    size = len(both.encode())
+    if size > SIZE_LIMIT:
+        raise InvalidJob(f"payload: {size} bytes after appending, the limit is {SIZE_LIMIT} (1 MiB)")
+    return both
+
+
+def touch(row: Row, now: datetime) -> None:
+    """Leave a trace of the call."""
+    row.revision += 1
+    row.updated_at = now
+
+
+def run_at(job: NewJob, now: datetime) -> datetime:
+    """When it is due, by the store's clock unless the producer named a moment."""
+    if job.run_at is not None:
+        return job.run_at
+    return now + timedelta(seconds=job.delay or 0.0)

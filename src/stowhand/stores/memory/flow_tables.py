@@ -1,0 +1,206 @@
+"""What flows keep in a memory store: the rules of ``stowhand.protocols.flow_tables``, readable in one sitting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.flow_tables import (
+    ALL,
+    FORGIVEN,
+    IDLE_LIMIT,
+    PARKED,
+    PREFIX,
+    WAITS_FOR,
+    NewFlow,
+    Placed,
+    Spending,
+    Spent,
+    Standing,
+    Tally,
+    Woken,
+    spend,
+)
+from stowhand.stores.memory import acting, enqueueing
+from stowhand.stores.memory.rows import Row, Rows
+
+if TYPE_CHECKING:
+    from stowhand.stores.memory.store import MemoryStore
+
+
+@dataclass
+class Limit:
+    """What a limiter has let pass in its window, and whom it has told to wait until when."""
+
+    spent: Spent = field(default_factory=lambda: Spent(0, 0, 0))
+    waits: dict[str, float] = field(default_factory=dict)
+    used_at: float = 0.0
+
+
+class MemoryFlowTables:
+    """Under the store's lock."""
+
+    def __init__(self, store: MemoryStore, *, keeps: bool) -> None:
+        self._store = store
+        self.keeps = keeps
+        self._jobs: dict[str, tuple[str, datetime]] = {}
+        """By id: the flow, and when it was created."""
+        self._lookups: set[tuple[str, str, str, str]] = set()
+        self._lists: dict[str, tuple[str, str]] = {}
+        """By id: the job, and the content."""
+        self._limits: dict[tuple[str, str], Limit] = {}
+
+    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
+        steps = [(job, limits.check(job.step)) for job in jobs]
+        with self._store.transaction() as (rows, now), rows.all_or_nothing():
+            new = [(job, step) for job, step in steps if job.id not in self._jobs]
+            for _, step in new:
+                enqueueing.add(rows, step, now)
+            for job, _ in new:
+                self._jobs[job.id] = (flow, now)
+                self._lookups |= {(flow, attribute, value, job.id) for attribute, value in job.lookups}
+                self._keep(job.id, job.lists)
+
+    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        with self._store.transaction():
+            self._keep(job_id, lists)
+
+    def _keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        if job_id in self._jobs:
+            self._lists = {list_id: (job_id, content) for list_id, content in lists} | self._lists
+
+    async def kept(self, list_id: str) -> str | None:
+        with self._store.transaction():
+            return self._lists.get(list_id, ("", None))[1]
+
+    async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
+        with self._store.transaction():
+            return sorted(entry[3] for entry in self._lookups if entry[:3] == (flow, attribute, value))
+
+    async def exists(self, ids: Sequence[str]) -> set[str]:
+        with self._store.transaction():
+            return self._jobs.keys() & set(ids)
+
+    async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
+        with self._store.transaction() as (rows, _):
+            found = [newest(rows, key) for key in keys]
+            return [None if row is None else row.job() for row in found]
+
+    async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
+        with self._store.transaction() as (rows, _):
+            found = self._jobs.get(job_id, ("",))[0] == flow
+            if found:
+                self._forget({job_id})
+            for key in keys:
+                acting.remove_key(rows, key)
+                rows.history = {row.id: row for row in rows.history.values() if row.key != key}
+            return found
+
+    async def wake(self, key: str) -> Woken:
+        with self._store.transaction() as (rows, now):
+            row = rows.holder(key)
+            names = None if row is None else msgspec.json.decode(row.payload).get(WAITS_FOR)
+            if row is None or names is None or row.state is State.FAILED:
+                return Woken.GONE
+            if any(is_open(rows, name) for name in names):
+                return Woken.OPEN
+            if row.state is State.PROCESSING:
+                return Woken.RUNNING
+            row.run_at = min(row.run_at, now)
+            rows.news = True
+            return Woken.WOKEN
+
+    async def spend(self, asked: Spending) -> float:
+        with self._store.transaction() as (_, now):
+            at = now.timestamp()
+            limit = self._limits.setdefault((asked.limiter, asked.part), Limit())
+            limit.used_at = at
+            came_back = limit.waits.pop(asked.holder, None) is not None
+            forgiven = at - asked.interval - FORGIVEN
+            limit.waits = {holder: ready_at for holder, ready_at in limit.waits.items() if ready_at >= forgiven}
+            limit.spent = spend(at, limit.spent, asked, came_back=came_back)
+            if limit.spent.wait > 0:
+                limit.waits[asked.holder] = at + limit.spent.wait
+            return limit.spent.wait
+
+    async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
+        with self._store.transaction() as (rows, now):
+            alike = [
+                (row.task, row.priority, standing(row, now)) for row in rows.live.values() if row.task in set(tasks)
+            ]
+            return [Tally(*each, alike.count(each)) for each in dict.fromkeys(alike)]
+
+    async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
+        with self._store.transaction() as (rows, now):
+            mine = [row for row in rows.live.values() if row.task == task and row.key is not None]
+            running = sorted((row for row in mine if row.state is State.PROCESSING), key=lambda row: row.id)
+            due = sorted(
+                (row for row in mine if standing(row, now) is Standing.WAITING),
+                key=lambda row: (row.priority, row.run_at, row.id),
+            )
+            later = sorted(
+                (row for row in mine if row.waits() and row.run_at > now), key=lambda row: (row.run_at, row.id)
+            )
+            return [placed(row, now) for kind in (running, due, later) for row in kind[:limit]]
+
+    async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
+        with self._store.transaction() as (rows, _):
+            keys = [row.key for row in rows.live.values() if row.state is State.FAILED and row.task in set(tasks)]
+            return sorted(key for key in keys if key is not None and key > after)[:limit]
+
+    def prune(self, rows: Rows, now: datetime) -> None:
+        """Forget jobs of which no step is anywhere any more, and limiters that nobody uses."""
+        before = now - timedelta(seconds=rows.kept or 0.0)
+        self._forget(
+            {
+                job_id
+                for job_id, (flow, created_at) in self._jobs.items()
+                if created_at < before and newest(rows, f"{PREFIX}{flow}:{job_id}") is None
+            }
+        )
+        idle = now.timestamp() - IDLE_LIMIT
+        self._limits = {part: limit for part, limit in self._limits.items() if limit.used_at >= idle}
+
+    def _forget(self, ids: set[str]) -> None:
+        for job_id in ids:
+            del self._jobs[job_id]
+        self._lookups = {entry for entry in self._lookups if entry[3] not in ids}
+        self._lists = {list_id: kept for list_id, kept in self._lists.items() if kept[0] not in ids}
+
+
+def newest(rows: Rows, key: str) -> Row | None:
+    """The live step of a key, else the last one in the history."""
+    past = [row for row in rows.history.values() if row.key == key]
+    return rows.holder(key) or max(past, key=lambda row: row.id, default=None)
+
+
+def is_open(rows: Rows, awaited: str) -> bool:
+    """Has the child of this id not ended, or one of all those whose ids begin so?"""
+    stem = PREFIX + awaited.removesuffix(ALL)
+    if not awaited.endswith(ALL):
+        children = [child] if (child := rows.holder(stem)) is not None else []
+    else:
+        children = [row for row in rows.live.values() if row.key is not None and row.key.startswith(stem)]
+    return any(child.state is not State.FAILED for child in children)
+
+
+def standing(row: Row, now: datetime) -> Standing:
+    """Of a live row."""
+    if not row.waits():
+        return Standing(row.state.value)
+    if row.run_at <= now:
+        return Standing.WAITING
+    return Standing.PARKED if PARKED in row.flags else Standing.DELAYED
+
+
+def placed(row: Row, now: datetime) -> Placed:
+    """Of a live row with a key."""
+    where = standing(row, now)
+    later = where in (Standing.DELAYED, Standing.PARKED)
+    return Placed(str(row.key), row.priority, where, row.run_at.timestamp() if later else None)

@@ -1,0 +1,231 @@
+"""The memory store's claims, settlements, beats and resets: SEMANTICS under a lease, readable in one sitting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.jobs import lifecycle, limits, strict_json
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import QUARANTINE_AFTER, WAITING, Settlement, turned
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import ClaimRequest, Foreign, Pulse, Reply, Unwritten, Verdict
+from stowhand.stores.memory import enqueueing
+from stowhand.stores.memory.rows import Row, Rows
+
+RESET_PAGE = 1000
+PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
+"""What a settlement with a payload of its own must say, whatever way back the row then takes."""
+
+
+def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
+    """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
+    if request.token in rows.abandoned or (request.overdue is not None and not may_make_way(rows, request.worker)):
+        return []
+    busy = rows.running_queues()
+    claimed: list[Row] = []
+    due = (row for row in rows.live.values() if claimable(row, request, now) and not rows.is_paused(row))
+    for row in sorted(due, key=lambda row: (row.priority, row.run_at, row.id)):
+        if len(claimed) == request.limit:
+            break
+        if row.queue is not None:
+            if row.queue in busy:
+                continue
+            busy.add(row.queue)
+        start(row, request, now)
+        claimed.append(row)
+    return claimed
+
+
+def may_make_way(rows: Rows, worker: str) -> bool:
+    """The rule is the law's; who holds what is seen here."""
+    held = [row for row, _ in running(rows)]
+    suspects = {row.worker for row in held if row.resets >= QUARANTINE_AFTER}
+    return lifecycle.may_make_way(len(suspects), len({row.worker for row in held} | {worker}))
+
+
+def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
+    """Is it due, and what was asked for?"""
+    return (
+        row.waits()
+        and row.run_at <= now - timedelta(seconds=request.overdue or 0.0)
+        and (request.tasks is None or row.task in request.tasks)
+        and not set(row.flags) & set(request.forbidden_flags)
+        and (row.resets >= QUARANTINE_AFTER) == request.suspects
+    )
+
+
+def start(row: Row, request: ClaimRequest, now: datetime) -> None:
+    """Hand it out under a new lease."""
+    row.state = State.PROCESSING
+    row.attempts = min(row.attempts + 1, row.max_attempts)
+    row.epoch += 1
+    row.token, row.settled_token = request.token, None
+    row.lease_until = now + timedelta(seconds=request.lease)
+    row.worker, row.started_at = request.worker, now
+
+
+def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, repeat: bool) -> Reply:
+    """Record how an attempt ended, if its lease still holds."""
+    row = rows.held(lease)
+    if row is None:
+        return trace(rows, lease, settlement, repeat=repeat)
+    state = way_back(row, settlement.state)
+    try:
+        check(settlement)
+        rows.check(lease.job_id, state)
+        with rows.all_or_nothing() if settlement.then else nullcontext():
+            record(rows, row, settlement, now)
+            for job in settlement.then:
+                enqueueing.add(rows, limits.check(job), now)
+    except InvalidJob as error:
+        return Unwritten(clean(str(error)))
+    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
+
+
+def trace(rows: Rows, lease: Lease, asked: Settlement, *, repeat: bool) -> Reply:
+    """Say why a lease holds nothing."""
+    row = rows.find(lease.job_id)
+    if row is None:
+        return Verdict.UNKNOWN if repeat else Verdict.LOST
+    if row.settled_token != lease.token:
+        return Verdict.LOST
+    if asked.state in WAITING and row.state in (State.CANCELED, State.FAILED):
+        return turned(asked, row.state)
+    return Verdict.ALREADY_SETTLED
+
+
+def check(settlement: Settlement) -> None:
+    """Refuse text that no store can write."""
+    for text in (settlement.error, settlement.result):
+        if text is not None and clean(text, len(text) * 4) != text:
+            raise InvalidJob("the text holds NUL or lone surrogates")
+    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+        try:
+            strict_json.validate(settlement.payload)
+        except UndecodablePayload as error:
+            raise InvalidJob(f"the payload: {error}") from None
+
+
+def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
+    """Write what was decided. The one rule that only a store can apply: see ``way_back``."""
+    row.settled_token, row.resets = row.token, 0
+    if settlement.refund:
+        row.attempts = max(row.attempts - 1, 0)
+    if settlement.error is not None:
+        row.last_error = settlement.error
+    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+        row.payload = settlement.payload
+    state = way_back(row, settlement.state)
+    if state in WAITING:
+        rows.leave_processing(row, state)
+        row.run_at = now + timedelta(seconds=settlement.delay)
+    else:
+        row.result = settlement.result
+        rows.finish(row, state, now)
+
+
+def way_back(row: Row, state: State) -> State:
+    """Where a row really goes that was to go back to waiting: its cancellation may have been asked for,
+    or its key lost."""
+    if state not in WAITING:
+        return state
+    if row.cancel_requested or row.loses_retries == "removed":
+        return State.CANCELED
+    if row.loses_retries == "replaced" and state is State.ERRORED:
+        return State.FAILED
+    return state
+
+
+def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> Pulse:
+    """Renew what is still held, even past its deadline: nobody has taken it yet."""
+    lost, canceled, refused = set(), set(), set()
+    for lease in leases:
+        row = rows.held(lease)
+        if row is None:
+            lost.add((lease.job_id, lease.token))
+            continue
+        if not rows.may(row.id, State.PROCESSING, "beat"):
+            refused.add((lease.job_id, lease.token))
+            continue
+        row.lease_until = now + timedelta(seconds=seconds)
+        if row.cancel_requested:
+            canceled.add((lease.job_id, lease.token))
+    return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), refused=frozenset(refused))
+
+
+def release(rows: Rows, leases: Iterable[Lease], now: datetime) -> None:
+    """Hand back unspent: due when it was, as if it had not been claimed."""
+    for lease in leases:
+        row = rows.held(lease)
+        if row is not None and rows.may(row.id, way_back(row, State.QUEUED), "release"):
+            give_back(rows, row, now)
+
+
+def abandon(rows: Rows, token: str, now: datetime) -> None:
+    """Hand back whatever this token holds, and let it claim nothing more."""
+    rows.abandoned.add(token)
+    release(rows, [Lease(row.id, token, row.epoch) for row in rows.live.values() if row.token == token], now)
+
+
+def give_back(rows: Rows, row: Row, now: datetime) -> None:
+    """To waiting, with the attempt given back; or to canceled."""
+    row.attempts = max(row.attempts - 1, 0)
+    state = way_back(row, State.QUEUED)
+    if state is State.QUEUED:
+        rows.leave_processing(row, state)
+    else:
+        rows.finish(row, state, now)
+
+
+def stalled(rows: Rows, slack: float, now: datetime) -> list[Lease]:
+    """Leases that ended more than ``slack`` seconds ago."""
+    late = now - timedelta(seconds=slack)
+    return [lease for row, lease in running(rows) if row.lease_until is not None and row.lease_until < late]
+
+
+def foreign(rows: Rows, ours: Sequence[Lease], slack: float, now: datetime) -> Foreign:
+    """All leases but these."""
+    kept = {lease.job_id for lease in ours}
+    ends = [
+        (row.lease_until - now).total_seconds() + slack
+        for row, lease in running(rows)
+        if row.lease_until is not None and lease.job_id not in kept
+    ]
+    return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
+
+
+def held_by(rows: Rows, worker: str) -> list[Lease]:
+    """Leases of one worker, whatever their deadline."""
+    return [lease for row, lease in running(rows) if row.worker == worker]
+
+
+def running(rows: Rows) -> list[tuple[Row, Lease]]:
+    """Every row in processing with its lease, in id order."""
+    found = sorted((row for row in rows.live.values() if row.token is not None), key=lambda row: row.id)
+    return [(row, Lease(row.id, str(row.token), row.epoch)) for row in found]
+
+
+def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:
+    """Take jobs back from workers that died; the law decides whether they run again."""
+    taken = []
+    for lease in leases[:RESET_PAGE]:
+        row = rows.held(lease)
+        if row is None:
+            continue
+        worker = row.worker
+        decided = lifecycle.reset(resets=row.resets, max_resets=row.max_resets, max_attempts=row.max_attempts)
+        if not rows.may(row.id, way_back(row, decided.state), "reset"):
+            continue
+        row.resets += 1
+        row.epoch += 1
+        if decided.state is State.QUEUED:
+            give_back(rows, row, now)
+        else:
+            row.last_error = decided.error
+            rows.finish(row, decided.state, now)
+        taken.append(ResetJob(row.id, row.task, row.state, worker))
+    return taken

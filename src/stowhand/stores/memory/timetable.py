@@ -1,0 +1,58 @@
+"""The memory store's timetable: what is known, and the ledger by which a tick makes one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from stowhand.protocols.checking import check_since, read_items, read_ticks
+from stowhand.protocols.queue_store import LEDGER_DAYS, Entered, KnownItem, Tick
+from stowhand.stores.memory import enqueueing
+from stowhand.stores.memory.rows import Rows
+
+
+def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> list[KnownItem]:
+    """What was known of them before, or is from now on."""
+    answers = []
+    for identifier, spec in read_items(items):
+        new = KnownItem(identifier=identifier, known_since=now, last_tick=None, spec=spec)
+        known = rows.known.get(identifier, new)
+        rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
+        answers.append(known)
+    return answers
+
+
+def schedule(rows: Rows, ticks: Sequence[Tick], now: datetime) -> list[Entered]:
+    """All of them, or none."""
+    checked = read_ticks(ticks, now)
+    with rows.all_or_nothing():
+        return [enter(rows, tick, now) for tick in checked]
+
+
+def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
+    """One line of the ledger, and its job; or what the ledger says already."""
+    place = (tick.identifier, tick.at.astimezone(UTC))
+    earlier = rows.ledger.get(place)
+    if earlier is not None:
+        return msgspec.structs.replace(earlier, mine=False)
+    job_id = enqueueing.add(rows, tick.job, now).id
+    entered = rows.ledger[place] = Entered(mine=True, job_id=job_id, spec=tick.spec)
+    new = KnownItem(identifier=tick.identifier, known_since=now, last_tick=None, spec=tick.spec)
+    known = rows.known.get(tick.identifier, new)
+    latest = max(known.last_tick or place[1], place[1])
+    rows.known[tick.identifier] = msgspec.structs.replace(known, last_tick=latest)
+    return entered
+
+
+def ticks(rows: Rows, identifier: str, since: datetime) -> list[datetime]:
+    """Those of one item from a moment on."""
+    check_since(since)
+    return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
+
+
+def prune(rows: Rows, now: datetime) -> None:
+    """Forget what may not be scheduled any more; a day later, so that clocks need not agree to the second."""
+    oldest = now - timedelta(days=LEDGER_DAYS + 1)
+    rows.ledger = {place: entered for place, entered in rows.ledger.items() if place[1] >= oldest}

@@ -1,0 +1,182 @@
+"""Claims, on a connection of their own. They commit asynchronously (functions/claim.sql): nothing else may share it.
+
+An idle worker asks for jobs, for jobs in quarantine, and when the next one is due, again and again. Where nobody has
+woken it, the first of these questions is asked so (functions/idle.sql) that its answer serves all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from stowhand.clock import stopwatch
+from stowhand.jobs.job import Job
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign
+from stowhand.stores.database.address import DEADLINE
+from stowhand.stores.database.link import Link, Row
+from stowhand.stores.outlook import Asked, Outlook
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.listener import Ears
+from stowhand.stores.postgres.queue.rows import plain_array, read_claim
+from stowhand.stores.postgres.queue.scan_cursor import Floor, Position
+
+_UNFINISHED = 0
+"""The id of the row that says: the walk over busy queues was cut short; ask again."""
+_NOTHING = -1
+"""The id of the row that says when to ask again."""
+_FRESH = 0.1
+"""Seconds for which such an answer stands."""
+_ROUNDS = 60
+_TASK_SETS = 16
+_ORDER = itemgetter(4, 5, 0)
+_QUEUE = 3
+
+
+class _Answer(NamedTuple):
+    at: float
+    tasks: tuple[str, ...] | None
+    due: float | None
+    """Seconds until a job is due."""
+    suspects: bool
+    """One in quarantine is due, of whatever task."""
+
+
+_NO_ANSWER = _Answer(float("-inf"), None, None, False)
+
+
+class Claims:
+    """Takes due jobs."""
+
+    def __init__(self, home: Home, ears: Ears) -> None:
+        self._home, self._ears = home, ears
+        self._link = Link(home.dialer, lambda: home.role("claim"))
+        self._floors: dict[tuple[str, ...] | None, Floor] = {}
+        self._idle = False
+        """The last claim brought nothing, and nothing was heard since."""
+        self._answer = _NO_ANSWER
+        self._outlook = Outlook()
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
+        self._home.worker = request.worker
+        self._home.patience = min(max(request.lease / 4, 1.0), DEADLINE)
+        self._outlook.ask(request)
+        if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
+            return []
+        if request.suspects:
+            return await self._claim(request)
+        claims = await (self._poll if self._idle and self._ears.hears else self._claim)(request)
+        self._idle = not claims
+        self._ears.claimed(len(claims))
+        return claims
+
+    def heard(self) -> None:
+        """There may be work: the next claim is to be quick."""
+        self._idle = False
+
+    async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        asked = self._outlook.take()
+        values = (
+            *self._about_foreign(asked),
+            *(request.worker, request.token, request.limit, request.lease),
+            *(_listed(request.tasks), list(request.forbidden_flags) or None, self._home.now()),
+        )
+        with self._home.translated():
+            found = await self._link.rows(self._home.statements["poll"], values)
+        if found[0][0] == _NOTHING:
+            _, _, _, _, _, due, _, _, suspects, *_, now, ends_in = found[0]
+            wait = None if due is None else max((due - now).total_seconds(), 0.0)
+            self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
+            if asked is not None:
+                self._outlook.see(ends_in)
+            return []
+        if found[0][0] == _UNFINISHED:
+            return await self._claim(request)
+        found.sort(key=_ORDER)
+        return [read_claim(row[:-1], request.worker, request.token) for row in found]
+
+    async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        floor = self._floor(request)
+        for _ in range(_ROUNDS):
+            began = stopwatch()
+            start = floor.start(began) if floor is not None else None
+            found = await self._ask(request, start)
+            if found and found[0][0] == _UNFINISHED:
+                continue
+            found.sort(key=_ORDER)
+            ended = stopwatch()
+            if floor is not None and floor.note(
+                start, _last_free(found), jobs=len(found), took=ended - began, now=ended
+            ):
+                continue
+            return [read_claim(row, request.worker, request.token) for row in found]
+        return []
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        """Seconds until the earliest waiting job of these tasks is due."""
+        if self._answered(tasks):
+            due, self._answer = self._answer.due, _NO_ANSWER
+            return due
+        asked = self._outlook.take()
+        values = (_listed(tasks), self._home.now(), *self._about_foreign(asked))
+        with self._home.translated():
+            ((due, ends_in),) = await self._link.rows(self._home.statements["next_due"], values)
+        if asked is not None:
+            self._outlook.see(ends_in)
+        return None if due is None else float(due)
+
+    def foreign(self) -> Foreign | None:
+        """What the last of these two saw of foreign leases."""
+        return self._outlook.told()
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._link.close()
+
+    def _about_foreign(self, asked: Asked | None) -> tuple[object, ...]:
+        """For ``foreign_leases``, which is called only where it is asked for."""
+        if asked is None:
+            return (False, None, None, None)
+        return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._home.now())
+
+    def _answered(self, tasks: tuple[str, ...] | None) -> bool:
+        """Has the last poll said it just now?"""
+        return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
+
+    def _floor(self, request: ClaimRequest) -> Floor | None:
+        """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
+        if request.suspects or request.forbidden_flags or self._home.now() is not None:
+            return None
+        if len(self._floors) >= _TASK_SETS and request.tasks not in self._floors:
+            self._floors.clear()
+        return self._floors.setdefault(request.tasks, Floor())
+
+    async def _ask(self, request: ClaimRequest, start: Position | None) -> list[Row]:
+        values = (
+            request.worker,
+            request.token,
+            request.limit,
+            request.lease,
+            _listed(request.tasks),
+            list(request.forbidden_flags) or None,
+            request.suspects,
+            self._home.now(),
+            *(start or (None, None, None)),
+            request.overdue,
+        )
+        with self._home.translated():
+            return await self._link.rows(self._home.statements["claim"], values)
+
+
+def _listed(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _last_free(found: Sequence[Row]) -> Position | None:
+    """The position of the last job without a queue: floors are about those."""
+    for row in reversed(found):
+        if row[_QUEUE] is None:
+            priority, run_at, job_id = _ORDER(row)
+            return priority, run_at, job_id
+    return None

@@ -1,0 +1,72 @@
+"""Is what is in the schema what this version put there?
+
+Another program that takes the schema for its own (one of the same name) replaces functions and alters types; so does
+a hand. Functions are compared by their source. Views, types, columns, constraints and indexes are compared with those
+of a schema that is made in a transaction and rolled back with it; where the login may not make one, they are not.
+What is there besides is nobody's affair: an index or a function of a user's own is no fault.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psycopg
+
+from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.postgres.queue.context import Home, fillings_of
+from stowhand.stores.postgres.queue.texts import digest, read_functions, read_migrations, read_text, sources
+
+_SHARED_NAME = "shared_name"
+
+
+async def altered_functions(connection: Line, home: Home, functions: list[str]) -> list[str]:
+    """What is to be said about functions of ours that are not ``functions``, the texts of this version."""
+    found = {(name, body) for name, body in await rows(connection, home.statements["function_digests"], ())}
+    ours = {(name, digest(body)) for name, body in sources(functions)}
+    names = {name for name, _ in ours}
+    there = {name for name, _ in found}
+    changed = {name for name, _ in (ours - found)} | {name for name, body in (found - ours) if name in names}
+    return [
+        f"the function {name} is {'not the one of this version' if name in there else 'gone'}"
+        for name in sorted(changed)
+    ]
+
+
+async def altered_relations(connection: Line, home: Home) -> list[str]:
+    """What is to be said about tables, views and types of ours."""
+    scratch = fillings_of(f"stowhand_compared_{uuid.uuid4().hex}")
+    expected: list[Row] = []
+    found: dict[str, str] = {}
+    with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
+        async with connection.transaction():
+            for text in _tables(scratch):
+                await connection.execute(text.encode())
+            expected = await _shape(connection, home, scratch)
+            found = dict(await _shape(connection, home, home.fillings))
+            raise psycopg.Rollback
+    return list(_differences(expected, found))
+
+
+def _tables(fillings: dict[str, str]) -> Iterator[str]:
+    schema = fillings["schema"]
+    yield f"create schema {schema}"
+    yield read_text("numbers.sql", fillings)
+    for migration in read_migrations(fillings):
+        yield migration.text
+    yield read_functions(fillings, [_SHARED_NAME])[0]
+
+
+async def _shape(connection: Line, home: Home, fillings: dict[str, str]) -> list[Row]:
+    """(what, definition) of everything, with names as they are said inside the schema."""
+    await connection.execute(f"set local search_path = {fillings['schema']}".encode())
+    return await rows(connection, home.statements["shape"], ())
+
+
+def _differences(expected: list[Row], found: dict[str, str]) -> Iterator[str]:
+    for what, definition in expected:
+        if what not in found:
+            yield f"the {what} is gone"
+        elif found[what] != definition:
+            yield f"the {what} is not the one of this version"

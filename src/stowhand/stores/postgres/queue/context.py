@@ -1,0 +1,159 @@
+"""What the parts of this store share: where it is, its schema's name, its statements, and what time it is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.resources import files
+
+import psycopg
+
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.jobs.limits import RESERVED
+from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
+from stowhand.stores.database import trouble
+from stowhand.stores.database.address import DEADLINE, Address
+from stowhand.stores.database.borrowed import BorrowedPool
+from stowhand.stores.database.link import Dialer, Pool
+from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
+from stowhand.stores.postgres.queue.roles import role_fillings, role_names
+
+QUOTES = "$stowhand$"
+"""Around the bodies of functions, where the schema's name holds the usual ones."""
+NAME_LIMIT = 63
+"""Bytes of an identifier in PostgreSQL."""
+
+# Without statistics (right after a burst) the planner would read or sort the whole table for each claim; a function's
+# own settings need no session state and hold behind a pooler. JIT would cost more than any of these statements.
+_INDEX_PLANS = (
+    "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
+    "set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off"
+)
+# What may be called at all is a matter of grants (functions/grants.sql); what it does, it does as the schema's owner.
+_DEFINER = "security definer set search_path = pg_catalog, pg_temp"
+
+
+class Home:
+    """One schema in one database. Where the application's pool is given, it says where that is, and not the URL."""
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self.options = options
+        self.schema = _checked(options.schema)
+        self.pool: Pool | BorrowedPool
+        if options.pool is not None:
+            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements)
+            self.address = self.pool.address
+            self.dialer = Dialer(self.address, self.pool.prepared)
+        else:
+            self.address = Address(url)
+            self.dialer = Dialer(self.address, options.prepared_statements)
+            # The last of the reserved ones is the pool's own.
+            self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
+        self.keep = options.history is not None
+        """Is there a history?"""
+        self.fillings = fillings_of(self.schema)
+        self.statements = load_statements(
+            files("stowhand.stores.postgres.queue") / "statements.sql",
+            # A % in the schema's name is none of the driver's places.
+            {name: text.replace("%", "%%") for name, text in self.fillings.items()},
+        )
+        self.worker = ""
+        """Who claims through this store: part of the names of its connections."""
+        self.patience = DEADLINE
+        """Seconds that the heart waits for an answer: a connection that died without a word must not cost a lease."""
+
+    def now(self) -> datetime | None:
+        """The frozen time of a test, else None: the server's clock."""
+        return self.options.pinned() if self.options.pinned is not None else None
+
+    def seat(self, slots: int) -> str | None:
+        """Let the pool have a connection for each slot; what is wrong where it was given fewer.
+
+        Raises ConfigurationError where tasks would have none.
+        """
+        given = self.options.pool_size
+        if isinstance(self.pool, BorrowedPool):
+            if (most := self.pool.size) > slots:
+                return None
+            return (
+                f"pool: max_size {most}, and {slots} jobs at once, beside which there is something to enqueue. A job"
+                f" that finds none free waits, 5 minutes at most, and then goes back unspent; give it"
+                f" max_size={slots + 1} or more"
+            )
+        if given is None:
+            self.pool.grow(slots + 1)
+            return None
+        if (refusal := pool_refusal(f"pool_size={given}", given)) is not None:
+            raise ConfigurationError(refusal)
+        return pool_shortage(f"pool_size={given}", given, slots)
+
+    def role(self, role: str) -> str:
+        """The application_name of a connection."""
+        return f"stowhand:{role}:{self.worker}" if self.worker else f"stowhand:{role}"
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """What the driver raises becomes an error of ours. Values are judged by whoever sent them."""
+        try:
+            yield
+        except (psycopg.Error, TimeoutError) as error:
+            raise self.translate(error) from None
+
+    def translate(self, error: BaseException) -> StoreError:
+        """The error of ours that says the same."""
+        said = self.address.said(error)
+        if trouble.is_pooled(error):
+            return StoreError(
+                f"{self.address}: {said}. A pooler stands between that does not keep prepared statements apart: give"
+                " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
+            )
+        if trouble.is_read_only(error):
+            return StoreUnreachable(
+                f"{self.address}: {said}. It is a standby, or read-only: name the primary, or several hosts with"
+                " target_session_attrs=read-write"
+            )
+        if trouble.is_cut(error) or trouble.is_transient(error):
+            return StoreUnreachable(f"{self.address}: {said}")
+        if trouble.is_forbidden(error):
+            return StoreError(
+                f"{self.address}: {said}. What a login may do comes from the roles that `stowhand migrate "
+                f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
+            )
+        if trouble.is_absent(error):
+            return SchemaMissing(
+                f"there is no complete schema {self.schema!r} at {self.address} ({said}): "
+                "run `stowhand migrate`, or start a worker, which installs it"
+            )
+        return StoreError(f"{self.address}: {said}")
+
+
+def _checked(schema: str) -> str:
+    if not schema or len(schema.encode()) > NAME_LIMIT or "\x00" in schema or schema.startswith("pg_"):
+        raise ConfigurationError(
+            f"schema {schema!r}: a schema's name has 1 to {NAME_LIMIT} bytes and does not begin with pg_"
+        )
+    if "$$" in schema and QUOTES in f"{schema}$":
+        raise ConfigurationError(f"schema {schema!r}: a name that holds $$ cannot hold {QUOTES} too")
+    return schema
+
+
+def fillings_of(schema: str) -> dict[str, str]:
+    """What stands in the places of all texts, for a schema of this name."""
+    channel = f"{schema}:wake"
+    if len(channel.encode()) > NAME_LIMIT:
+        channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+    quoted = quote_identifier(schema)
+    return {
+        "schema": quoted,
+        "schema_text": quote_text(schema),
+        "schema_name": quote_text(quoted),
+        "live_text": quote_text(f"{quoted}.live"),
+        "history_text": quote_text(f"{quoted}.history"),
+        "channel": quote_text(channel),
+        "channel_name": quote_identifier(channel),
+        "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
+        "definer": _DEFINER,
+        "index_plans": _INDEX_PLANS,
+    } | role_fillings(schema)

@@ -1,0 +1,146 @@
+"""What flows keep in the schema: the functions of functions/flows.sql, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import psycopg
+
+from stowhand.clock import SystemClock
+from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job
+from stowhand.protocols.flow_tables import NewFlow, Placed, Spending, Standing, Tally, Woken
+from stowhand.stores.database import trouble
+from stowhand.stores.database.link import Row, rows
+from stowhand.stores.database.repeating import PAUSE, TRIES, repeated
+from stowhand.stores.postgres.queue.bulk import Bulk
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.rows import read_job, text_array
+
+CHUNK = 1000
+"""Jobs in one statement."""
+
+
+class PostgresFlowTables:
+    """Each call is one statement, on a connection of the pool; many jobs are created by several, in one transaction."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._clock = SystemClock()
+        self.keeps = home.keep
+
+    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
+        """All or none. The ids are the caller's, so what had no reply is done again; what was done is left as it is."""
+        calls = [("flow_create", self._call(flow, jobs[start : start + CHUNK])) for start in range(0, len(jobs), CHUNK)]
+        calls += [("flow_keep", _lists(job.id, job.lists)) for job in jobs if job.lists]
+        unanswered = False
+        for attempt in range(1, TRIES + 1):
+            try:
+                await repeated(lambda: self._create(calls), self._clock)
+            except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
+                cut = trouble.is_cut(error)
+                if attempt == TRIES or not (cut or isinstance(error, StoreUnreachable)):
+                    raise self._blamed(error, unanswered or cut) from None
+                unanswered = unanswered or cut
+                await self._clock.sleep(PAUSE * attempt)
+            else:
+                return
+
+    async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+        """For as long as the job is known."""
+        await self._rows("flow_keep", *_lists(job_id, lists))
+
+    async def kept(self, list_id: str) -> str | None:
+        """One of them."""
+        found = await self._rows("flow_kept", list_id)
+        return found[0][0] if found else None
+
+    async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
+        """In id order."""
+        return [job_id for (job_id,) in await self._rows("flow_ids", flow, attribute, value)]
+
+    async def exists(self, ids: Sequence[str]) -> set[str]:
+        """Those that are there."""
+        return {job_id for (job_id,) in await self._rows("flow_exists", text_array(ids))}
+
+    async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
+        """In the order of the keys."""
+        jobs = map(read_job, await self._rows("flow_latest", text_array(keys)))
+        by_key = {job.key: job for job in jobs}
+        return [by_key.get(key) for key in keys]
+
+    async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
+        """In one transaction."""
+        ((found,),) = await self._rows("flow_delete", flow, job_id, text_array(keys))
+        return bool(found)
+
+    async def wake(self, key: str) -> Woken:
+        """Make it due."""
+        ((woken,),) = await self._rows("flow_wake", key, self._home.now())
+        return Woken(woken)
+
+    async def spend(self, asked: Spending) -> float:
+        """By the server's clock."""
+        values = (asked.limiter, asked.part, asked.holder, asked.reservoir, asked.interval, self._home.now())
+        ((wait,),) = await self._rows("flow_spend", *values)
+        return float(wait)
+
+    async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
+        """Counted."""
+        found = await self._rows("flow_tally", text_array(tasks), self._home.now())
+        return [Tally(task, priority, Standing(standing), number) for task, priority, standing, number in found]
+
+    async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
+        """In order."""
+        found = await self._rows("flow_line", task, limit, self._home.now())
+        return [
+            Placed(key, priority, Standing(standing), None if ready_at is None else ready_at.timestamp())
+            for key, priority, standing, ready_at in found
+        ]
+
+    async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
+        """In key order."""
+        return [key for (key,) in await self._rows("flow_failed", text_array(tasks), after, limit)]
+
+    def _call(self, flow: str, jobs: Sequence[NewFlow]) -> tuple[object, ...]:
+        found = [(job.id, *lookup) for job in jobs for lookup in job.lookups]
+        return (
+            *(flow, text_array(job.id for job in jobs)),
+            *(text_array(entry[place] for entry in found) for place in range(3)),
+            *Bulk([limits.check(job.step) for job in jobs]).values_of_each(self._home.now()),
+        )
+
+    async def _create(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+        prepare = self._home.dialer.prepared or None
+        async with (
+            self._home.pool.connection("flow") as connection,
+            connection.transaction() if len(calls) > 1 else nullcontext(),
+        ):
+            for name, values in calls:
+                await rows(connection, self._home.statements[name], values, prepare)
+
+    async def _rows(self, name: str, *values: object) -> list[Row]:
+        with self._home.translated():
+            return await repeated(lambda: self._ask(name, values), self._clock)
+
+    async def _ask(self, name: str, values: tuple[object, ...]) -> list[Row]:
+        """A row that stays locked is somebody's affair: it is not asked for again."""
+        try:
+            return await self._home.pool.rows("flow", self._home.statements[name], values)
+        except psycopg.errors.LockNotAvailable:
+            raise StoreUnreachable(
+                f"{self._home.address}: somebody's open transaction holds the job; try again when it has ended"
+            ) from None
+
+    def _blamed(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
+        if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
+            return InvalidJob(f"one of the jobs: {trouble.first_line(error)}. Nothing was written.")
+        said = error if isinstance(error, StoreError) else self._home.translate(error)
+        return OutcomeUnknown(f"{said}. The jobs may or may not have been committed") if unanswered else said
+
+
+def _lists(job_id: str, lists: Sequence[tuple[str, str]]) -> tuple[object, ...]:
+    ids, contents = zip(*lists, strict=True)
+    return text_array(ids), text_array([job_id] * len(lists)), text_array(contents)

@@ -1,0 +1,208 @@
+"""What operators ask of a schema: pause queues and tasks, purge, who works, why does a job not run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+
+import psycopg
+
+from stowhand.errors import StoreUnreachable
+from stowhand.jobs.job import Job
+from stowhand.protocols.checking import read_id, read_ids
+from stowhand.protocols.figures import MINUTES, NAMES, Amount, Ended, Figures, Pauses, Standing
+from stowhand.protocols.operating import (
+    MOST_AHEAD,
+    Ages,
+    Explanation,
+    Purged,
+    QueueChange,
+    QueueRow,
+    TaskChange,
+    WorkerCard,
+    WorkerRow,
+    read_queue,
+    read_task,
+    worker_row,
+)
+from stowhand.stores.database.link import Values
+from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
+
+PURGE_AT_ONCE = 5000
+"""Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
+
+
+STANDING = ("queued", "errored", "due", "processing", "failed")
+ENDED = ("completed", "canceled", "failed")
+
+
+class Operations:
+    """The seam ``Operator``. Every call is a transaction of its own; a purge is one for each page."""
+
+    _home: Home
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        """A running job goes on."""
+        ((changed,),) = await self._asked("pause_queue", read_queue(name), self._home.now())
+        return QueueChange(name, changed)
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        """Workers are woken."""
+        ((changed,),) = await self._asked("resume_queue", read_queue(name), self._home.now())
+        return QueueChange(name, changed)
+
+    async def pause_task(self, name: str) -> TaskChange:
+        """In whatever queue; a running job goes on."""
+        ((changed,),) = await self._asked("pause_task", read_task(name), self._home.now())
+        return TaskChange(name, changed)
+
+    async def resume_task(self, name: str) -> TaskChange:
+        """Workers are woken."""
+        ((changed,),) = await self._asked("resume_task", read_task(name), self._home.now())
+        return TaskChange(name, changed)
+
+    async def pause_unqueued(self) -> TaskChange:
+        """A running job goes on."""
+        ((changed,),) = await self._asked("pause_unqueued", self._home.now())
+        return TaskChange(None, changed)
+
+    async def resume_unqueued(self) -> TaskChange:
+        """Workers are woken."""
+        ((changed,),) = await self._asked("resume_unqueued", self._home.now())
+        return TaskChange(None, changed)
+
+    async def pauses(self) -> Pauses:
+        """By name."""
+        return Pauses.read(dict(await self._asked("pauses")))
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """All or, if somebody keeps one of them locked, none."""
+        return [row[0] for row in await self._asked("retry_failed", plain_array(read_ids(job_ids)), self._home.now())]
+
+    async def queues(self) -> Sequence[QueueRow]:
+        """By name."""
+        return [
+            QueueRow(
+                name=name, paused_since=paused, held_by=held, waiting=waiting, due=due, running=running, failed=failed
+            )
+            for name, paused, held, waiting, due, running, failed in await self._asked("queues", self._home.now())
+        ]
+
+    async def figures(self) -> Figures:
+        """Exact while the tables are small; then what a sample of their pages says."""
+        now = self._home.now()
+        standing: defaultdict[str, list[Standing]] = defaultdict(list)
+        over: defaultdict[int | None, list[Ended]] = defaultdict(list)
+        for what, name, *numbers, exact in await self._asked("standing_jobs", NAMES, now):
+            standing[what].append(Standing(name=name, **_amounts(STANDING, numbers, exact)))
+        for minutes, name, *numbers, exact in await self._asked("ended_jobs", plain_array(MINUTES), NAMES, now):
+            over[minutes].append(Ended(name=name, **_amounts(ENDED, numbers, exact)))
+        return Figures(
+            tasks=standing["task"],
+            queues=standing["queue"],
+            workers=standing["worker"],
+            history=over[None],
+            lately={minutes: over[minutes] for minutes in MINUTES},
+            paused=dict(await self._asked("paused_queues")),
+            pauses=await self.pauses(),
+        )
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        """Page by page."""
+        now = self._home.now()
+        if dry_run:
+            asked = (now, ages.completed, ages.canceled, now, ages.failed)
+            ((completed, failed, canceled),) = await self._asked("purgeable", *asked)
+            return Purged(completed=completed, failed=failed, canceled=canceled)
+        completed = canceled = failed = 0
+        after = 0 if ages.completed is not None or ages.canceled is not None else None
+        while after is not None:
+            given = (ages.completed, ages.canceled, after, PURGE_AT_ONCE, now)
+            ((some, others, after),) = await self._asked("purge_history", *given)
+            completed, canceled = completed + some, canceled + others
+        gone = PURGE_AT_ONCE if ages.failed is not None else 0
+        while gone == PURGE_AT_ONCE:
+            ((gone,),) = await self._asked("purge_failed", ages.failed, PURGE_AT_ONCE, now)
+            failed += gone
+        return Purged(completed=completed, failed=failed, canceled=canceled)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """By name."""
+        return [_worker(row) for row in await self._asked("workers", self._home.now())]
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """From a few looks, a moment apart: it is for people."""
+        found = await self._asked("get", read_id(job_id))
+        if not found:
+            return None
+        job: Job = read_job(found[0])
+        around = await self._asked("circumstances", self._home.now(), job.id)
+        if not around:  # it is over
+            return explain(Facts(job=job, now=job.run_at))
+        ((at, lease_until, paused, holder, worker, since, until),) = around
+        held = None if holder is None else Holder(holder, worker, since, until)
+        workers, pauses = await self.workers(), await self.pauses()
+        return explain(
+            Facts(
+                job=job,
+                now=at,
+                lease_until=lease_until,
+                paused_since=paused,
+                pauses=pauses,
+                holder=held,
+                ahead=await self._ahead(job, takers(job, workers, pauses), at),
+                workers=workers,
+                busy={name: Busy(*held) for name, *held in await self._asked("busy")},
+            )
+        )
+
+    async def _ahead(self, job: Job, taken: Takers | None, at: datetime) -> int:
+        if taken is None:
+            return 0
+        given = {
+            "queue": job.queue,
+            "priority": job.priority,
+            "run_at": job.run_at,
+            "id": job.id,
+            "at": at,
+            "tasks": None if taken.tasks is None else text_array(taken.tasks),
+            "forbidden": text_array(taken.forbidden),
+            "most": MOST_AHEAD + 1,
+        }
+        ((ahead,),) = await self._named("ahead", given)
+        return int(ahead)
+
+    async def _asked(self, name: str, *values: object) -> list[Row]:
+        return await self._named(name, values)
+
+    async def _named(self, name: str, values: Values) -> list[Row]:
+        with self._home.translated():
+            try:
+                return await self._home.pool.rows("inspect", self._home.statements[name], values)
+            except psycopg.errors.LockNotAvailable:
+                what = "one of the jobs" if name == "retry_failed" else "the queue"
+                raise StoreUnreachable(
+                    f"{self._home.address}: somebody's open transaction holds {what}; try again when it has ended"
+                ) from None
+
+
+def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[str, Amount]:
+    return {part: Amount(number, exact) for part, number in zip(parts, numbers, strict=True)}
+
+
+def _worker(row: Row) -> WorkerRow:
+    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at, now = row
+    card = WorkerCard(
+        name=name,
+        host=host,
+        pid=pid,
+        version=version,
+        tasks=None if tasks is None else tuple(tasks),
+        concurrency=concurrency,
+        stopping=stopping,
+        forbidden_flags=None if flags is None else tuple(flags),
+    )
+    return worker_row(card, started_at, seen_at, now)

@@ -1,0 +1,263 @@
+"""Enqueueing: one, many, or inside the caller's own transaction. All through the schema's one algorithm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from stowhand.clock import SystemClock
+from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, KeyMode, NewJob
+from stowhand.jobs.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
+from stowhand.protocols.checking import wrong_connection
+from stowhand.stores.database import trouble
+from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.database.repeating import repeated
+from stowhand.stores.database.timestamps import read_timestamps_as_utc
+from stowhand.stores.postgres.queue.bulk import Bulk
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.rows import new_job, read_job
+
+CHUNK = 1000
+
+
+class Producer:
+    """Puts jobs into the queue."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._clock = SystemClock()
+        self._inserts = True
+        """May this login write the table? Until it is refused once: roles other than the owner call the function."""
+
+    async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job. A reply that was lost is OutcomeUnknown; anything else says what it is."""
+        job = self._home.options.whole(job)
+        plain = self._inserts and is_plain(job)
+        statement = self._home.statements["enqueue_plain" if plain else "enqueue"]
+        values = (plain_values_of if plain else values_of)(job, self._home.now())
+        try:
+            (row,) = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+            if plain and trouble.is_forbidden(error):
+                self._inserts = False
+                return await self.enqueue(job)
+            raise self._blamed(error, job) from None
+        return new_job(job, row) if plain else read_job(row)
+
+    async def add_built_in(self, job: NewJob) -> Job:
+        """Commit one job of a built-in task: by a function that administrators and workers may call."""
+        values = values_of(limits.check_built_in(job), self._home.now())
+        statement = self._home.statements["enqueue_built_in"]
+        try:
+            (row,) = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError) as error:
+            raise self._blamed(error, job) from None
+        return read_job(row)
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
+        try:
+            async with self._home.pool.connection("enqueue") as connection, connection.transaction():
+                ids = await self._write_all(connection, _chunks(jobs))
+                if ids:
+                    await self.run(connection, "wake", ())
+        except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+            raise self._blamed(error, None) from None
+        return ids
+
+    async def _write_all(self, connection: Line, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
+        """Each chunk is gathered while the server writes the one before."""
+        ids: list[int] = []
+        keys: set[str] = set()
+        writing: asyncio.Task[list[int]] | None = None
+        try:
+            async for chunk in chunks:
+                _refuse_twice(chunk, keys)
+                if writing is not None:
+                    ids.extend(await writing)
+                writing = asyncio.create_task(self.write(connection, chunk))
+                await asyncio.sleep(0)  # it is sent now, not when the next chunk is complete
+            if writing is not None:
+                ids.extend(await writing)
+            return ids
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """All or none, by one statement; the jobs themselves, in the order given."""
+        _refuse_twice(jobs, set())
+        jobs = [self._home.options.whole(job) for job in jobs]
+        statement, values = self._home.statements["enqueue_each"], Bulk(jobs).values_of_each(self._home.now())
+        try:
+            found = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
+            raise self._blamed(error, None) from None
+        return [read_job(row) for row in found]
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        """In the caller's transaction, on the caller's connection; never committed here."""
+        job = self._home.options.whole(job)
+        statement, values = self._home.statements["enqueue"], values_of(job, self._home.now())
+        if isinstance(connection, psycopg.Connection):
+            with self._judged(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+                _prepare(cursor)
+                cursor.execute(statement, values)
+                return read_job(cursor.fetchall()[0])
+        if isinstance(connection, psycopg.AsyncConnection):
+            return self._enqueue_in(connection, statement, values, job)
+        raise wrong_connection(connection, "a connection of psycopg (psycopg.Connection or psycopg.AsyncConnection)")
+
+    async def _enqueue_in(
+        self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Sequence[object], job: NewJob
+    ) -> Job:
+        with self._judged(job):
+            async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+                _prepare(cursor)
+                await cursor.execute(statement, values)
+                return read_job((await cursor.fetchall())[0])
+
+    async def write(self, connection: Line, chunk: Sequence[NewJob]) -> list[int]:
+        """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
+        ``enqueue_each``), so that two calls do not deadlock."""
+        if self._home.options.max_attempts is not None:
+            chunk = [self._home.options.whole(job) for job in chunk]
+        places = [place for place, job in enumerate(chunk) if job.key is None]
+        plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
+        new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._home.now())) if plain else []
+        if len(plain) == len(chunk):
+            return [row[0] for row in new]
+        ids = dict(zip(places, (row[0] for row in new), strict=True))
+        keyed = [place for place, job in enumerate(chunk) if job.key is not None]
+        each = Bulk([chunk[place] for place in keyed]).values_of_each(self._home.now())
+        ids |= zip(keyed, (row[0] for row in await self.run(connection, "enqueue_each", each)), strict=True)
+        return [ids[place] for place in range(len(chunk))]
+
+    async def write_ticks(self, connection: Line, jobs: Sequence[NewJob]) -> list[int]:
+        """As ``write``, of jobs that a crontab has made, which may be of a built-in task."""
+        usual = [place for place, job in enumerate(jobs) if job.task not in RESERVED]
+        if len(usual) == len(jobs):
+            return await self.write(connection, jobs)
+        ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))
+        for place, job in enumerate(jobs):
+            if place not in ids:
+                ((ids[place], *_),) = await self.run(connection, "enqueue_built_in", values_of(job, self._home.now()))
+        return [ids[place] for place in range(len(jobs))]
+
+    async def run(self, connection: Line, name: str, values: Sequence[object]) -> list[Row]:
+        """One of the store's statements, in this transaction."""
+        return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
+
+    @contextmanager
+    def _judged(self, job: NewJob) -> Iterator[None]:
+        """Errors inside the caller's transaction. A cut there is not ambiguous: the caller has not committed."""
+        try:
+            yield
+        except (psycopg.Error, UnicodeError, OverflowError) as error:
+            if not isinstance(error, psycopg.Error) or trouble.is_about_values(error):
+                raise self._blamed(error, job) from error
+            if trouble.is_absent(error) or trouble.is_forbidden(error):
+                raise self._home.translate(error) from error
+            raise
+
+    def _blamed(self, error: BaseException, job: NewJob | None) -> StoreError | InvalidJob:
+        """Whose fault it is: the job's, or the store's."""
+        if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
+            which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
+            return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
+        if trouble.is_cut(error):
+            return OutcomeUnknown(
+                f"{self._home.translate(error)}. The job may or may not have been committed; with a `key`, enqueueing "
+                "it again yields one job"
+            )
+        return self._home.translate(error)
+
+
+def is_plain(job: NewJob) -> bool:
+    """Nothing about it needs the schema's own judgement: no key, no flags, no text to look at twice, no limit near."""
+    return (
+        job.key is None
+        and not job.flags
+        and job.key_mode is KeyMode.REPLACE
+        and 0 < len(job.task) <= TASK_LIMIT
+        and job.task not in RESERVED
+        and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
+        and (job.max_attempts is None or job.max_attempts > 0)
+        and (job.max_resets is None or job.max_resets >= 0)
+        and len(job.payload) < 8192
+        and "\\u" not in job.payload
+    )
+
+
+def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+    """The values of the statement ``enqueue_plain``."""
+    return (
+        job.task,
+        job.payload,
+        job.queue,
+        job.run_at,
+        job.delay,
+        job.max_attempts,
+        job.priority,
+        job.max_resets,
+        now,
+    )
+
+
+def values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+    """The values of the statement ``enqueue``."""
+    return (
+        job.task,
+        job.payload,
+        job.queue,
+        job.run_at,
+        job.delay,
+        job.max_attempts,
+        job.key,
+        job.priority,
+        list(job.flags) or None,
+        job.key_mode.value,
+        job.max_resets,
+        now,
+    )
+
+
+def _prepare(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
+    """Somebody else's connection may read timestamps in its own way; this cursor must not."""
+    cursor.format = psycopg.pq.Format.BINARY
+    read_timestamps_as_utc(cursor)
+
+
+async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
+    chunk: list[NewJob] = []
+    if isinstance(jobs, AsyncIterable):
+        async for job in jobs:
+            chunk.append(job)
+            if len(chunk) == CHUNK:
+                yield chunk
+                chunk = []
+    else:
+        for job in jobs:
+            chunk.append(job)
+            if len(chunk) == CHUNK:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def _refuse_twice(chunk: Sequence[NewJob], keys: set[str]) -> None:
+    for job in chunk:
+        if job.key is None:
+            continue
+        if job.key in keys:
+            raise InvalidJob(f"the key {job.key!r} is given twice in one call; nothing was written")
+        keys.add(job.key)

@@ -1,0 +1,129 @@
+"""Rows become jobs, and batches become array literals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.protocols.store import Claim
+
+Row = tuple[Any, ...]
+
+_PROCESSING = State.PROCESSING
+_STATES = {state.value: state for state in State}
+
+
+def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
+    """One row of the statement ``claim``."""
+    (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
+     revision, created_at, updated_at, epoch, started_at) = row  # fmt: skip
+    if created_at is None:
+        created_at = run_at
+    if updated_at is None:
+        updated_at = created_at
+    job = Job(
+        id=id_,
+        task=task,
+        payload_text=payload,
+        state=_PROCESSING,
+        queue=queue,
+        priority=priority,
+        run_at=run_at,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        resets=resets,
+        max_resets=max_resets,
+        key=key,
+        flags=tuple(flags) if flags else (),
+        last_error=last_error,
+        revision=revision,
+        created_at=created_at,
+        updated_at=updated_at,
+        started_at=started_at,
+        worker=worker,
+    )
+    return Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets)
+
+
+def read_job(row: Row) -> Job:
+    """One row of any statement that gives jobs."""
+    (id_, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested,
+     result) = row  # fmt: skip
+    return Job(
+        id=id_,
+        task=task,
+        payload_text=payload,
+        state=_STATES[state],
+        queue=queue,
+        priority=priority,
+        run_at=run_at,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        resets=resets,
+        max_resets=max_resets,
+        key=key,
+        flags=tuple(flags) if flags else (),
+        last_error=last_error,
+        revision=revision,
+        created_at=created_at,
+        updated_at=updated_at,
+        started_at=started_at,
+        finished_at=finished_at,
+        worker=worker,
+        cancel_requested=cancel_requested,
+        result_text=result,
+    )
+
+
+def new_job(job: NewJob, row: Row) -> Job:
+    """One row of the statement ``enqueue_plain``: the rest of a job just added is what was asked, or its beginning."""
+    id_, run_at, created_at, max_attempts, _ = row
+    return Job(
+        id=id_,
+        task=job.task,
+        payload_text=job.payload,
+        state=State.QUEUED,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=run_at,
+        attempts=0,
+        max_attempts=max_attempts,
+        max_resets=job.max_resets,
+        created_at=created_at,
+        updated_at=created_at,
+    )
+
+
+def pairs(leases: Sequence[Lease]) -> tuple[str, str]:
+    """Leases as two array literals, for a join on pairs. Sorted by id beforehand: that is the order of locking."""
+    return (
+        "{" + ",".join([str(lease.job_id) for lease in leases]) + "}",
+        "{" + ",".join([lease.token for lease in leases]) + "}",
+    )
+
+
+def in_id_order(leases: Iterable[Lease]) -> list[Lease]:
+    """Each once, in the order in which rows are locked everywhere."""
+    return sorted(set(leases), key=_job_id)
+
+
+def _job_id(lease: Lease) -> JobId:
+    return lease.job_id
+
+
+def text_array(texts: Iterable[str | None]) -> str:
+    """An array literal of texts."""
+    return "{" + ",".join(["NULL" if text is None else quoted(text) for text in texts]) + "}"
+
+
+def plain_array(values: Iterable[object]) -> str:
+    """An array literal of what needs no quotes: numbers, booleans."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def quoted(text: str) -> str:
+    """One element of an array literal."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,88 @@
+"""What recurs: known items, and the ledger by which each tick makes one job. Time is the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from stowhand.clock import SystemClock
+from stowhand.protocols.checking import check_since, read_items, read_ticks
+from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.stores.database.repeating import repeated
+from stowhand.stores.postgres.queue.bulk import moments
+from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.producing import Producer
+from stowhand.stores.postgres.queue.rows import Row, plain_array, text_array
+
+
+class Timetable:
+    """The schema's crontab and its ledger."""
+
+    def __init__(self, home: Home, producer: Producer) -> None:
+        self._home = home
+        self._producer = producer
+        self._clock = SystemClock()
+
+    async def now(self) -> datetime:
+        """The server's clock, unless a test pins it."""
+        pinned = self._home.now()
+        if pinned is not None:
+            return pinned.astimezone(UTC)
+        ((now,),) = await self._rows("cron_now")
+        moment: datetime = now
+        return moment
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        """What was known of them before, or is from now on."""
+        given = read_items(items)
+        names, specs = (text_array(item[place] for item in given) for place in range(2))
+        found = await self._rows("cron_register", names, specs, self._home.now())
+        return [_known(row) for row in found]
+
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
+        checked = read_ticks(ticks, await self.now())
+        with self._home.translated():
+            return await repeated(lambda: self._schedule(checked), self._clock)
+
+    async def known_items(self) -> Sequence[KnownItem]:
+        """All of them, by identifier."""
+        return [_known(row) for row in await self._rows("cron_known")]
+
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        """Those in the ledger, in order."""
+        return [row[0] for row in await self._rows("cron_ticks", identifier, check_since(since))]
+
+    async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        names = [tick.identifier for tick in ticks]
+        times = [tick.at for tick in ticks]
+        async with self._home.pool.connection("cron") as connection, connection.transaction():
+            entered = await self._producer.run(
+                connection,
+                "cron_enter",
+                (
+                    *(text_array(names), moments(times), text_array(tick.spec for tick in ticks)),
+                    *(plain_array(tick.backfilled for tick in ticks), self._home.now()),
+                ),
+            )
+            mine = [place for place, (is_mine, _, _) in enumerate(entered) if is_mine]
+            ids = dict[tuple[str, datetime], int]()
+            if mine:
+                new = await self._producer.write_ticks(connection, [ticks[place].job for place in mine])
+                ids = {(names[place], times[place]): job_id for place, job_id in zip(mine, new, strict=True)}
+                noted = (text_array(names[place] for place in mine), moments([times[place] for place in mine]))
+                await self._producer.run(connection, "cron_note", (*noted, plain_array(new)))
+                await self._producer.run(connection, "wake", ())
+        return [
+            Entered(mine=is_mine, job_id=ids.get((name, time)) or job_id, spec=spec)
+            for name, time, (is_mine, job_id, spec) in zip(names, times, entered, strict=True)
+        ]
+
+    async def _rows(self, name: str, *values: object) -> list[Row]:
+        with self._home.translated():
+            return await self._home.pool.rows("cron", self._home.statements[name], values)
+
+
+def _known(row: Row) -> KnownItem:
+    identifier, known_since, last_tick, spec = row
+    return KnownItem(identifier=identifier, known_since=known_since, last_tick=last_tick, spec=spec)

@@ -1,0 +1,222 @@
+"""What PostgreSQL's catalog says about a user's table and view. Facts only; what is wrong with them: findings.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+
+import msgspec
+
+from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.database.statements import load_statements
+from stowhand.stores.table.names import Relation, Shape
+
+BIG = 2560
+"""Pages: 20 MiB."""
+_SQL = load_statements(files(__package__).joinpath("facts.sql"), {})
+
+
+class Server(msgspec.Struct, frozen=True):
+    """What we are connected to, and as whom."""
+
+    standby: bool
+    read_only: bool
+    user: str
+    search_path: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A table, a view, or what else has rows."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    """``r`` table, ``p`` partitioned table, ``v`` view, ``m`` materialised view, ``f`` foreign table."""
+    partition: bool
+    persistence: str
+    reachable: bool
+    """We may use its schema."""
+    filtered: bool
+    """Row security hides rows from us."""
+    parent_keys: list[str] | None
+    own_keys: list[str] | None
+    pages: int
+    """Of 8 KiB; of a partitioned table, all partitions' together."""
+    partitions: list[list[str]] | None
+    """Schema and name of each partition, where all of them are plain tables."""
+    rules: list[str] | None
+    """Rules for UPDATE."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column, domains resolved."""
+
+    name: str
+    type: str
+    """As ``format_type`` says: ``text``, ``character varying(255)``, ``timestamp with time zone``, ``json[]``."""
+    domain: str | None
+    filled: bool
+    """NOT NULL, by itself or by its domain."""
+    own_not_null: bool
+    generated: str
+    """``s`` stored, ``v`` virtual, or empty."""
+    identity: str
+    default: str | None
+    labels: list[str] | None
+    """Of an enum."""
+    readable: bool
+    writable: bool
+    views: list[int] | None
+    """That show it."""
+
+
+class Index(msgspec.Struct, frozen=True):
+    """One index; ``columns`` are names, or expressions."""
+
+    name: str
+    unique: bool
+    primary: bool
+    valid: bool
+    predicate: str | None
+    columns: list[str]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A CHECK of the table, or of a column's domain."""
+
+    name: str
+    expression: str
+    columns: list[str] | None
+    domain: str | None
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A foreign key of one column."""
+
+    column: str
+    table: str
+    """With its schema, as SQL names it."""
+    key: str
+
+
+class View(msgspec.Struct, frozen=True):
+    """What is needed to make a view anew."""
+
+    name: str
+    """With its schema, as SQL names it."""
+    kind: str
+    definition: str
+    options: list[str] | None
+    owner: str
+    grants: list[str] | None
+    used: bool
+    """Something else in the database is made of it, or it has triggers or rules."""
+
+
+class Trigger(msgspec.Struct, frozen=True):
+    """Run for each row that a heartbeat updates."""
+
+    name: str
+    source: str
+    """Of its function."""
+    when: str
+    """Its condition, or nothing."""
+    arguments: list[str]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All of it. ``table`` or ``view`` is ``None`` where there is none of that name."""
+
+    server: Server
+    table: Entry | None
+    view: Entry | None
+    columns: Mapping[str, Column] = {}
+    """Of the table, by their own names, in order."""
+    view_columns: Mapping[str, Column] = {}
+    """Of the view, or of the table where no view was given."""
+    indexes: Sequence[Index] = ()
+    rules: Sequence[Rule] = ()
+    references: Sequence[Reference] = ()
+    stirred: Sequence[Trigger] = ()
+    triggered: bool = False
+    """A trigger is run after an INSERT."""
+    views: Mapping[int, View] = {}
+    """Those that show a column of the table."""
+    around: Sequence[tuple[str, str, str]] = ()
+    """Schema, name and kind of what there is, if one of the two was not found."""
+    ids_repeat: bool = False
+    """The server's statistics have met an id more than once."""
+
+    @property
+    def big(self) -> bool:
+        """A lock on it, or a statement that writes every row, would be felt."""
+        return self.table is not None and self.table.pages > BIG
+
+    @property
+    def empty(self) -> bool:
+        """No row has ever been written, or a VACUUM has given the pages of all of them back."""
+        return self.table is not None and self.table.kind in "rp" and self.table.pages == 0
+
+    def column(self, shape: Shape, documented: str) -> Column | None:
+        """The table's column for a documented name."""
+        return self.columns.get(shape.columns[documented])
+
+
+async def survey(line: Line, shape: Shape) -> Facts:
+    """Read the facts, in a transaction. Raises what psycopg raises."""
+    ((standby, read_only, user, path),) = await rows(line, _SQL["server"])
+    server = Server(standby, read_only, user, path)
+    table = await _entry(line, shape.table)
+    view = await _entry(line, shape.view) if shape.viewed else table
+    around: list[Row] = []
+    if table is None or view is None:
+        around = await rows(line, _SQL["relations_around"])
+    await rows(line, _SQL["search_path"], ("",))
+    columns = {} if table is None else await _columns(line, table)
+    view_columns = columns if not shape.viewed else {} if view is None else await _columns(line, view)
+    indexes: list[Row] = []
+    rules: list[Row] = []
+    references: list[Row] = []
+    stirred: list[Row] = []
+    distinct: list[Row] = []
+    triggered = False
+    if table is not None:
+        indexes = await rows(line, _SQL["indexes"], (table.oid,))
+        rules = await rows(line, _SQL["rules"], (table.oid, table.oid))
+        references = await rows(line, _SQL["references"], (table.oid,))
+        stirred = await rows(line, _SQL["stirred"], (table.oid, shape.columns["last_heartbeat_at"]))
+        ((triggered,),) = await rows(line, _SQL["heard"], (table.oid,))
+        distinct = await rows(line, _SQL["distinct"], (table.schema, table.name, shape.columns["id"]))
+    shown = await _views(line, columns)
+    await rows(line, _SQL["search_path"], (path,))
+    return Facts(
+        server,
+        table,
+        view,
+        columns,
+        view_columns,
+        [Index(*row) for row in indexes],
+        [Rule(*row) for row in rules],
+        [Reference(*row) for row in references],
+        [Trigger(*row) for row in stirred],
+        triggered,
+        shown,
+        [(schema, name, kind) for schema, name, kind in around],
+        any(ratio != -1 for (ratio,) in distinct),
+    )
+
+
+async def _entry(line: Line, relation: Relation) -> Entry | None:
+    found = await rows(line, _SQL["relation"], (relation.name, relation.schema, relation.schema))
+    return Entry(*found[0]) if found else None
+
+
+async def _columns(line: Line, entry: Entry) -> dict[str, Column]:
+    found = [Column(*row) for row in await rows(line, _SQL["columns"], (entry.oid, entry.oid))]
+    return {column.name: column for column in found}
+
+
+async def _views(line: Line, columns: Mapping[str, Column]) -> dict[int, View]:
+    oids = sorted({oid for column in columns.values() for oid in column.views or ()})
+    return {row[0]: View(*row[1:]) for row in await rows(line, _SQL["view"], (oids,))} if oids else {}

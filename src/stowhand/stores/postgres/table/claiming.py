@@ -1,0 +1,271 @@
+"""Claims, on a connection of their own: pick, mark and read in one transaction, so that all of it holds, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+
+from stowhand.clock import SystemClock, stopwatch
+from stowhand.errors import TableUnsuitable
+from stowhand.jobs.conditions import apart
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import may_make_way
+from stowhand.protocols.store import ClaimRequest
+from stowhand.stores.database.address import DEADLINE
+from stowhand.stores.database.link import Connection, Link, Row
+from stowhand.stores.database.repeating import repeated
+from stowhand.stores.postgres.table.context import Home
+from stowhand.stores.postgres.table.sifter import Sifter, is_of_a_record
+from stowhand.stores.postgres.table.values import read_plainly
+from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.passed_over import PassedOver
+from stowhand.stores.table.sifting import NOT_CHANGED, ViewFault
+
+ROUNDS = 6
+"""Claims in a row, when records of the first were canceled instead."""
+SWEEP_AFTER = 3
+"""So many of them; then all that are to be canceled are looked for at once, however dear that was the last time."""
+CANCELED_AT_ONCE = 1000
+SHARE = 50.0
+"""Seconds without another look for suspects, or for what is to be canceled, for each second that one took: they may be
+sought among a million."""
+
+_ONLY_WALKING = (
+    b"select pg_catalog.set_config(name, 'off', true) from unnest(array['enable_sort', 'enable_seqscan',"
+    b" 'enable_bitmapscan', 'enable_incremental_sort']) as name"
+)
+"""For a plan that shows whether it can be done; how few rows there are yet is of no matter."""
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+class _Unseen(Exception):
+    """The view does not show, or shows twice, what was claimed."""
+
+
+class Claims:
+    """Takes due records."""
+
+    def __init__(self, home: Home, passed: PassedOver) -> None:
+        self._home, self._passed = home, passed
+        self._link = Link(home.dialer, lambda: home.role("claim"))
+        self._clock = SystemClock()
+        self._suspects_not_before = self._sweep_not_before = 0.0
+        self._walks = False
+        """An index holds what waits in the order of claims."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+        """In order, now processing under the request's token. Raises TableUnsuitable where the view is at fault."""
+        home = self._home
+        home.worker = request.worker
+        home.begun.note(request.token)
+        if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
+            return []
+        taken: list[Taken] = []
+        with home.translated():
+            for number in range(1, ROUNDS + 1):
+                more, again, canceled = await self._claim(request, request.limit - len(taken))
+                taken += more
+                if taken and apart(request.conditions)[1]:
+                    break  # what is left of the bound is known to whoever set it
+                if not again or len(taken) >= request.limit:
+                    break
+                if canceled and (number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before):
+                    await self._sweep()
+        return taken
+
+    async def _sweep(self) -> None:
+        """Where one record was to be canceled there may be more; some of them not due for long."""
+        began = stopwatch()
+        await self._link.rows(
+            self._home.statement("cancel_waiting"), self._home.values(page=CANCELED_AT_ONCE, ids=None)
+        )
+        self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
+
+    async def _claim(self, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+        """What was taken; whether there may be more, for some did not come of it; whether those were canceled."""
+        began = stopwatch()
+
+        async def once() -> tuple[list[Taken], bool, bool]:
+            async with self._link.connection() as connection:
+                return await self._take(connection, request, limit)
+
+        async def sift() -> tuple[list[Taken], bool, bool]:
+            async with self._link.connection() as connection:
+                return await self._sift(connection, request, limit)
+
+        try:
+            taken, again, canceled = await repeated(once, self._clock)
+        except (_Unseen, psycopg.Error) as error:
+            if isinstance(error, psycopg.Error) and not is_of_a_record(error):
+                raise
+            try:
+                taken, again, canceled = await repeated(sift, self._clock)
+            except ViewFault as fault:
+                raise TableUnsuitable(f"{self._home}: nothing is claimed from {self._view}, for {fault}") from None
+        if request.suspects and not taken:
+            now = stopwatch()
+            self._suspects_not_before = self._clock.monotonic() + SHARE * (now - began)
+        return taken, again, canceled
+
+    async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+        """The usual way: one statement marks, another reads."""
+        statement, values = self._composed("claim", request)
+        given = {**values, **self._marking(request), "limit": limit}
+        async with asyncio.timeout(DEADLINE), _together(connection), connection.transaction():
+            if not await self._begin(connection, request):
+                return [], False, False
+            marking = connection.cursor(binary=True)
+            await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
+            # A view may have shown one twice.
+            marked = {row[1]: row for row in sorted(await marking.fetchall(), key=lambda row: row[0])}
+            rows = [row[1:] for row in marked.values() if row[2] is False]
+            unchanged = [key for key, row in marked.items() if row[2] is None]
+            taken: list[Taken] = []
+            if rows:
+                await self._end_walk(connection, request)
+                reading = connection.cursor()
+                read_plainly(reading)
+                ids = [row[0] for row in rows]
+                await reading.execute(self._home.statement("read"), self._reading(ids), prepare=False)
+                taken = self._taken(request, rows, _once(ids, await reading.fetchall()), {})
+        for key in unchanged:
+            self._passed.refused(key, NOT_CHANGED)
+        canceled = len(rows) + len(unchanged) < len(marked)
+        return taken, canceled or bool(unchanged), canceled
+
+    async def _sift(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+        """The slow way: one of them is bad, and is searched."""
+        pick, values = self._composed("pick", request)
+        async with asyncio.timeout(DEADLINE), connection.transaction():
+            if not await self._begin(connection, request):
+                return [], False, False
+            sifter = Sifter(self._home, connection, pick, values, self._marking(request))
+            await self._end_walk(connection, request)
+            # One fits by itself; how much several are together is not summed here.
+            marked = await sifter.claim(1 if apart(request.conditions)[1] else limit)
+            rows = [row for row in marked if not row[1]]
+            taken = self._taken(request, rows, sifter.rows, sifter.bad)
+        for key, why in sifter.unchanged.items():
+            self._passed.refused(key, why)
+        canceled = len(rows) < len(marked)
+        return taken, canceled or bool(sifter.unchanged), canceled
+
+    async def _begin(self, connection: Connection, request: ClaimRequest) -> bool:
+        """False: nothing is to be claimed, for others make way already."""
+        # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
+        await connection.reader().execute(b"set transaction isolation level read committed")
+        begin = "begin_walk" if self._walks_for(request) else "begin_claim"
+        await connection.reader().execute(self._home.statement(begin), {"token": request.token})
+        return request.overdue is None or await self._may_make_way(connection, request.worker)
+
+    def _walks_for(self, request: ClaimRequest) -> bool:
+        """Suspects are few, and found by their resets."""
+        return self._walks and not request.suspects
+
+    async def _end_walk(self, connection: Connection, request: ClaimRequest) -> None:
+        if self._walks_for(request) and self._home.shape.viewed:
+            await connection.reader().execute(self._home.statement("end_walk"))
+
+    def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
+        passed = self._passed.keys()
+        statement, values = self._home.composer.claim(
+            request.conditions,
+            suspects=request.suspects,
+            overdue=request.overdue,
+            passing=bool(passed),
+            name=name,
+        )
+        return statement, {**values, **self._home.values(passed=passed)}
+
+    def _marking(self, request: ClaimRequest) -> Mapping[str, object]:
+        return self._home.values(token=request.token, mark=self._home.mark(request.worker, request.token))
+
+    async def _may_make_way(self, connection: Connection, worker: str) -> bool:
+        """One asks after the other: the lock ends with the claim."""
+        asking = connection.cursor()
+        await asking.execute(self._home.statement("one_makes_way"), self._home.values())
+        await asking.execute(self._home.statement("holders"), self._home.values(worker=worker))
+        row = await asking.fetchone()
+        assert row is not None
+        return may_make_way(row[0], row[1] + 1)
+
+    def _reading(self, ids: list[str]) -> Mapping[str, object]:
+        return {**self._home.composer.values, **self._home.values(ids=ids)}
+
+    def _taken(
+        self, request: ClaimRequest, rows: Sequence[Row], shown: Mapping[str, Row], bad: Mapping[str, str]
+    ) -> list[Taken]:
+        """``rows``: what was marked; ``shown``: what the view says of it."""
+        names, found = self._home.names, []
+        for key, _, epoch, failures, resets in rows:
+            lease = Lease(self._home.job_id(key), request.token, epoch)
+            if key in bad:
+                found.append(Taken(lease, (), names, failures, resets, fault=f"{self._view}: record {key}: {bad[key]}"))
+            else:
+                found.append(Taken(lease, shown[key][1:], names, failures, resets))
+        return found
+
+    @property
+    def _view(self) -> str:
+        return f"the view {'.'.join(self._home.shape.view.parts)}"
+
+    # -- before the first ------------------------------------------------------------------------
+
+    async def probe(self) -> None:
+        """Let the server plan what will be run, and learn what the record's columns are called. Touches no row."""
+        home = self._home
+        async with self._link.connection() as connection:
+            async with asyncio.timeout(DEADLINE):
+                cursor = connection.cursor()
+                await cursor.execute(home.statement("read"), self._reading([]), prepare=False)
+                home.names = tuple(column.name for column in cursor.description or ())[1:]
+                for suspects in (False, True):
+                    await self._explain(connection, suspects=suspects)
+                async with connection.transaction():
+                    await cursor.execute(_ONLY_WALKING)
+                    plan = await self._explain(connection, suspects=False)
+            self._walks = any(walks(plan, name) for name in home.composer.waiting_indexes)
+
+    async def _explain(self, connection: Connection, *, suspects: bool) -> Any:
+        statement, values = self._home.composer.claim((), suspects=suspects)
+        given = {**values, **self._home.values(limit=1, mark="", token=_NOBODY, passed=[])}
+        cursor = connection.reader()
+        await cursor.execute(b"explain (format json) " + statement, given, prepare=False)
+        ((plan,),) = await cursor.fetchall()
+        return plan[0]["Plan"]
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._link.close()
+
+
+def _once(keys: Sequence[str], rows: Sequence[Row]) -> Mapping[str, Row]:
+    """The row of each. Raises _Unseen where one has none, or several."""
+    found = {row[0]: row for row in rows}
+    if len(rows) != len(keys) or len(found) != len(keys):
+        raise _Unseen
+    return found
+
+
+def walks(plan: Any, index: str) -> bool:
+    """Does this plan of a claim find what waits by that index, in order? ``plan``: one node of EXPLAIN's JSON."""
+    below = plan.get("Plans", ())
+    if "Sort" in plan["Node Type"]:
+        return False
+    if plan.get("Index Name") == index and plan["Node Type"] != "Bitmap Index Scan":
+        return True
+    return any(walks(one, index) for one in below)
+
+
+@asynccontextmanager
+async def _together(connection: Connection) -> AsyncIterator[None]:
+    """Statements that need not wait for each other's answers travel together, where libpq can do it."""
+    if not psycopg.Pipeline.is_supported():
+        yield
+        return
+    async with connection.pipeline():
+        yield

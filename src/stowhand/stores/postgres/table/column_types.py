@@ -1,0 +1,133 @@
+"""Which types a documented column may have. One of another type is left alone, and the worker gets its own; a type is
+changed only where every value stays what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stowhand.jobs.job import State
+from stowhand.protocols.options import NAME_LIMIT
+from stowhand.stores.postgres.table.catalog import Column
+from stowhand.stores.postgres.table.fixes import Mender, add_labels
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.names import TOKEN
+
+MARK_LENGTH = NAME_LIMIT + 1 + 36
+"""Characters of ``<worker>/<token>``, at most."""
+USUAL_MARK_LENGTH = 130
+"""Of a worker that was given no name: its host's has 64 at most."""
+TIMES = ("queued_at", "started_at", "finished_at", "process_after", "last_heartbeat_at")
+COUNTERS = ("num_resets", "num_failures")
+_WHOLE = ("smallint", "integer", "bigint")
+_NUMBERS = (*_WHOLE, "real", "double precision", "numeric")
+_VARYING = re.compile(r"character varying(?:\((\d+)\))?")
+_ROOM = {"state": max(map(len, State)), "worker_hostname": USUAL_MARK_LENGTH, TOKEN: 36}
+"""Characters that are written there."""
+
+
+def type_findings(documented: str, column: Column, mender: Mender, *, cancels: bool) -> Iterator[Finding]:
+    """``cancels``: the table has a column ``cancel``, so records do become canceled."""
+    if documented in TIMES:
+        yield from _time(documented, column, mender)
+    elif documented in COUNTERS:
+        if column.type not in _WHOLE:
+            using = "{}::integer" if _bare(column) in (*_NUMBERS, "boolean") else "{}::text::integer"
+            yield _wrong(documented, column, mender, "integer", using)
+    elif documented == "cancel":
+        if column.type != "boolean":
+            using = "({} <> 0)" if column.type in _NUMBERS else "{}::text::boolean"
+            yield _wrong(documented, column, mender, "boolean", using)
+    elif documented == "execution_logs":
+        if column.type not in ("json[]", "jsonb[]"):
+            yield _wrong(documented, column, mender, "json[]")
+    elif documented == "id":
+        yield from _key(column, mender)
+    elif documented == "state" and column.labels is not None:
+        yield from _enum(column, mender, cancels=cancels)
+    else:
+        yield from _text(documented, column, mender)
+
+
+def _text(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
+    if column.type in ("text", "citext") or column.type.endswith(".citext"):
+        return
+    if documented == TOKEN and column.type == "uuid":
+        return
+    varying = _VARYING.fullmatch(column.type)
+    if varying is None:
+        # char(9) pads what it holds; numbers name no state.
+        using = "rtrim({}::text)" if _bare(column).startswith(("character", '"char"')) else ""
+        yield _wrong(documented, column, mender, "text", using)
+        return
+    if varying[1] is None:
+        return
+    room, needed = int(varying[1]), _ROOM.get(documented, 0)
+    said = f"column {column.name} has room for {room} characters"
+    mend = mender.retype(documented, column, "text", "{}::text")
+    if documented == "failure_message":
+        yield Finding(f"{said}: longer messages are cut", mend, fatal=False)
+    elif documented == "state" and room < len(State.QUEUED):
+        yield mender.beside(documented, f"{said}, too few for queued: it says something else of a row")
+    elif room < needed and mend:
+        yield Finding(f"{said}; {needed} are written there", mend)
+    elif room < needed:
+        problem = f"{said}; {needed} are written there, and something is made of the views that show it"
+        yield mender.beside(documented, problem, using="{}::text")
+    elif documented == "worker_hostname" and room < MARK_LENGTH:
+        yield Finding(f"{said}; the mark of a worker with a long name has up to {MARK_LENGTH}", mend, fatal=False)
+
+
+def _time(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
+    bare = _bare(column)
+    wanted = "timestamp with time zone"
+    if bare == wanted:
+        return
+    if bare == "timestamp without time zone":
+        # Older tables of this kind have it, and other programs write UTC there, as we do.
+        yield Finding(
+            f"column {column.name} is a timestamp without time zone; it is read and written as UTC, and a default of"
+            " now() is right only in sessions whose time zone is UTC",
+            mender.zone(documented, column),
+            fatal=False,
+            alone=mender.is_big,
+        )
+    elif bare == "date":
+        yield _wrong(documented, column, mender, wanted, "{}::timestamp AT TIME ZONE 'UTC'")
+    elif bare in _NUMBERS:
+        yield _wrong(documented, column, mender, wanted, "to_timestamp({})")
+    else:
+        yield _wrong(documented, column, mender, wanted, "{}::text::timestamptz")
+
+
+def _key(column: Column, mender: Mender) -> Iterator[Finding]:
+    if column.type in (*_WHOLE, "uuid", "text") or _VARYING.fullmatch(column.type):
+        return
+    if _bare(column) in _NUMBERS:
+        yield _wrong("id", column, mender, "bigint")
+    else:
+        yield _wrong("id", column, mender, "text")
+
+
+def _enum(column: Column, mender: Mender, *, cancels: bool) -> Iterator[Finding]:
+    missing = [state for state in State if state not in (column.labels or ())]
+    if State.QUEUED in missing:
+        problem = f"the type {column.type} of column {column.name} has no queued: it says something else of a row"
+        yield mender.beside("state", problem)
+    elif missing:
+        yield Finding(
+            f"the type {column.type} of column {column.name} does not know: {', '.join(missing)}",
+            add_labels(column, missing),
+            fatal=cancels or missing != [State.CANCELED],
+            alone=True,
+        )
+
+
+def _wrong(documented: str, column: Column, mender: Mender, wanted: str, using: str = "") -> Finding:
+    return mender.beside(documented, f"column {column.name} is {column.type}; it must be {wanted}", using=using)
+
+
+def _bare(column: Column) -> str:
+    """Without a precision: ``timestamp(3) with time zone`` is a ``timestamp with time zone``."""
+    return re.sub(r"\(\d+(,\d+)?\)", "", column.type)

@@ -1,0 +1,289 @@
+"""The one place where a user's names, and SQL of the program's own, become part of a statement.
+
+Names are quoted; values become parameters; text is a programmer's (``Sql``, ``psycopg.sql``), never data (writing.py).
+Expressions name the view by its alias. Where the table bears another one, those may name it too: it is joined beside
+the view then. What is locked is the table under names that no expression can mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from msgspec.structs import replace
+
+from stowhand.jobs.conditions import apart
+from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.stores.database.statements import fill, load_statements, quote_text
+from stowhand.stores.postgres.table.catalog import Facts
+from stowhand.stores.postgres.table.indexes import waiting_indexes
+from stowhand.stores.postgres.table.writing import Writer, names_relation, plain, quote_
+from stowhand.stores.table.backend import MOST_RESETS
+from stowhand.stores.table.expressions import order_of, selected
+from stowhand.stores.table.names import OUR_ALIAS, TOKEN, Shape
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.shown import FIELDS
+
+_MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
+"""What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
+_NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
+_MOMENTS = ("started_at", "finished_at", "queued_at", "process_after", "last_heartbeat_at")
+INTEGERS = ("smallint", "integer", "bigint")
+COARSE = re.compile(r"\([012]\)")
+"""A type of moments too far apart to tell one claim of a record from the next: ``timestamp(0) with time zone``."""
+_FILE = files(__package__).joinpath("statements.sql")
+
+
+class Composer:
+    """The statements about one table, as the catalog shows it."""
+
+    def __init__(self, options: TableOptions[Any], shape: Shape, facts: Facts) -> None:
+        shape = _placed(shape, facts)
+        self.waiting_indexes = waiting_indexes(facts, shape, options)
+        self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
+        self._at = quote_(shape.view_label)
+        self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
+        self._writer = Writer(shape)
+        record = self._writer.record(selected(options, shape, tuple(facts.view_columns)))
+        self._order = self._writer.order(order_of(options, shape))
+        self.values = record.values
+        """Parameters of ``read``."""
+        self.order_values = self._order.values
+        """Parameters of ``order``."""
+        self._fixed = self._columns() | self._guards() | self._moments(options) | self._marks()
+        self._fixed |= {"record": record.text, "order": self._order.text, "shown": self._shown()}
+        self._fixed["ordered"] = self._source(self._order.text, locked=False)
+        self._raw = {name: text.decode() for name, text in load_statements(_FILE, _Untouched()).items()}
+        self._fixed["marking"] = fill(self._raw["marking"], self._fixed)
+        later = ("claim", "numbered_within", "pick", "marking", "count", "exists", "read_beside")
+        self.statements = {
+            name: fill(text, self._fixed).encode() for name, text in self._raw.items() if name not in later
+        }
+        """By name; what has conditions is written anew for each set of them."""
+        if self._is_beside(record.text):
+            self.statements["read"] = fill(self._raw["read_beside"], self._fixed).encode()
+
+    def claim(
+        self,
+        conditions: Sequence[Any],
+        *,
+        suspects: bool,
+        overdue: float | None = None,
+        passing: bool = False,
+        name: str = "claim",
+    ) -> tuple[bytes, dict[str, object]]:
+        """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
+        in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
+        each, together = apart(conditions)
+        given, bounds = self._writer.conditions(each), self._writer.bounds(together)
+        resets = self._row("num_resets", "0")
+        suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
+        if overdue is not None:
+            due = self._row("process_after")
+            since = self._in("process_after", f"{_NOW} - interval '{round(overdue * 1e6)} microseconds'")
+            suspicion += f" and ({due} is null or {due} <= {since})"
+        source = self._source(self._order.text + given.text + bounds.costs, locked=True)
+        fillings = {"source": source, "conditions": given.text, "suspicion": suspicion, "costs": bounds.costs}
+        numbered = "numbered_within" if together else "numbered"
+        fillings["numbered"] = fill(self._raw[numbered], {"totals": bounds.totals, "within": bounds.within})
+        if passing:
+            fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fixed['id_type']}[])"
+        return fill(self._raw[name], self._fixed | fillings).encode(), self._order.values | given.values | bounds.values
+
+    def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
+        """``count`` or ``exists``."""
+        given = self._writer.conditions(conditions)
+        counted = self._source(given.text, locked=self._shape.viewed and not self._shows("state"))
+        return fill(
+            self._raw[name], self._fixed | {"counted": counted, "conditions": given.text}
+        ).encode(), given.values
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _source(self, text: str, *, locked: bool) -> str:
+        """What to select from: the view, and beside it the table if the text names it, and if it is to be locked."""
+        shape = self._shape
+        source = plain(shape.view.labelled())
+        if not shape.viewed:
+            return source
+        own_id = f"{self._at}.{plain(shape['id'])}"
+        if self._is_beside(text):
+            label = quote_(shape.table.label)
+            source += f"\n    join {plain(shape.table.labelled())} on {label}.{plain(shape['id'])} = {own_id}"
+        if locked:
+            renamed = ", ".join(
+                f"t.{plain(shape[name])} as stowhand_{name}"
+                for name in ("id", "state", "process_after", "finished_at", "num_resets")
+            )
+            source += (
+                f"\n    join (select {renamed} from {plain(shape.table.quoted)} as t) as {OUR_ALIAS}"
+                f" on {OUR_ALIAS}.stowhand_id = {own_id}"
+            )
+        return source
+
+    def _is_beside(self, text: str) -> bool:
+        """Does the text speak of the table by an alias that is not the view's?"""
+        table, view = self._shape.table.label, self._shape.view.label
+        return self._shape.viewed and table.lower() != view.lower() and names_relation(table, text)
+
+    def _row(self, name: str, default: str | None = None) -> str:
+        """A column of what is locked."""
+        column = f"{OUR_ALIAS}.stowhand_{name}" if self._shape.viewed else f"{self._at}.{plain(self._shape[name])}"
+        facts = self._facts.column(self._shape, name)
+        return column if default is None or (facts is not None and facts.filled) else f"coalesce({column}, {default})"
+
+    @property
+    def _may_lack_id(self) -> bool:
+        """A row without an id is nobody's to find again: no claim, count or look is to meet one."""
+        column = self._facts.column(self._shape, "id")
+        return column is not None and not column.filled
+
+    def _shows(self, name: str) -> bool:
+        return self._shape.columns[name] in self._facts.view_columns
+
+    def _zoned(self, name: str) -> bool:
+        return self._types.get(name, "").startswith("timestamp") and "without time zone" not in self._types[name]
+
+    def _in(self, name: str, moment: str) -> str:
+        """A moment as the column keeps it: one without a zone keeps UTC."""
+        return moment if self._zoned(name) else f"(({moment}) at time zone 'UTC')"
+
+    def _read(self, name: str) -> str:
+        """The column as a moment."""
+        if not self._shape.has(name):
+            return "null::timestamptz"
+        column = f"j.{plain(self._shape[name])}"
+        return column if self._zoned(name) else f"({column} at time zone 'UTC')"
+
+    def _shown(self) -> str:
+        """What people see of a record: ``shown.FIELDS``."""
+        guards, names = self._guards(), {"id", "state", "failure_message"}
+        told = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
+        told |= {name: self._read(name) for name in _MOMENTS}
+        told |= {name: f"j.{plain(self._shape[name])}::text" for name in names}
+        told |= {name: f"coalesce(j.{plain(self._shape[name])}, 0)" for name in ("num_failures", "num_resets")}
+        return ", ".join(told[name] for name in FIELDS)
+
+    # -- fillings --------------------------------------------------------------------------------
+
+    def _columns(self) -> dict[str, str]:
+        shape = self._shape
+        names = {name: plain(shape[name]) for name in shape.columns}
+        shown = self._shows("state")
+        locked = OUR_ALIAS if shape.viewed else self._at
+        return names | {
+            "table": plain(shape.table.quoted),
+            "table_text": plain(quote_text(shape.table.quoted)),
+            "locked": locked,
+            "view": plain(shape.view.labelled()),
+            "view_id": f"{self._at}.{names['id']}",
+            "beside": plain(shape.table.labelled()),
+            "beside_id": f"{quote_(shape.table.label)}.{names['id']}",
+            "key": f"j.{names['id']}::text",
+            # An integer may become a bigint while we work.
+            "id_type": "bigint" if self._types["id"] in INTEGERS else self._types["id"],
+            "message_type": self._types["failure_message"],
+            "state_type": self._types["state"],
+            "log_type": self._types["execution_logs"].removesuffix("[]"),
+            "p_id": self._row("id"),
+            "identified": f" and j.{names['id']} is not null" if self._may_lack_id else "",
+            "c_identified": f" and {self._at}.{names['id']} is not null" if self._may_lack_id else "",
+            "c_state": f"{self._at}.{names['state']}" if shown else self._row("state"),
+        }
+
+    def _guards(self) -> dict[str, str]:
+        shape = self._shape
+        mark, state = f"j.{plain(shape['worker_hostname'])}", f"j.{plain(shape['state'])}"
+        bears, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK}, '')"
+        if TOKEN in shape.columns:
+            bears, bare = f"j.{plain(shape[TOKEN])} = g.token::{self._types[TOKEN]}", mark
+        marked, bears = f"({bears})", f"coalesce({bears} and {self._epoch()} = g.epoch, false)"
+        held = f"({state} = 'processing' and {bears})"
+        cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
+        return {"held": held, "bears": bears, "marked": marked, "bare": bare, "cancel": cancel}
+
+    def _epoch(self) -> str:
+        """What tells this claim from those after it, where they leave its token: when it began, to the microsecond.
+
+        A column of whole seconds may show the next one's start as the same; its reset has counted by then.
+        """
+        started = f"(extract(epoch from {self._read('started_at')}) * 1000000)::bigint"
+        if not COARSE.search(self._types["started_at"]):
+            return started
+        return f"({started} + least(coalesce(j.{plain(self._shape['num_resets'])}, 0), {MOST_RESETS}))"
+
+    def _marks(self) -> dict[str, str]:
+        """What only some tables have: a column for the token, and one for when a record was queued."""
+        shape = self._shape
+        empty = dict.fromkeys(("take_token", "leave_token", "drop_token", "queue_up", "queue_up_unless_canceled"), "")
+        if TOKEN in shape.columns:
+            token = plain(shape[TOKEN])
+            cancel = self._guards()["cancel"]
+            taken = f"%(token)s::text::{self._types[TOKEN]}"
+            empty["take_token"] = f",\n  {token} = case when {cancel} then j.{token} else {taken} end"
+            empty["leave_token"] = f",\n  {token} = case when l.state <> 'queued' then j.{token} end"
+            empty["drop_token"] = f",\n  {token} = null"
+        empty |= dict.fromkeys(("uncancel", "ask_cancel", "cancelable"), "")
+        if shape.has("cancel"):
+            asked = plain(shape["cancel"])
+            empty |= {"uncancel": f",\n  {asked} = false", "ask_cancel": f",\n  {asked} = true"}
+            empty["cancelable"] = ", 'processing'"
+        if shape.has("queued_at"):
+            queued, now = plain(shape["queued_at"]), self._in("queued_at", _NOW)
+            empty["queue_up"] = f",\n  {queued} = case when l.state = 'queued' then {now} else j.{queued} end"
+            empty["queue_up_unless_canceled"] = f",\n  {queued} = case when l.canceled then j.{queued} else {now} end"
+        return empty
+
+    def _moments(self, options: TableOptions[Any]) -> dict[str, str]:
+        short = {
+            name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat") for name in _MOMENTS
+        }
+        found = {f"{short[name]}_now": self._in(name, _NOW) for name in _MOMENTS if self._shape.has(name)}
+        found |= {f"{short[name]}_read": self._read(name) for name in _MOMENTS}
+        ago = f"{_NOW} - %(age)s::float8 * interval '1 second'"
+        beat, start = f"j.{plain(self._shape['last_heartbeat_at'])}", f"j.{plain(self._shape['started_at'])}"
+        # Nobody's at all is what bears no time whatever.
+        found["stale"] = (
+            f"({beat} < {self._in('last_heartbeat_at', ago)} or ({beat} is null"
+            f" and ({start} is null or {start} < {self._in('started_at', ago)})))"
+        )
+        found["after"] = self._in(
+            "process_after", f"coalesce(%(after)s::timestamptz, {_NOW} + %(delay)s::float8 * interval '1 second')"
+        )
+        retry_after = f"interval '{round(options.retry_delay * 1e6)} microseconds'"
+        found |= {"now": _NOW, "retry_after": retry_after, "retries": str(self._retries).lower()}
+        found["epoch"] = self._epoch()
+        found["eligible"] = self._eligible(retry_after)
+        return found
+
+    def _eligible(self, retry_after: str) -> str:
+        """Of the row that is locked, and, where the view shows it too, of what it shows: so that an index serves."""
+        state, due, finished = self._row("state"), self._row("process_after"), self._row("finished_at")
+        states = "in ('queued', 'errored')" if self._retries else "= 'queued'"
+        found = f"{state} {states} and ({due} is null or {due} <= {self._in('process_after', _NOW)})"
+        if self._retries:
+            since = self._in("finished_at", f"{_NOW} - {retry_after}")
+            found += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {since})"
+        if self._shape.viewed and self._shows("state"):
+            found += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
+        if self._may_lack_id:
+            found += f"\n    and {self._row('id')} is not null"
+        return found
+
+
+def _placed(shape: Shape, facts: Facts) -> Shape:
+    """In the schemas where they were found: a temporary table of a handler's would come first under the same name."""
+    assert facts.table is not None
+    assert facts.view is not None
+    return replace(
+        shape, table=replace(shape.table, schema=facts.table.schema), view=replace(shape.view, schema=facts.view.schema)
+    )
+
+
+class _Untouched(dict[str, str]):
+    """Every {place} stays what it is."""
+
+    def __missing__(self, name: str) -> str:
+        return f"{{{name}}}"

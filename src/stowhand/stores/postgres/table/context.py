@@ -1,0 +1,127 @@
+"""What the parts of this store share: where the table is, what it looks like, its statements, what time it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from stowhand.errors import StoreError, StoreUnreachable, TableUnsuitable
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.stores.database import trouble
+from stowhand.stores.database.address import DEADLINE, Address
+from stowhand.stores.database.borrowed import BorrowedPool
+from stowhand.stores.database.link import Dialer, Pool
+from stowhand.stores.postgres.table.composing import Composer
+from stowhand.stores.table.begun import Begun
+from stowhand.stores.table.keys import Key
+from stowhand.stores.table.names import TOKEN, Shape
+from stowhand.stores.table.options import TableOptions
+
+POOL_SIZE = 6
+"""Connections for what people and handlers ask, beside those for claims, settlements, listening and heartbeats."""
+
+
+class Home:
+    """One table in one database. Where the application's pool is given, it says where that is."""
+
+    def __init__(
+        self, place: str | object, options: TableOptions[Any], shape: Shape, pinned: Callable[[], datetime] | None
+    ) -> None:
+        self.options, self.shape = options, shape
+        self.pool: Pool | BorrowedPool
+        if isinstance(place, str):
+            self.address = Address(place)
+            # Nothing is prepared: a pooler may stand before the database, and the table's owner may alter it.
+            self.dialer = Dialer(self.address, prepared=False)
+            self.pool = Pool(self.dialer, POOL_SIZE, self.role)
+        else:
+            self.pool = BorrowedPool(place, prepared=True)
+            self.address = self.pool.address
+            self.dialer = Dialer(self.address, self.pool.prepared)
+        self._pinned = pinned
+        self._composer: Composer | None = None
+        self._key = Key.TEXT
+        self.names: tuple[str, ...] = ()
+        """Of the columns that a record is made of."""
+        self.begun = Begun(options.stalled)
+        self.worker = ""
+        """Who claims through this store: part of the names of its connections."""
+        self.patience = min(max(options.stalled / 4, 1.0), DEADLINE)
+        """Seconds that the heart waits for an answer: a connection that died without a word must not cost a lease."""
+
+    def look(self, composer: Composer, key: Key) -> None:
+        """What the catalog has shown: from now on statements can be run."""
+        self._composer, self._key = composer, key
+
+    @property
+    def key(self) -> Key:
+        """What the id column holds."""
+        return self._key
+
+    @property
+    def composer(self) -> Composer:
+        """Composes the statements. Raises StoreError before the store is open."""
+        if self._composer is None:
+            raise StoreError(f"{self}: the store is not open")
+        return self._composer
+
+    def statement(self, name: str) -> bytes:
+        """One whose text never changes."""
+        return self.composer.statements[name]
+
+    def values(self, **values: object) -> Mapping[str, object]:
+        """A statement's parameters, what time it is among them."""
+        return values | {"now": self._pinned() if self._pinned is not None else None}
+
+    def job_id(self, key: str) -> JobId:
+        """The id as leases bear it; statements give and take it as text."""
+        return int(key) if self._key is Key.INTEGER else key
+
+    def role(self, role: str) -> str:
+        """The application_name of a connection."""
+        name = f"stowhand:{role}:{self.options.name}"
+        return f"{name}:{self.worker}" if self.worker else name
+
+    def mark(self, worker: str, token: str) -> str:
+        """What a claim writes into ``worker_hostname``."""
+        return worker if TOKEN in self.shape.columns else f"{worker}/{token}"
+
+    def __str__(self) -> str:
+        return f"{self.address}, table {'.'.join(self.shape.table.parts)}"
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """What the driver raises becomes an error of ours."""
+        try:
+            yield
+        except (psycopg.Error, TimeoutError) as error:
+            raise self.translate(error) from None
+
+    def translate(self, error: BaseException) -> StoreError:
+        """The error of ours that says the same."""
+        said = self.address.said(error)
+        if trouble.is_cut(error) or trouble.is_transient(error):
+            return StoreUnreachable(f"{self.address}: {said}")
+        if trouble.is_forbidden(error):
+            return StoreError(f"{self}: {said}: let its owner GRANT SELECT, UPDATE on it")
+        if trouble.is_absent(error) or isinstance(error, psycopg.ProgrammingError):
+            return TableUnsuitable(f"{self}: {said} (`stowhand table check` says what is missing)")
+        return StoreError(f"{self}: {said}")
+
+
+def marks(leases: Sequence[Lease]) -> dict[str, list[Any]]:
+    """Leases as three lists, for a join. The statements lock in id order, whatever order these have."""
+    return {
+        "ids": [str(lease.job_id) for lease in leases],
+        "tokens": [lease.token for lease in leases],
+        "epochs": [lease.epoch for lease in leases],
+    }
+
+
+def mark_of(lease: Lease) -> dict[str, Any]:
+    """The same of one."""
+    return {"id": str(lease.job_id), "token": lease.token, "epoch": lease.epoch}

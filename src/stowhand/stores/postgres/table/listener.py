@@ -1,0 +1,136 @@
+"""LISTEN on the channel that a trigger of the table notifies, on a connection of its own. Without one: polling.
+
+A notification is a hint. Nothing is lost while nobody waits: what arrives then stays in the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from stowhand.clock import SystemClock
+from stowhand.errors import StoreError
+from stowhand.jobs.lifecycle import Backoff
+from stowhand.retry import exponential
+from stowhand.stores.database.link import Connection, hang_up, is_idle, is_stale, rows
+from stowhand.stores.database.statements import quote_identifier
+from stowhand.stores.postgres.table.context import Home
+
+PROVE_EVERY = 25.0
+"""Seconds of silence after which the connection is asked whether it still listens: nobody says that they are dead."""
+PING_DEADLINE = 5.0
+_TROUBLE = (psycopg.Error, StoreError, OSError)
+_IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c where c = %s"
+_BACKEND = b"select pg_catalog.pg_backend_pid()"
+
+
+class Ears:
+    """Waits for notifications; reconnects with growing pauses, and merely sleeps as long as that fails."""
+
+    def __init__(self, home: Home) -> None:
+        self._home, self._channel = home, home.options.notify_channel
+        self._clock = SystemClock()
+        self._turn = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._heard = False
+        self.prove_every = PROVE_EVERY
+        self._proven_at = self._not_before = float("-inf")
+        self._pause: Backoff = exponential(base=0.5, cap=30.0, jitter=0.2)
+        self._failures = 0
+
+    @property
+    def hears(self) -> bool:
+        """The listening connection has answered when it was last asked."""
+        return self._connection is not None
+
+    async def wait(self, timeout: float) -> bool:
+        """True when there may be new work; False after ``timeout`` seconds. Raises nothing."""
+        until = self._clock.monotonic() + timeout
+        if self._channel is not None:
+            async with self._turn:
+                try:
+                    if await self._ready(self._channel):
+                        return True
+                    if self._connection is not None:
+                        return await self._listen(self._connection, until)
+                except _TROUBLE:
+                    await self.close()
+                    self._failures += 1
+                    self._not_before = self._clock.monotonic() + self._pause(self._failures)
+                except BaseException:
+                    if self._connection is not None and not is_idle(self._connection):
+                        await self.close()  # canceled in the middle of a question
+                    raise
+        await self._clock.sleep(max(until - self._clock.monotonic(), 0.0))
+        return False
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await hang_up(connection)
+
+    async def _ready(self, channel: str) -> bool:
+        """Listening, and proven to be. True: only just now, so what was sent before went unheard."""
+        now = self._clock.monotonic()
+        if self._connection is None:
+            if now < self._not_before:
+                return False
+            self._connection = await self._connect(channel)
+            self._failures, self._proven_at = 0, self._clock.monotonic()
+            return True
+        if now - self._proven_at >= self.prove_every:
+            async with asyncio.timeout(PING_DEADLINE):
+                ((channels,),) = await rows(self._connection, _IS_LISTENING, (channel,), False)
+            if not channels:
+                raise StoreError("the connection listens no more: somebody has told it so")
+            self._proven_at = self._clock.monotonic()
+        return False
+
+    async def _connect(self, channel: str) -> Connection:
+        connection = await self._home.dialer.dial(self._home.role("listen"))
+        try:
+            ((pid,),) = await rows(connection, _BACKEND, (), False)
+            if pid != connection.info.backend_pid:
+                # A LISTEN would stay behind on a connection that serves others next, and be heard by nobody.
+                raise StoreError("a pooler stands before the database: nothing can be heard, so the table is polled")
+            connection.add_notify_handler(self._note)
+            await rows(connection, f"listen {quote_identifier(channel)}".encode(), (), False)
+        except BaseException:
+            await hang_up(connection)
+            raise
+        return connection
+
+    async def _listen(self, connection: Connection, until: float) -> bool:
+        """Sleep until the socket has something to read; then read it all."""
+        while not self._news(connection):
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                return False
+            await self._readable(connection, left)
+        self._proven_at = self._clock.monotonic()
+        return True
+
+    def _news(self, connection: Connection) -> bool:
+        if is_stale(connection):
+            connection.pgconn.consume_input()
+        while connection.pgconn.notifies() is not None:
+            self._heard = True
+        found, self._heard = self._heard, False
+        return found
+
+    def _note(self, _: psycopg.Notify) -> None:
+        """One that came along with the answer to a question."""
+        self._heard = True
+
+    @staticmethod
+    async def _readable(connection: Connection, seconds: float) -> None:
+        loop, stir = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(connection.fileno(), stir.set)
+        timer = loop.call_later(seconds, stir.set)
+        try:
+            await stir.wait()
+        finally:
+            timer.cancel()
+            loop.remove_reader(connection.fileno())

@@ -1,0 +1,130 @@
+"""Settlements, on a connection of their own: guarded by the pair (id, token), none sinking another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stowhand.clock import SystemClock
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Settlement, turned
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.stores.database import trouble
+from stowhand.stores.database.halving import halved
+from stowhand.stores.database.link import Line, Link, rows
+from stowhand.stores.database.repeating import repeated
+from stowhand.stores.postgres.table.context import Home, marks
+
+Entry = tuple[Lease, Settlement]
+Pair = tuple[JobId, str]
+
+# A row is mostly locked by a statement of ours (a beat): gone in a moment. What takes longer is an application's
+# transaction, and the caller's affair.
+_BUSY_PAUSES = (0.002, 0.010)
+_FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them"
+
+
+class Settlements:
+    """Records how records left processing."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._link = Link(home.dialer, lambda: home.role("settle"))
+        self._clock = SystemClock()
+
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        """Replies in the order of the batch."""
+        # A lease that is named twice is settled as it was named first.
+        entries = {_pair(entry): entry for entry in reversed(batch)}
+        with self._home.translated():
+            known = await self._settle([entry for entry in entries.values() if not entry[1].then])
+            missed = [entry for pair, entry in entries.items() if pair not in known]
+            found = await self._look(missed)
+            for entry in missed:
+                if entry[1].then and found.get(_pair(entry)) is Verdict.BUSY:
+                    found[_pair(entry)] = Unwritten(NO_JOBS)
+            for pause in _BUSY_PAUSES:
+                busy = [entry for entry in missed if found.get(_pair(entry)) is Verdict.BUSY]
+                if not busy:
+                    break
+                await self._clock.sleep(pause)
+                again = await self._settle(busy)
+                found |= again | await self._look([entry for entry in busy if _pair(entry) not in again])
+        known |= found
+        gone = Verdict.UNKNOWN if repeat else Verdict.LOST
+        return [known.get(_pair(entry), gone) for entry in batch]
+
+    async def connect(self) -> None:
+        """Have a connection, once. Raises StoreUnreachable."""
+        if not self._link.connected:
+            async with self._link.connection():
+                pass
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._link.close()
+
+    async def _settle(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """All together; if the database refuses one, by halves until it stands alone."""
+        known: dict[Pair, Reply] = {}
+
+        def refused(entry: Entry, error: Exception) -> None:
+            known[_pair(entry)] = Unwritten(clean(trouble.first_line(error)))
+
+        async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
+            async def act() -> dict[Pair, State]:
+                async with self._link.connection() as connection:
+                    return await self._write(connection, part)
+
+            written = await repeated(act, self._clock)
+            return [(_pair(one), reply(one[1], written[_pair(one)])) for one in part if _pair(one) in written]
+
+        return known | dict(await halved(entries, write, refused)) if entries else known
+
+    async def _write(self, line: Line, entries: Sequence[Entry]) -> dict[Pair, State]:
+        """The state that each was given. A row that another transaction holds is passed over."""
+        done = await rows(line, self._home.statement("settle"), settle_values(self._home, entries))
+        return {(self._home.job_id(id_), token): State(state) for id_, token, state in done}
+
+    async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """What became of those that were not settled, if there is a trace."""
+        if not entries:
+            return {}
+        leases, settlements = zip(*entries, strict=True)
+        values = self._home.values(
+            **marks(leases),
+            states=[settlement.state.value for settlement in settlements],
+            errors=[settlement.error for settlement in settlements],
+        )
+        found = await repeated(lambda: self._link.rows(self._home.statement("look"), values), self._clock)
+        asked = {_pair(entry): entry[1] for entry in entries}
+        known: dict[Pair, Reply] = {}
+        for id_, token, what in found:
+            pair = (self._home.job_id(id_), token)
+            if what == "canceled":
+                known[pair] = turned(asked[pair], State.CANCELED)
+            elif what in _FOUND:
+                known[pair] = _FOUND[what]
+        return known
+
+
+def reply(asked: Settlement, state: State) -> Reply:
+    """Of one that was written: as asked, or as something else."""
+    return Verdict.SETTLED if state is asked.state else turned(asked, state)
+
+
+def settle_values(home: Home, entries: Sequence[Entry]) -> Mapping[str, object]:
+    """Of the statement ``settle``. At least one entry."""
+    leases, settlements = zip(*entries, strict=True)
+    return home.values(
+        **marks(leases),
+        states=[settlement.state.value for settlement in settlements],
+        delays=[settlement.delay for settlement in settlements],
+        errors=[settlement.error for settlement in settlements],
+    )
+
+
+def _pair(entry: Entry) -> Pair:
+    return entry[0].job_id, entry[0].token

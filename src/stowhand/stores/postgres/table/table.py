@@ -1,0 +1,217 @@
+"""One user's table in PostgreSQL: opens the parts, each of which has its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Answer
+from stowhand.protocols.store import ClaimRequest, Heart, Reply
+from stowhand.stores.postgres.table import asking, checks
+from stowhand.stores.postgres.table.beginning import Transactions
+from stowhand.stores.postgres.table.catalog import Facts
+from stowhand.stores.postgres.table.claiming import Claims
+from stowhand.stores.postgres.table.composing import INTEGERS, Composer
+from stowhand.stores.postgres.table.context import Home
+from stowhand.stores.postgres.table.heartbeats import TableHeart
+from stowhand.stores.postgres.table.listener import Ears
+from stowhand.stores.postgres.table.logs import Logs
+from stowhand.stores.postgres.table.settling import Settlements
+from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
+from stowhand.stores.table.keys import Key
+from stowhand.stores.table.names import Shape
+from stowhand.stores.table.notices import Notices
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.passed_over import PassedOver
+from stowhand.stores.table.shown import ShownRecord
+
+
+class PostgresTable:
+    """``place``: a URL, a libpq string, or a ``psycopg_pool.AsyncConnectionPool``. Connects when it is used."""
+
+    def __init__(
+        self,
+        place: str | object,
+        options: TableOptions[Any],
+        shape: Shape,
+        *,
+        pinned: Callable[[], datetime] | None = None,
+        notices: Notices | None = None,
+    ) -> None:
+        home = Home(place, options, shape, pinned)
+        self._home = home
+        self.warnings: Sequence[Finding] = ()
+        self._claims = Claims(home, PassedOver(notices or Notices(options.name)))
+        self._settlements = Settlements(home)
+        self._logs = Logs(home)
+        self._ears = Ears(home)
+        self._transactions = Transactions(home, self._settlements, self._logs)
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people."""
+        return str(self._home)
+
+    @property
+    def key(self) -> Key:
+        """What the id column holds; known once it is open."""
+        return self._home.key
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that a record is made of; known once it is open."""
+        return self._home.names
+
+    async def open(self) -> None:
+        """Connect, compare with the catalog, have every claim planned once. Touches no row.
+
+        Raises StoreUnreachable, TableUnsuitable.
+        """
+        try:
+            with self._home.translated():
+                await self._look()
+        except BaseException:
+            await self.close()  # who could not open has nothing to close
+            raise
+
+    async def _look(self) -> None:
+        home = self._home
+        async with home.pool.connection("check") as line:
+            facts, self.warnings = await checks.admit(line, home.options, home.shape)
+        home.shape = home.shape.lacking(*checks.absent_columns(facts, home.shape))
+        home.look(Composer(home.options, home.shape, facts), _key(facts, home.shape))
+        await self._claims.probe()
+
+    async def close(self) -> None:
+        """Let every connection go."""
+        for part in (self._claims, self._settlements, self._ears, self._transactions, self._home.pool):
+            await part.close()
+
+    # -- a worker's ------------------------------------------------------------------------------
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+        """Due records, now processing."""
+        return await self._claims.claim(request)
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """Record how they left processing."""
+        return await self._settlements.settle(batch, repeat=repeat) if batch else []
+
+    async def next_due(self) -> float | None:
+        """Seconds until the earliest waiting record is due."""
+        with self._home.translated():
+            async with self._home.pool.connection("due") as line:
+                return await asking.next_due(self._home, line)
+
+    async def wait(self, timeout: float) -> bool:
+        """True when there may be new work."""
+        return await self._ears.wait(timeout)
+
+    @property
+    def hears(self) -> bool:
+        """Wake-ups are known to arrive just now."""
+        return self._ears.hears
+
+    def heart(self) -> Heart:
+        """A blocking connection of its own."""
+        return TableHeart(self._home)
+
+    # -- a handler's -----------------------------------------------------------------------------
+
+    async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
+        """A transaction that holds the attempt's record locked."""
+        return await self._transactions.begin(attempt)
+
+    async def add_log(self, lease: Lease, entry: str) -> int:
+        """Append an entry."""
+        return await self._logs.add(lease, entry)
+
+    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
+        """Put it in the place of entry ``number``."""
+        await self._logs.update(lease, number, entry)
+
+    # -- a person's ------------------------------------------------------------------------------
+
+    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
+        """To queued; a running attempt is fenced out."""
+        with self._home.translated():
+            async with self._home.pool.connection("requeue") as line:
+                return await asking.requeue(self._home, line, record_id, after)
+
+    async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
+        """Records in these states, by id, above ``after``."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.page(self._home, line, states, after, limit)
+
+    async def find(self, record_id: JobId) -> ShownRecord | None:
+        """One record."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.find(self._home, line, record_id)
+
+    async def retry(self, record_id: JobId) -> Answer:
+        """To queued, as if it had never been tried."""
+        with self._home.translated():
+            async with self._home.pool.connection("requeue") as line:
+                return await asking.retry(self._home, line, record_id)
+
+    async def cancel(self, record_id: JobId) -> Answer:
+        """What waits is canceled, what runs is asked to end."""
+        with self._home.translated():
+            async with self._home.pool.connection("requeue") as line:
+                return await asking.cancel(self._home, line, record_id)
+
+    async def seconds_until(self, moment: datetime) -> float:
+        """From the database's now."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.seconds_until(self._home, line, moment)
+
+    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
+        """How many are in each of these states."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.count(self._home, line, states, conditions)
+
+    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
+        """Is there one?"""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.exists(self._home, line, states, conditions)
+
+    async def longest_wait(self) -> float:
+        """Seconds that the one due longest has been due; 0: none is."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.moment(self._home, line, "longest_wait")
+
+    async def longest_run(self) -> float:
+        """Seconds since the oldest record in processing was claimed; 0: none is."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.moment(self._home, line, "longest_run")
+
+    async def logs(self, record_id: JobId) -> Sequence[str] | None:
+        """Its execution log; ``None``: no such record."""
+        with self._home.translated():
+            async with self._home.pool.connection("inspect") as line:
+                return await asking.logs(self._home, line, record_id)
+
+    async def check(self) -> Sequence[Finding]:
+        """Compare table and view with the options."""
+        with self._home.translated():
+            async with self._home.pool.connection("check") as line:
+                _, found = await checks.check(line, self._home.options, self._home.shape)
+                return found
+
+
+def _key(facts: Facts, shape: Shape) -> Key:
+    column = facts.column(shape, "id")
+    kind = column.type if column is not None else ""
+    return Key.INTEGER if kind in INTEGERS else Key.UUID if kind == "uuid" else Key.TEXT

@@ -1,0 +1,246 @@
+"""An attempt in a transaction of its own, which holds its record locked from before its handler to its end.
+
+    begin       BEGIN, lock the record under (id, token), SAVEPOINT; the handler works behind the savepoint
+    settle      completed, or back to queued: what the handler did, and the record's state, are committed together
+                anything else: back to the savepoint, so nobody ever sees what an unsuccessful attempt did; its state
+                is committed alone
+    rollback    everything
+
+While it is open the row lock says that the worker is alive: beats skip the row and call it busy, the reset skips it.
+The lock ends with the process; with a host that vanished, after the TCP timeouts; with a frozen process, or one whose
+loop is blocked, after ``stalled_max_age`` without a statement (a loop that runs sends an empty one now and then). A
+``cancel`` that was set before it is honoured in ``begin``; whoever sets it later waits for the lock, so until the end.
+
+What cannot be committed is never called completed: an attempt whose transaction failed, was ended by its handler, or
+was lost with its connection is recorded as an error, by the ordinary way, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from msgspec.structs import replace
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import LogRefused, StoreUnreachable
+from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Retry, Settlement, settle
+from stowhand.jobs.text import clean
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.queue_store import Answer
+from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.stores.database import trouble
+from stowhand.stores.database.link import Line, Pool
+from stowhand.stores.postgres.table import asking
+from stowhand.stores.postgres.table.context import Home
+from stowhand.stores.postgres.table.held_transaction import ENDED_BY_HANDLER, Gone, Hold, InDoubt
+from stowhand.stores.postgres.table.logs import Logs
+from stowhand.stores.postgres.table.settling import NO_JOBS, Settlements, settle_values
+
+KEPT = (State.COMPLETED, State.QUEUED)
+"""Where a record goes when its attempt was not unsuccessful: what the handler did is committed with it."""
+PAUSE = 0.05
+"""Seconds."""
+
+
+class Desk:
+    """What the transactions of one table share."""
+
+    def __init__(self, home: Home, settlements: Settlements, logs: Logs) -> None:
+        self.home, self.settlements, self.logs = home, settlements, logs
+        self.clock: Clock = SystemClock()
+        self.open: set[RecordTransaction] = set()
+        self.resets = isinstance(home.pool, Pool)
+        """Connections are made as new after each attempt; an application's are left as its handlers leave them."""
+
+    def marking(
+        self, lease: Lease, settlement: Settlement, logs: Sequence[str]
+    ) -> tuple[list[bytes], dict[str, object]]:
+        """The statements that write it and its log, and their values. The last one finds the row, or does not."""
+        statements, values = [self.home.statement("settle")], dict(settle_values(self.home, [(lease, settlement)]))
+        if logs:
+            statements.insert(0, self.home.statement("write_logs"))
+            values |= self.logs.values(lease, entries=list(logs))
+        return statements, values
+
+    async def write_logs(self, lease: Lease, entries: Sequence[str]) -> None:
+        """On a connection apart. Raises StoreError."""
+        with self.home.translated():
+            async with self.home.pool.connection("log") as line:
+                await self.logs.replace(line, lease, entries)
+
+
+class RecordTransaction:
+    """How it ends, and what a handler may do in it beside using the connection."""
+
+    def __init__(self, desk: Desk, attempt: Attempt[Any], hold: Hold) -> None:
+        self._desk, self._attempt, self._clock = desk, attempt, desk.clock
+        self._hold: Hold | None = hold
+        desk.open.add(self)
+        self._logs: list[str] = []
+        self._doubtful: tuple[Settlement, str] | None = None
+        """COMMIT was sent with this one, and no answer came that says enough; why."""
+        self._instead_of: Settlement | None = None
+        """What is written instead of the settlement that was given; ``None``: that one."""
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def settle(self, settlement: Settlement) -> Reply:
+        """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
+        if settlement.then:
+            return Unwritten(NO_JOBS)
+        self._begin_end()
+        reply = await self._settle(settlement)
+        written = reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED
+        if not written or self._instead_of is None or self._instead_of == settlement:
+            return reply
+        return self._instead_of
+
+    def _begin_end(self) -> None:
+        self._instead_of = None
+
+    async def _settle(self, settlement: Settlement) -> Reply:
+        hold = self._take()
+        try:
+            if hold is not None:
+                return await self._settle_within(hold, settlement)
+        except Gone as gone:
+            self._instead_of = self._instead(self._instead_of or settlement, str(gone))
+        except InDoubt as doubt:
+            self._doubtful = self._instead_of or settlement, str(doubt)
+        finally:
+            if hold is not None:
+                await hold.let_go(reset=self._desk.resets)
+        if self._doubtful is not None:
+            return await self._resolve(*self._doubtful)
+        return await self._settle_outside(self._instead_of or settlement)
+
+    async def rollback(self) -> None:
+        """Undo everything; the record is as it was when it was claimed."""
+        hold = self._take()
+        if hold is not None:
+            try:
+                await hold.take_back()
+                await hold.roll_back()
+            except (Gone, psycopg.Error, OSError):
+                pass  # closed, its transaction is rolled back too
+            finally:
+                await hold.let_go(reset=self._desk.resets)
+
+    def _take(self) -> Hold | None:
+        self._desk.open.discard(self)
+        hold, self._hold = self._hold, None
+        return hold
+
+    async def _settle_within(self, hold: Hold, settlement: Settlement) -> Reply:
+        await hold.take_back()
+        if settlement.state in KEPT:
+            try:
+                return await self._commit(hold, settlement, undo=False)
+            except (psycopg.Error, OSError, UnicodeError) as error:
+                why = f"its transaction could not be committed: {trouble.first_line(error)}"
+                self._instead_of = settlement = self._instead(settlement, why)
+        return await self._commit(hold, settlement, undo=True)
+
+    async def _commit(self, hold: Hold, settlement: Settlement, *, undo: bool) -> Verdict:
+        marking = self._desk.marking(self._attempt.lease, settlement, self._logs)
+        marked = await hold.commit(*marking, undo=undo, reset=self._desk.resets)
+        # Nobody but the handler can have changed a record that was locked all the time; that was its own decision.
+        return Verdict.SETTLED if marked else Verdict.LOST
+
+    def _instead(self, settlement: Settlement, why: str) -> Settlement:
+        """What is recorded when nothing of the handler's work is committed: never that it completed."""
+        if settlement.state not in KEPT:
+            told = why != ENDED_BY_HANDLER or settlement.error is None
+            return settlement if told else replace(settlement, error=clean(f"{settlement.error}\n({why})"))
+        claim = self._attempt.claim
+        return settle(
+            Retry(clean(why)),
+            attempts=claim.attempts,
+            max_attempts=claim.max_attempts,
+            backoff=lambda attempts: self._desk.home.options.retry_delay,
+        )
+
+    async def _resolve(self, doubtful: Settlement, why: str) -> Reply:
+        """Committed, or not? A record that is still ours was rolled back, and then so was the handler's work."""
+        instead = self._instead(doubtful, f"its transaction could not be committed: {why}")
+        reply = await self._settle_outside(instead, repeat=True)
+        if reply is Verdict.LOST or reply is Verdict.UNKNOWN:
+            # It is not ours any more, so this writes nothing, and tells whether what stands there is our own.
+            (reply,) = await self._desk.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
+            return reply if reply is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
+        if reply is not Verdict.BUSY:
+            self._instead_of, self._doubtful = instead, None
+        return reply
+
+    async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Reply:
+        """The ordinary way. The record stays locked until the server has noticed that the transaction is over."""
+        lease, end = self._attempt.lease, self._clock.monotonic() + self._desk.home.options.stalled
+        while True:
+            try:
+                if self._logs:
+                    await self._desk.write_logs(lease, self._logs)
+                (reply,) = await self._desk.settlements.settle([(lease, settlement)], repeat=repeat)
+                if reply is not Verdict.BUSY or self._clock.monotonic() > end:
+                    return reply
+            except StoreUnreachable:
+                if self._clock.monotonic() > end:
+                    raise
+                repeat = True
+            await self._clock.sleep(PAUSE)
+
+    # -- for the handler -------------------------------------------------------------------------
+
+    async def add_log(self, lease: Lease, entry: str) -> int:
+        """Kept until the end, and written then, however the attempt ends. Raises LogRefused."""
+        self._check_open()
+        if len(self._logs) >= ENTRIES_LIMIT:
+            raise LogRefused(f"record {lease.job_id}: an attempt has at most {ENTRIES_LIMIT} log entries")
+        self._logs.append(entry)
+        return len(self._logs)
+
+    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
+        """Put it in the place of entry ``number`` (1, 2, …). Raises LogRefused."""
+        self._check_open()
+        if not 1 <= number <= len(self._logs):
+            raise LogRefused(f"record {lease.job_id}: its log has no entry {number}")
+        self._logs[number - 1] = entry
+
+    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
+        """Another record; undone with the rest if the attempt does not succeed."""
+        async with self._asking() as line:
+            return await asking.requeue(self._desk.home, line, record_id, after)
+
+    async def seconds_until(self, moment: datetime) -> float:
+        """From the database's now; negative when it has passed."""
+        async with self._asking() as line:
+            return await asking.seconds_until(self._desk.home, line, moment)
+
+    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
+        """As this transaction sees it."""
+        async with self._asking() as line:
+            return await asking.count(self._desk.home, line, states, conditions)
+
+    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
+        """As this transaction sees it."""
+        async with self._asking() as line:
+            return await asking.exists(self._desk.home, line, states, conditions)
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[Line]:
+        """The transaction's own connection; what fails there leaves the transaction as it was."""
+        self._check_open()
+        assert self._hold is not None
+        with self._desk.home.translated():
+            async with self._hold.line.transaction():
+                yield self._hold.line
+
+    def _check_open(self) -> None:
+        if self._hold is None:
+            raise LogRefused(f"the attempt of record {self._attempt.lease.job_id} is over")

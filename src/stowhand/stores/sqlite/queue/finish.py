@@ -1,0 +1,122 @@
+"""How a job leaves processing: settled, handed back, or taken back. Also how a waiting one is canceled."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from stowhand.jobs import lifecycle
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import ResetJob
+from stowhand.jobs.lifecycle import WAITING, Settlement
+from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.sqlite.queue.moment import Moment
+from stowhand.stores.sqlite.queue.statements import load
+
+SQL = load("leave")
+PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
+"""What a settlement with a payload of its own must say, whatever way back the row then takes."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A running job whose lease holds: the facts that decide where it goes."""
+
+    id: int
+    token: str
+    task: str
+    queue: str | None
+    worker: str | None
+    attempts: int
+    max_attempts: int
+    resets: int
+    max_resets: int | None
+    cancel_requested: int
+    loses_retries: str | None
+
+    def way_back(self, state: State) -> State:
+        """Where it really goes: its cancellation may have been asked for, or its key lost."""
+        if state not in WAITING:
+            return state
+        if self.cancel_requested or self.loses_retries == "removed":
+            return State.CANCELED
+        if self.loses_retries == "replaced" and state is State.ERRORED:
+            return State.FAILED
+        return state
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a row. ``None`` keeps what it says."""
+
+    state: State
+    attempts: int
+    resets: int
+    run_at: int | None = None
+    error: str | None = None
+    result: str | None = None
+    payload: str | None = None
+    epochs: int = 0
+    settled_token: str | None = None
+
+
+def find_held(connection: sqlite3.Connection, job_id: int, token: str) -> Held | None:
+    """The fence: the job, if this very lease still holds it."""
+    row = connection.execute(SQL["held"], {"id": job_id, "token": token}).fetchone()
+    return None if row is None else Held(*row)
+
+
+def settle(connection: sqlite3.Connection, now: Moment, held: Held, settlement: Settlement, *, history: bool) -> None:
+    """As the handler's outcome was judged."""
+    state = held.way_back(settlement.state)
+    departure = Departure(
+        state=state,
+        attempts=max(held.attempts - settlement.refund, 0),
+        resets=0,
+        run_at=now.after(settlement.delay) if state in WAITING else None,
+        error=settlement.error,
+        result=settlement.result,
+        payload=settlement.payload if settlement.state in PAYLOAD_CHANGES else None,
+        settled_token=held.token,
+    )
+    _write(connection, now, held, departure, history=history)
+
+
+def give_back(connection: sqlite3.Connection, now: Moment, held: Held, *, history: bool) -> None:
+    """Unspent, due when it was: as if it had never been claimed."""
+    state, attempts = held.way_back(State.QUEUED), max(held.attempts - 1, 0)
+    _write(connection, now, held, Departure(state=state, attempts=attempts, resets=held.resets), history=history)
+
+
+def reset(connection: sqlite3.Connection, now: Moment, held: Held, *, history: bool) -> ResetJob:
+    """Its worker died; the law says whether it may run again."""
+    decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
+    state = held.way_back(decided.state)
+    departure = Departure(
+        state=state,
+        attempts=max(held.attempts - decided.refund, 0),
+        resets=held.resets + 1,
+        error=decided.error,
+        epochs=1,
+    )
+    _write(connection, now, held, departure, history=history)
+    return ResetJob(held.id, held.task, state, held.worker)
+
+
+def cancel_waiting(connection: sqlite3.Connection, now: Moment, job_id: int, *, history: bool) -> None:
+    """At once: nobody runs it."""
+    if history:
+        nothing = dict.fromkeys(("attempts", "resets", "error", "settled_token", "result", "payload"))
+        connection.execute(SQL["archive"], {**nothing, "id": job_id, "state": "canceled", "epochs": 0, "now": now.wall})
+    connection.execute(SQL["delete_one"], {"id": job_id})
+
+
+def _write(connection: sqlite3.Connection, now: Moment, held: Held, departure: Departure, *, history: bool) -> None:
+    given = msgspec.structs.asdict(departure) | {"id": held.id, "token": held.token, "now": now.wall}
+    given["state"] = departure.state.value
+    if departure.state in (State.COMPLETED, State.CANCELED):
+        if history:
+            connection.execute(SQL["archive"], given)
+        check_written(connection.execute(SQL["delete_one"], given))
+        return
+    given["finished_at"] = now.wall if departure.state is State.FAILED else None
+    check_written(connection.execute(SQL["back_or_failed"], given))

@@ -1,0 +1,218 @@
+"""Keeping leases true: a blocking connection of its own, used from one other thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+from stowhand.clock import stopwatch
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.text import clean
+from stowhand.protocols.operating import FORGOTTEN_AFTER, WorkerCard
+from stowhand.protocols.queue_store import LEDGER_DAYS
+from stowhand.protocols.store import DAY, Foreign, Pulse, Refusal
+from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.sqlite.queue import finish, flow_tables, operating, schema
+from stowhand.stores.sqlite.queue.moment import Moment, micros
+from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.statements import load
+
+SQL = load("heart")
+
+PAGE = 1000
+PRUNE_AT_ONCE = 2000
+"""Rows of the history deleted in one transaction: well under 50 ms, so that other writers get their turn."""
+PRUNE_FOR = 2.0
+"""Seconds after which the rest is left to the next call."""
+
+
+def find_foreign(connection: sqlite3.Connection, now: Moment, ours: Sequence[Lease], slack: float) -> Foreign:
+    """All leases but these."""
+    given = {"boot": now.boot, "late": now.ticks - micros(slack), "ours": as_json([one.job_id for one in ours])}
+    late, first = connection.execute(SQL["foreign"], given).fetchone()
+    ends_in = None if first is None else (first - now.ticks) / 1_000_000 + slack
+    return Foreign(late=bool(late), ends_in=ends_in)
+
+
+Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
+
+
+class SqliteHeart:
+    """Beats, hand-backs and resets."""
+
+    def __init__(
+        self,
+        connection: Connection[Moment],
+        probe: WriteProbe,
+        history: float | None,
+        failed_retention: float | None = None,
+    ) -> None:
+        self._connection, self._probe = connection, probe
+        self._history, self._failed_retention = history, failed_retention
+        self._refused: list[Refusal] = []
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew them; what is not answered for is lost."""
+        pairs = frozenset((one.job_id, one.token) for one in leases)
+        if not pairs:
+            return Pulse()
+
+        def renew(connection: sqlite3.Connection, now: Moment) -> Pulse:
+            given = {"boot": now.boot, "lease_until": now.ticks + micros(lease)}
+            rows: list[tuple[int, str, int]] = []
+
+            def beat(leases: Sequence[tuple[int, str]]) -> None:
+                rows.extend(connection.execute(SQL["beat"], given | {"leases": as_json(leases)}).fetchall())
+
+            refused: set[tuple[int, str]] = set()
+            if attempt(connection, lambda: beat(sorted(pairs))) is not None:
+                rows.clear()
+                refused = self._each(connection, sorted(pairs), "beat", lambda pair: beat([pair]))
+            canceled = frozenset((job_id, token) for job_id, token, asked in rows if asked)
+            lost = pairs - {(row[0], row[1]) for row in rows} - refused
+            return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
+
+        return self._connection.write(renew)
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
+        if leases:
+            pairs = [(one.job_id, one.token) for one in leases]
+            self._connection.write(lambda connection, now: self._give_back(connection, now, pairs))
+        return ()
+
+    def abandon(self, token: str) -> bool:
+        """Give back whatever this token holds; it claims nothing more."""
+
+        def give_up(connection: sqlite3.Connection, now: Moment) -> None:
+            connection.execute(SQL["abandon"], {"token": token, "now": now.wall})
+            self._give_back(connection, now, connection.execute(SQL["held_by_token"], {"token": token}).fetchall())
+
+        self._connection.write(give_up)
+        return True
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these; those of another boot are over."""
+        return self._connection.read(lambda connection, now: find_foreign(connection, now, ours, slack))
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""
+
+        def find(connection: sqlite3.Connection, now: Moment) -> Sequence[tuple[int, str]]:
+            given = {"boot": now.boot, "late": now.ticks - micros(slack), "limit": PAGE}
+            return connection.execute(SQL["stalled"], given).fetchall()
+
+        return self._reset(find)
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back a page of what this worker holds."""
+        return self._reset(
+            lambda connection, _: connection.execute(
+                SQL["held_by_worker"], {"worker": worker, "limit": PAGE}
+            ).fetchall()
+        )
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one job."""
+        return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
+
+    def refused(self) -> Sequence[Refusal]:
+        """What the file refused to change since this was last asked."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def check(self) -> None:
+        """Raises SchemaTooNew once a newer, breaking migration has been applied."""
+        self._connection.read(lambda connection, _now: schema.check_newer(connection))
+
+    def check_writable(self) -> None:
+        """Writes, and rolls it back."""
+        self._probe.look()
+
+    def maintain(self) -> None:
+        """Prune the history, failed jobs, what flows keep, abandoned tokens, the roll and the ledger, bit by bit."""
+        self._prune("history", self._history or 0.0)
+        self._prune_flows(self._history or 0.0)
+        if self._failed_retention is not None:
+            self._prune("failed", self._failed_retention)
+        self._prune("abandoned", DAY)
+        self._prune("workers", FORGOTTEN_AFTER)
+        # A day later than they may be scheduled no more: the clock may have been set back between the two.
+        self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
+
+    def worker_seen(self, card: WorkerCard) -> None:
+        """An entry in the roll."""
+        self._connection.write(lambda connection, now: operating.worker_seen(connection, now, card))
+
+    def worker_gone(self, name: str) -> None:
+        """Out of the roll."""
+        self._connection.write(lambda connection, _now: operating.worker_gone(connection, name))
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._connection.close()
+        self._probe.close()
+
+    def _give_back(self, connection: sqlite3.Connection, now: Moment, pairs: Sequence[tuple[int, str]]) -> None:
+        def give_back(pair: tuple[int, str]) -> None:
+            held = finish.find_held(connection, *pair)
+            if held is not None:
+                finish.give_back(connection, now, held, history=self._history is not None)
+
+        self._each(connection, pairs, "release", give_back)
+
+    def _each(
+        self,
+        connection: sqlite3.Connection,
+        pairs: Iterable[tuple[int, str]],
+        doing: str,
+        write: Callable[[tuple[int, str]], object],
+    ) -> set[tuple[int, str]]:
+        """Each under a savepoint; gives those that the file refuses."""
+        refused: set[tuple[int, str]] = set()
+        for pair in pairs:
+            error = attempt(connection, lambda pair=pair: write(pair))  # type: ignore[misc]
+            if error is not None:
+                refused.add(pair)
+                self._refused.append(Refusal(pair[0], doing, clean(str(error))))
+        return refused
+
+    def _reset(self, find: Find) -> Sequence[ResetJob]:
+        # A look without the write lock first: there is hardly ever anything to do.
+        if not self._connection.read(find):
+            return []
+
+        def take_back(connection: sqlite3.Connection, now: Moment) -> list[ResetJob]:
+            taken: list[ResetJob] = []
+
+            def reset(pair: tuple[int, str]) -> None:
+                held = finish.find_held(connection, *pair)
+                if held is not None:
+                    taken.append(finish.reset(connection, now, held, history=self._history is not None))
+
+            self._each(connection, find(connection, now), "reset", reset)
+            return taken
+
+        return self._connection.write(take_back)
+
+    def _prune_flows(self, age: float) -> None:
+        stop = stopwatch() + PRUNE_FOR
+        while stopwatch() < stop:
+            if not self._connection.write(lambda connection, now: flow_tables.prune(connection, now, age=age)):
+                return
+
+    def _prune(self, what: str, age: float) -> None:
+        def is_old(connection: sqlite3.Connection, now: Moment) -> bool:
+            return connection.execute(SQL[f"is_{what}_old"], given(now)).fetchone() is not None
+
+        def prune(connection: sqlite3.Connection, now: Moment) -> None:
+            connection.execute(SQL[f"prune_{what}"], given(now))
+
+        def given(now: Moment) -> dict[str, int]:
+            return {"before": now.wall - micros(age), "limit": PRUNE_AT_ONCE}
+
+        stop = stopwatch() + PRUNE_FOR
+        while stopwatch() < stop and self._connection.read(is_old):
+            self._connection.write(prune)

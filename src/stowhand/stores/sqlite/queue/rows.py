@@ -1,0 +1,103 @@
+"""A row as a ``Job``, and a ``NewJob`` as a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import InvalidJob
+from stowhand.jobs import limits
+from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
+from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
+
+PAYLOAD_LIMIT = 1024 * 1024
+"""Bytes of JSON text."""
+
+JobRow = tuple[Any, ...]
+"""The columns of the views, in their order."""
+
+_flags = msgspec.json.Decoder(tuple[str, ...])
+_json = msgspec.json.Encoder()
+
+
+def to_job(row: JobRow) -> Job:
+    """What everybody may see of a row."""
+    (id_, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags) = row[
+        :13
+    ]
+    (last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result) = row[
+        13:22
+    ]
+    return Job(
+        id=id_,
+        task=task,
+        payload_text=payload,
+        state=State(state),
+        queue=queue,
+        priority=priority,
+        run_at=to_datetime(run_at),
+        attempts=attempts,
+        max_attempts=max_attempts,
+        resets=resets,
+        max_resets=max_resets,
+        key=key,
+        flags=() if flags is None else _read_flags(flags),
+        last_error=last_error,
+        revision=revision,
+        created_at=to_datetime(created_at),
+        updated_at=to_datetime(updated_at),
+        started_at=None if started_at is None else to_datetime(started_at),
+        finished_at=None if finished_at is None else to_datetime(finished_at),
+        worker=worker,
+        cancel_requested=bool(cancel_requested),
+        result_text=result,
+    )
+
+
+def _read_flags(text: str) -> tuple[str, ...]:
+    """The flags. What somebody else wrote there and is no list of texts is one flag, its own text, and stops nobody."""
+    try:
+        return _flags.decode(text)
+    except msgspec.MsgspecError:
+        return (text,)
+
+
+def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
+    """The columns that an insert sets, but the id."""
+    job = check(job)
+    due = to_micros(job.run_at) if job.run_at is not None else now.after(job.delay) if job.delay else now.wall
+    flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
+    attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+    return (
+        *(job.task, job.payload, job.queue, due, job.priority, attempts, job.max_resets, job.key, flags),
+        *(now.wall, now.wall),
+    )
+
+
+def check(job: NewJob) -> NewJob:
+    """Jobs were checked before they came here; this is what a store refuses whoever forgot to."""
+    check_size(job.payload)
+    return limits.check_options(job)
+
+
+def check_text(field: str, text: str) -> None:
+    """SQLite would store NUL, and then cut the text there in half of its functions."""
+    if "\x00" in text:
+        raise InvalidJob(f"{field} holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidJob(f"{field} holds lone surrogates, which are no characters") from None
+
+
+def check_size(payload: str) -> None:
+    """A payload is a message, not a file."""
+    check_text("the payload", payload)
+    if len(payload) * 4 > PAYLOAD_LIMIT and (size := len(payload.encode())) > PAYLOAD_LIMIT:
+        raise InvalidJob(f"the payload has {size} bytes; the limit is {PAYLOAD_LIMIT} (1 MiB)")
+
+
+def as_json(value: object) -> str:
+    """For statements that take a list as one parameter."""
+    return _json.encode(value).decode()

@@ -1,0 +1,124 @@
+"""Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
+
+Nothing sinks a batch. A settlement is written under a savepoint; what cannot be written is rolled back, and the
+reply says why.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import WAITING, Settlement, turned
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.stores.database.sqlite_savepoint import attempt, check_written
+from stowhand.stores.sqlite.queue import enqueue, finish, trouble
+from stowhand.stores.sqlite.queue.finish import SQL
+from stowhand.stores.sqlite.queue.moment import Moment
+from stowhand.stores.sqlite.queue.rows import as_json, check_text
+
+Batch = Sequence[tuple[Lease, Settlement]]
+
+AT_ONCE = 1000
+"""Settlements in one transaction; more are written in several, so that other writers get their turn."""
+
+RESULT_LIMIT = 1024 * 1024
+
+
+def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat: bool, history: bool) -> list[Reply]:
+    """Replies in the order of the batch."""
+    settled = _complete_plain_ones(connection, now, batch, history=history)
+    return [
+        Verdict.SETTLED
+        if at in settled
+        else settle_one(connection, now, lease, settlement, repeat=repeat, history=history)
+        for at, (lease, settlement) in enumerate(batch)
+    ]
+
+
+def settle_one(
+    connection: sqlite3.Connection, now: Moment, lease: Lease, settlement: Settlement, *, repeat: bool, history: bool
+) -> Reply:
+    """One job, whatever became of it."""
+    held = finish.find_held(connection, lease.job_id, lease.token)
+    if held is None:
+        return _trace(connection, lease, settlement, repeat=repeat)
+
+    def write() -> None:
+        _check(settlement)
+        finish.settle(connection, now, held, settlement, history=history)
+        for job in settlement.then:
+            enqueue.add(connection, now, job)
+
+    refused = attempt(connection, write)
+    if refused is not None:
+        return Unwritten(clean(str(trouble.refusal(refused))))
+    state = held.way_back(settlement.state)
+    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
+
+
+def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Batch, *, history: bool) -> set[int]:
+    """Complete all that only completed, in two statements; gives their places in the batch.
+
+    An id that occurs twice, or data that is refused, leaves them all to the slow way, which tells them apart.
+    """
+    plain = {lease.job_id: at for at, (lease, what) in enumerate(batch) if _is_plain(what)}
+    if len(plain) < 2 or len({lease.job_id for lease, _ in batch}) < len(batch):
+        return set()
+    done: list[int] = []
+
+    def write() -> None:
+        chosen = (batch[at] for at in plain.values())
+        given = {
+            "settled": as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen]),
+            "now": now.wall,
+        }
+        done.extend(row[0] for row in connection.execute(SQL["complete" if history else "held_of"], given).fetchall())
+        check_written(connection.execute(SQL["delete"], {"ids": as_json(done)}), len(done))
+
+    if attempt(connection, write) is not None:
+        return set()
+    return {plain[job_id] for job_id in done}
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return (
+        settlement.state is State.COMPLETED
+        and not (settlement.then or settlement.refund or settlement.error)
+        and (
+            settlement.result is None
+            or ("\x00" not in settlement.result and len(settlement.result) * 4 <= RESULT_LIMIT)
+        )
+    )
+
+
+def _check(settlement: Settlement) -> None:
+    for field, text in (("the error", settlement.error), ("the result", settlement.result)):
+        if text is not None:
+            check_text(field, text)
+    if settlement.payload is not None and settlement.state in finish.PAYLOAD_CHANGES:
+        # Checked as a producer's would be: the next attempt must be able to read it.
+        try:
+            strict_json.validate(settlement.payload)
+        except UndecodablePayload as error:
+            raise InvalidJob(f"the payload: {error}") from None
+    if settlement.result is not None and (size := len(settlement.result.encode())) > RESULT_LIMIT:
+        raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
+
+
+def _trace(connection: sqlite3.Connection, lease: Lease, asked: Settlement, *, repeat: bool) -> Reply:
+    """Say why a lease holds nothing."""
+    row = connection.execute(SQL["trace"], {"id": lease.job_id}).fetchone()
+    if row is None:
+        return Verdict.UNKNOWN if repeat else Verdict.LOST
+    if row[0] != lease.token:
+        return Verdict.LOST
+    state = State(row[1])
+    if asked.state in WAITING and state in (State.CANCELED, State.FAILED):
+        return turned(asked, state)
+    return Verdict.ALREADY_SETTLED

@@ -1,0 +1,73 @@
+"""Jobs on their way to one transaction: gathered before it begins, without keeping them all in memory.
+
+A slow source must not hold the file's one write lock, and a hundred thousand jobs must not fill the process: what is
+more than a few chunks goes to a temporary file and is read back, a chunk at a time, inside the transaction.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+import msgspec
+
+from stowhand.errors import InvalidJob
+from stowhand.jobs.job import NewJob
+
+CHUNK = 2000
+"""Jobs in memory at a time while reading back."""
+KEPT = 5000
+"""So many stay in memory; only more than that is worth a file."""
+_LENGTH = struct.Struct("<I")
+
+
+class Spool:
+    """``put`` each job, then read ``chunks`` as often as need be (a busy file makes a transaction start anew)."""
+
+    def __init__(self) -> None:
+        self._kept: list[NewJob] = []
+        self._file: IO[bytes] | None = None
+        self._keys: set[str] = set()
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def put(self, job: NewJob) -> None:
+        """Raises InvalidJob for a key that was given before: which of the two would be wanted?"""
+        if job.key is not None:
+            if job.key in self._keys:
+                raise InvalidJob(f"the key {job.key!r} is given twice in one call")
+            self._keys.add(job.key)
+        if len(self._kept) < KEPT:
+            self._kept.append(job)
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        packed = self._encoder.encode(job)
+        self._file.write(_LENGTH.pack(len(packed)))
+        self._file.write(packed)
+
+    def chunks(self) -> Iterator[list[NewJob]]:
+        """Everything, in the order in which it was put."""
+        for start in range(0, len(self._kept), CHUNK):
+            yield self._kept[start : start + CHUNK]
+        if self._file is not None:
+            self._file.seek(0)
+            yield from _read(self._file)
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _read(file: IO[bytes]) -> Iterator[list[NewJob]]:
+    decoder = msgspec.msgpack.Decoder(NewJob)
+    chunk: list[NewJob] = []
+    while head := file.read(_LENGTH.size):
+        chunk.append(decoder.decode(file.read(_LENGTH.unpack(head)[0])))
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,44 @@
+"""SQLite's errors in the words of the queue; what they mean is in ``database.sqlite_trouble``."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stowhand.errors import InvalidJob, SchemaMissing, StoreError
+from stowhand.stores.database import sqlite_trouble
+
+_REFUSALS = {
+    "run_at_is_a_date": "run_at lies outside the years 1 to 9999",
+    "at_least_one_attempt": "max_attempts must lie between 1 and 2147483647",
+    "resets_not_negative": "max_resets must not be negative",
+    "priority_has_32_bits": "priority does not fit 32 bits",
+}
+
+
+def refusal(error: BaseException) -> InvalidJob:
+    """Why data cannot be written."""
+    if isinstance(error, InvalidJob):
+        return error
+    name = str(error).rpartition(": ")[2]
+    return InvalidJob(_REFUSALS.get(name, f"the store cannot write it: {error}"))
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Data that cannot be written is an InvalidJob of whoever wants it written."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        if isinstance(error, InvalidJob) or not sqlite_trouble.is_refused_data(error):
+            raise
+        raise refusal(error) from error
+
+
+def explain(error: sqlite3.Error, path: Path) -> StoreError:
+    """Any other error of SQLite."""
+    if "no such table: stowhand_" in str(error):
+        return SchemaMissing(f"{path}: nothing of stowhand is installed any more: run `stowhand migrate` ({error})")
+    return sqlite_trouble.explain(error, path)

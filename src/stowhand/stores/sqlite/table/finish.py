@@ -1,0 +1,160 @@
+"""How a record leaves processing: settled, handed back, taken back. Every write is fenced by (id, token)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from stowhand.jobs import lifecycle
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement, turned
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.stores.database.sqlite_savepoint import attempt, check_written
+from stowhand.stores.database.sqlite_trouble import code as error_code
+from stowhand.stores.database.sqlite_trouble import is_refusal
+from stowhand.stores.sqlite.table.moments import SECOND, after
+from stowhand.stores.sqlite.table.table import Table
+
+T = TypeVar("T")
+Batch = Sequence[tuple[Lease, Settlement]]
+
+TOLD = (State.ERRORED, State.FAILED)
+"""States that have a message."""
+NO_JOBS = "a user's table cannot enqueue further jobs: ctx.then must stay empty; insert them with SQL of your own"
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A record as it stands."""
+
+    state: str
+    bears: int
+    """It bears the token and the epoch that were asked about."""
+    cancel: int
+    message: str | None
+    resets: int
+    worker: str | None
+    beaten: int | None
+    """When it had its last heartbeat; microseconds since 1970."""
+
+    @property
+    def valid(self) -> bool:
+        """The lease holds."""
+        return bool(self.bears) and self.state == State.PROCESSING
+
+
+def mark(lease: Lease) -> dict[str, Any]:
+    """What a write is guarded by, as parameters."""
+    return {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
+
+
+def find(connection: sqlite3.Connection, table: Table, lease: Lease) -> Held | None:
+    """The record, if there is one."""
+    row = connection.execute(table.statements.record["held"], mark(lease)).fetchone()
+    return None if row is None else Held(*row)
+
+
+def nobodys(key: JobId) -> Lease:
+    """To find a record, whoever holds it."""
+    return Lease(key, "", 0)
+
+
+def settle(connection: sqlite3.Connection, table: Table, now: int, batch: Batch, *, repeat: bool) -> list[Reply]:
+    """Replies in the order of the batch. Nothing sinks it: each is written under a savepoint of its own."""
+    return [_settle_one(connection, table, now, lease, what, repeat=repeat) for lease, what in batch]
+
+
+def _settle_one(
+    connection: sqlite3.Connection, table: Table, now: int, lease: Lease, settlement: Settlement, *, repeat: bool
+) -> Reply:
+    held = find(connection, table, lease)
+    if held is None or not held.valid:
+        return _trace(held, settlement, repeat=repeat)
+    if settlement.then:
+        return Unwritten(NO_JOBS)
+    goal = _goal(settlement.state, held)
+    given = {**mark(lease), "error": settlement.error}
+
+    def write() -> None:
+        check_written(table.run(connection, goal.value, now, given, after(now, settlement.delay)))
+
+    refused = attempt(connection, write)
+    if refused is not None:
+        return Unwritten(clean(str(refused)))
+    return Verdict.SETTLED if goal is settlement.state else turned(settlement, goal)
+
+
+def _goal(state: State, held: Held) -> State:
+    return State.CANCELED if held.cancel and state is not State.COMPLETED else state
+
+
+def each(
+    connection: sqlite3.Connection, keys: Iterable[JobId], write: Callable[[JobId], T | None]
+) -> tuple[list[T], list[tuple[JobId, Exception]]]:
+    """Each under a savepoint: a record that its table refuses to change (a CHECK, a trigger) keeps no other.
+
+    Gives what was done, and which ones were refused, and why.
+    """
+    done: list[T] = []
+    refused: list[tuple[JobId, Exception]] = []
+    for key in keys:
+
+        def one(key: JobId = key) -> None:
+            if (result := write(key)) is not None:
+                done.append(result)
+
+        why = attempt(connection, one)
+        if why is not None:
+            refused.append((key, why))
+    return done, refused
+
+
+def is_of_a_record(error: sqlite3.Error) -> bool:
+    """May one record be at fault, and not the statement? What a function, or JSON, makes of it is a plain error."""
+    return is_refusal(error) or error_code(error) == sqlite3.SQLITE_ERROR
+
+
+def _trace(held: Held | None, asked: Settlement, *, repeat: bool) -> Reply:
+    """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
+    if held is None:
+        return Verdict.UNKNOWN if repeat else Verdict.LOST
+    if not held.bears or asked.state is State.QUEUED:
+        return Verdict.LOST
+    if held.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
+        return turned(asked, State.CANCELED)
+    as_said = held.state == asked.state and (asked.state not in TOLD or held.message == asked.error)
+    return Verdict.ALREADY_SETTLED if as_said else Verdict.LOST
+
+
+def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lease) -> None:
+    """Unspent, as if it had never been claimed; to canceled, if that was asked for."""
+    held = find(connection, table, lease)
+    if held is not None and held.valid:
+        name = "given_back_canceled" if held.cancel else "given_back"
+        check_written(table.run(connection, name, now, mark(lease)))
+
+
+def reset(
+    connection: sqlite3.Connection, table: Table, now: int, key: JobId, lease: Lease | None = None
+) -> ResetJob | None:
+    """Take it back from whoever has it, or only from this lease; the law says whether it may run again.
+
+    ``None``: it is not running, or not under that lease.
+    """
+    held = find(connection, table, lease or nobodys(key))
+    if held is None or held.state != State.PROCESSING or (lease is not None and not held.bears):
+        return None
+    options = table.options
+    state = lifecycle.reset(
+        resets=held.resets, max_resets=options.max_num_resets, max_attempts=options.max_num_retries + 1
+    ).state
+    state = State.CANCELED if held.cancel else state
+    name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
+    given: dict[str, Any] = {"id": key, "error": options.reset_failure_message}
+    check_written(table.run(connection, name, now, given))
+    age = None if held.beaten is None else (now - held.beaten) / SECOND
+    return ResetJob(key, options.name, state, held.worker or None, age)

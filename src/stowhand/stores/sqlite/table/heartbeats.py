@@ -1,0 +1,212 @@
+"""Keeping leases true: a blocking connection of its own, used from one other thread.
+
+A lease ends ``stalled_max_age`` after ``last_heartbeat_at`` by the machine's wall clock. A queue that is ours keeps its
+leases by the boot's monotonic clock, which nobody can set; a table that other programs share has only its columns, and
+they compare them with the time of day. So a wall clock that leaps ahead by more than the lease resets live records:
+their attempts are lost, never settled twice.
+
+While an application holds a write transaction no beat can be written. Whoever had to wait for it does not reset in that
+round, and whoever did not pauses: the beats that waited come first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from stowhand.clock import sleep_blocking, stopwatch
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.sqlite.table import finish
+from stowhand.stores.sqlite.table.moments import SECOND, after
+from stowhand.stores.sqlite.table.table import Abandoned, Line, Table
+
+T = TypeVar("T")
+PAGE = 1000
+SHORT = 0.5
+"""Seconds: whoever waited longer than that for the write lock lets the others' beats go first."""
+TURN = 0.1
+"""Seconds: whoever waits for the lock asks for it several times meanwhile."""
+RECENTLY = 1.0
+"""Seconds in which no transaction can have kept beats away for as long as a lease lasts."""
+SHARE = 0.01
+"""Of the time, at most, goes into looking for waiting records that were canceled."""
+
+Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
+
+
+class TableHeart:
+    """Beats, hand-backs and resets."""
+
+    def __init__(self, connection: Line, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned) -> None:
+        self._connection, self._probe, self._table, self._abandoned = connection, probe, table, abandoned
+        self._rest_until = self._turns_at = float("-inf")
+        self._refused: list[Refusal] = []
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
+        held = {(one.job_id, one.token): one for one in leases}  # of a column without a type: numbers and texts
+        if not held:
+            return Pulse()
+        table = self._table()
+
+        def renew(connection: sqlite3.Connection, now: int) -> Pulse:
+            answers: dict[tuple[JobId, str], tuple[int] | None] = {}
+
+            def beat(pair: tuple[JobId, str], one: Lease) -> None:
+                rows = table.run(connection, "beat", now, finish.mark(one)).fetchall()
+                answers[pair] = rows[0] if rows else None
+
+            for pair, one in held.items():
+                error = attempt(connection, lambda pair=pair, one=one: beat(pair, one))  # type: ignore[misc]
+                if error is not None:
+                    self._refuse([(pair[0], error)], "beat")
+            return Pulse(
+                lost=frozenset(pair for pair, row in answers.items() if row is None),
+                canceled=frozenset(pair for pair, row in answers.items() if row is not None and row[0]),
+                refused=frozenset(held.keys() - answers.keys()),
+            )
+
+        return self._connection.write(renew)
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
+
+        def give_back(connection: sqlite3.Connection, now: int) -> None:
+            for one in leases:
+                self._give_back(connection, now, one)
+
+        if leases:
+            self._connection.write(give_back)
+        return ()
+
+    def abandon(self, token: str) -> bool:
+        """Give back whatever this token holds; it claims nothing more."""
+        table = self._table()
+
+        def give_up(connection: sqlite3.Connection, now: int) -> None:
+            self._abandoned.add(token)
+            if not self._abandoned.begun.may_hold(token):
+                return
+            for key, epoch in connection.execute(table.statements.many["held_by_token"], {"token": token}).fetchall():
+                self._give_back(connection, now, Lease(key, token, epoch))
+
+        self._connection.write(give_up)
+        return True
+
+    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these. Waiting records that were asked to cancel are looked for as well."""
+        self.maintain()
+        table = self._table()
+        ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
+
+        def look(connection: sqlite3.Connection, now: int) -> Foreign:
+            late = after(now, -table.options.stalled - slack)
+            found, first = connection.execute(table.statements.many["foreign"], {"late": late, "ours": ids}).fetchone()
+            return Foreign(late=bool(found), ends_in=None if first is None else (first - late) / SECOND)
+
+        return self._connection.read(look)
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
+        self.maintain()
+        table = self._table()
+        age = table.options.stalled + slack
+
+        def find(connection: sqlite3.Connection, now: int) -> list[JobId]:
+            given = {"late": after(now, -age), "limit": PAGE}
+            return [key for (key,) in connection.execute(table.statements.many["stalled"], given)]
+
+        # A look without the write lock first: there is hardly ever anything to do.
+        if not self._connection.read(find) or not self._beats_had_their_turn():
+            return []
+        asked = stopwatch()
+        return self._reset(lambda connection, now: () if stopwatch() - asked > SHORT else find(connection, now))
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back a page of what this worker holds. Another program's marks are not ours to judge."""
+        statement = self._table().statements.many["held_by_worker"]
+        given = {"worker": worker, "limit": PAGE}
+        return self._reset(lambda connection, _: [key for (key,) in connection.execute(statement, given)])
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one record."""
+        return self._reset(lambda _connection, _now: [lease.job_id], lease)
+
+    def refused(self) -> Sequence[Refusal]:
+        """What the table refused to change since this was last asked."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def check(self) -> None:
+        """Does nothing: the table is its owner's, and whatever it lacks is said by whoever needs it."""
+
+    def check_writable(self) -> None:
+        """Writes, and rolls it back."""
+        self._probe.look()
+
+    def maintain(self) -> None:
+        """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
+        table = self._table()
+        if not table.shape.has("cancel") or stopwatch() < self._rest_until:
+            return
+        begun = stopwatch()
+        statement = table.statements.many["canceled_waiting"]
+
+        def find(connection: sqlite3.Connection, _now: int) -> list[JobId]:
+            return [key for (key,) in connection.execute(statement, {"limit": PAGE})]
+
+        def put_away(connection: sqlite3.Connection, now: int) -> None:
+            def cancel(key: JobId) -> int:
+                return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
+
+            _, refused = finish.each(connection, find(connection, now), cancel)
+            self._refuse(refused, "cancel")
+
+        if self._connection.read(find):
+            self._connection.write(put_away)
+        self._rest_until = stopwatch() + (stopwatch() - begun) / SHARE
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._connection.close()
+        self._probe.close()
+
+    def _beats_had_their_turn(self) -> bool:
+        """False while somebody holds the write lock. One who has just let it go has left others waiting for it."""
+        if stopwatch() - self._turns_at < RECENTLY:
+            return True
+        asked = stopwatch()
+        self._connection.write(lambda _connection, _now: None)
+        if stopwatch() - asked > SHORT:
+            return False
+        sleep_blocking(TURN)
+        self._turns_at = stopwatch()
+        return True
+
+    def _give_back(self, connection: sqlite3.Connection, now: int, lease: Lease) -> None:
+        error = attempt(connection, lambda: finish.give_back(connection, self._table(), now, lease))
+        if error is not None:
+            self._refuse([(lease.job_id, error)], "release")
+
+    def _refuse(self, refused: Iterable[tuple[JobId, Exception]], doing: str) -> None:
+        self._refused += [Refusal(key, doing, clean(str(error))) for key, error in refused]
+
+    def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
+        table = self._table()
+
+        def take_back(connection: sqlite3.Connection, now: int) -> list[ResetJob]:
+            def reset(key: JobId) -> ResetJob | None:
+                return finish.reset(connection, table, now, key, lease)
+
+            done, refused = finish.each(connection, list(find(connection, now)), reset)
+            self._refuse(refused, "reset")
+            return done
+
+        return self._connection.write(take_back)

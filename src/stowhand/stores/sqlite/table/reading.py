@@ -1,0 +1,127 @@
+"""From the catalog to what a worker works with: the facts are read, judged, and statements are composed of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import TableUnsuitable
+from stowhand.stores.database.sqlite_trouble import is_busy
+from stowhand.stores.sqlite.table import checks
+from stowhand.stores.sqlite.table.catalog import Facts, survey
+from stowhand.stores.sqlite.table.moments import Kind, kind_of
+from stowhand.stores.sqlite.table.selecting import Selecting
+from stowhand.stores.sqlite.table.statements import compose, kinds_of
+from stowhand.stores.sqlite.table.table import Table
+from stowhand.stores.table.backend import Finding, refuse_fatal
+from stowhand.stores.table.expressions import order_of, selected
+from stowhand.stores.table.keys import Key
+from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
+from stowhand.stores.table.options import TableOptions
+
+
+def check(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> list[Finding]:
+    """Every trouble: the fatal ones first."""
+    facts = survey(connection, shape)
+    found = list(checks.judge(path, facts, shape))
+    if not any(finding.fatal for finding in found):
+        try:
+            _probe(connection, _table(facts, options, shape))
+        except TableUnsuitable as error:
+            found.append(Finding(str(error)))
+    found += checks.look(connection, facts, shape)
+    return sorted(found, key=lambda finding: not finding.fatal)
+
+
+def read_table(
+    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
+) -> tuple[Table, list[Finding]]:
+    """And what a worker is to be warned of. Raises TableUnsuitable with everything that keeps one from serving it."""
+    facts = survey(connection, shape)
+    found = list(checks.judge(path, facts, shape))
+    refuse_fatal(shape, found)
+    table = _probe(connection, _table(facts, options, shape))
+    found += checks.look(connection, facts, shape)
+    return table, [finding for finding in found if finding.warned]
+
+
+def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
+    shape = shape.lacking(*(name for name in OPTIONAL if facts.column(shape, name) is None))
+    shown = facts.view_columns or ()
+    kinds = kinds_of(shape, facts.declared)
+    key = facts.column(shape, "id")
+    assert key is not None
+    columns = selected(options, shape, shown)
+    return Table(
+        options=options,
+        shape=shape,
+        kinds=kinds,
+        key=Key.INTEGER if kind_of(key.declared) is Kind.INTEGER else Key.TEXT,
+        names=(),
+        statements=compose(shape, options, kinds, may_lack_id=facts.may_lack_id(shape)),
+        selecting=Selecting(
+            shape,
+            kinds,
+            retries=options.max_num_retries > 0,
+            may_lack_id=facts.may_lack_id(shape),
+            order=order_of(options, shape),
+            columns=columns,
+            shows_state=shape.viewed and shape.columns["state"].lower() in map(str.lower, shown),
+        ),
+    )
+
+
+def _probe(connection: sqlite3.Connection, table: Table) -> Table:
+    """Let SQLite compile what will be run; gives the table with the names of a record's columns."""
+    selecting = table.selecting
+    try:
+        walks = _walks(connection, table)
+        records = selecting.records()
+        cursor = connection.execute(records.text, {**records.values, "ids": "[]"})
+        names = tuple(column[0] for column in cursor.description[1:])
+        cursor.close()
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        raise _unsuitable(
+            error, table.shape.view, "column_expressions or order_by_expression cannot be selected from it"
+        ) from error
+    try:
+        for statement in (selecting.due(), *table.statements.record.values(), *table.statements.many.values()):
+            connection.execute(f"EXPLAIN {statement}", _Anything()).close()
+    except sqlite3.Error as error:
+        # A CHECK or a trigger, say, that calls a function of the application's own.
+        raise _unsuitable(error, table.shape.table, "what a worker writes cannot be written here") from error
+    return msgspec.structs.replace(table, names=names, walks=walks)
+
+
+def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception:
+    if isinstance(error, sqlite3.Error) and is_busy(error):
+        return error
+    return TableUnsuitable(f"{'.'.join(relation.parts)}: {trouble}: {error}")
+
+
+def _walks(connection: sqlite3.Connection, table: Table) -> bool:
+    """Would SQLite walk an index of what waits, in the order of claims? Anything else would be worse than to sort."""
+    query = table.selecting.candidates((), suspects=False, in_order=True)
+    steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _Anything(query.values)).fetchall()
+    partial = {name for name, kind in _indexes(connection, table) if kind}
+    first = str(steps[0][3])
+    return (
+        not any("TEMP B-TREE" in step[3] for step in steps)
+        and first.startswith("SCAN")
+        and any(first.endswith(f" INDEX {name}") for name in partial)
+    )
+
+
+def _indexes(connection: sqlite3.Connection, table: Table) -> list[tuple[str, int]]:
+    listed = connection.execute(f"PRAGMA main.index_list({quote(table.shape.table.name)})")
+    return [(name, partial) for _, name, _, _, partial in listed]
+
+
+class _Anything(dict[str, Any]):
+    """A value for every parameter."""
+
+    def __missing__(self, name: str) -> None:
+        return None

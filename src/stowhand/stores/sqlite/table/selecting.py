@@ -1,0 +1,257 @@
+"""Statements of which the user's own expressions and conditions are part.
+
+The table stands beside the view in them, for what a claim judges by. Its columns have names of ours there, so that a
+bare name in the user's SQL is the view's; only where that SQL calls the table by its alias is it there as it is.
+Names are always quoted and behind their relation: a quoted name that no column bears would be a text to SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.conditions import TOGETHER, Sql, Where, apart
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
+from stowhand.stores.sqlite.table.statements import Kinds, identified, is_mentioned, reached, truth
+from stowhand.stores.table.expressions import Selected
+from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
+
+JUDGED = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
+"""Columns of the table that a claim, or a count, judges by."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A statement and the values of the user's conditions."""
+
+    text: str
+    values: Mapping[str, Any]
+
+
+class Selecting:
+    """For one table; ``order`` and ``columns`` as expressions.py reads them from the options.
+
+    ``shows_state``: there is a view, and it has the table's column for the state.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        kinds: Kinds,
+        *,
+        retries: bool,
+        may_lack_id: bool,
+        order: Sequence[Read],
+        columns: Sequence[Selected],
+        shows_state: bool,
+    ) -> None:
+        self._shape, self._retries, self._order, self._columns = shape, retries, order, columns
+        self._shows_state, self._may_lack_id = shows_state, may_lack_id
+        self._due = _due(shape, kinds, retries=retries, identified=identified(shape, may_lack_id=may_lack_id))
+
+    def due(self) -> str:
+        """How many are due, ``:limit`` at most. Parameters: ``now``, ``late``, ``soon``."""
+        return f"SELECT count(*) FROM (SELECT 1 FROM ({self._due}) LIMIT :limit)"
+
+    def candidates(self, conditions: Sequence[Any], *, suspects: bool, in_order: bool, passing: bool = False) -> Query:
+        """Due records in order: key, whether each is to be canceled, and what of each is summed (``together <=``).
+
+        Parameters: as ``due``.
+
+        ``in_order``: walk an index of that order until there are enough, instead of sorting all that are due.
+        ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
+        """
+        conditions, together = apart(conditions)
+        query = _Composing(self._shape, (*self._order, *conditions))
+        at = query.at
+        order = ", ".join(query.expression(one) for one in self._order)
+        costs = "".join(f", {query.expression(self._shape.column(one.column))}" for one in together)
+        return query.whole(
+            f"SELECT {at['id']}, {truth(at['cancel']) if self._shape.has('cancel') else '0'}{costs}",
+            [
+                *(self._waiting(at) if in_order else [f"{at['id']} IN (\n{self._due}\n)"]),
+                f"typeof({at['id']}) IN ('integer', 'text')",
+                f"coalesce({at['num_resets']}, 0) {'>=' if suspects else '<'} {QUARANTINE_AFTER}",
+                *([f"CAST({at['id']} AS TEXT) NOT IN (SELECT value FROM json_each(:passed))"] if passing else []),
+            ],
+            conditions,
+            f"ORDER BY {order} LIMIT :limit",
+        )
+
+    def records(self) -> Query:
+        """Key and columns of those whose keys are in ``:ids`` (JSON)."""
+        given = tuple(one.expression for one in self._columns)
+        query = _Composing(self._shape, given, beside=False)
+        key = f"{quote(self._shape.view_label)}.{self._shape['id']}"
+        listed = "".join(
+            f", {query.expression(one.expression)}" + ("" if one.name is None else f" AS {quote(one.name)}")
+            for one in self._columns
+        )
+        return query.whole(f"SELECT {key}{listed}", [f"{key} IN (SELECT value FROM json_each(:ids))"])
+
+    def counts(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
+        """State and number."""
+        query = _Composing(self._shape, conditions)
+        state = query.at["state"]
+        return query.whole(f"SELECT {state}, count(*)", self._among(query, states), conditions, f"GROUP BY {state}")
+
+    def exists(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
+        """One row, or none."""
+        query = _Composing(self._shape, conditions)
+        return query.whole("SELECT 1", self._among(query, states), conditions, "LIMIT 1")
+
+    def _among(self, query: _Composing, states: Sequence[State]) -> list[str]:
+        named = f"{query.at['state']} IN ({', '.join(repr(State(one).value) for one in states)})"
+        return [named, f"{query.at['id']} IS NOT NULL"] if self._may_lack_id else [named]
+
+    def _waiting(self, at: Mapping[str, str]) -> list[str]:
+        """Due, said so that SQLite takes an index WHERE state IN ('queued', 'errored') that has the user's order.
+
+        Such an index is recognised by the very words of its condition. Without a likelihood the planner believes that
+        hardly anything waits, and would rather sort it; a plus keeps it from looking for the state by another index.
+        """
+        states = [at["state"]]
+        if self._shows_state:
+            states.append(f"{quote(self._shape.view_label)}.{self._shape['state']}")
+        state, after = f"+{at['state']}", at["process_after"]
+        retried = f"{state} = 'errored' AND {_retried(at['finished_at'])}"
+        return [
+            *(f"likelihood({one} IN ('queued', 'errored'), 0.99)" for one in states),
+            f"({state} = 'queued' OR ({retried}))" if self._retries else f"{state} = 'queued'",
+            f"({after} IS NULL OR {reached(after, 'now')})",
+        ]
+
+
+def _due(shape: Shape, kinds: Kinds, *, retries: bool, identified: str) -> str:
+    """Keys of what is due, by ranges of an index on (state, process_after): the others are not even looked at."""
+    row, table = quote(shape.table.name), shape.table.quoted
+    after = f"{row}.{shape['process_after']}"
+    if kinds["process_after"] is Kind.TEXT:
+        # Texts of other spellings stand less than two days from where they belong; numbers stand before all texts.
+        ranges = [f"{after} < :soon_text AND {reached(after, 'now')}"]
+    else:
+        # Milliseconds, and all texts, stand behind all seconds.
+        ranges = [f"{after} {bound} AND {reached(after, 'now')}" for bound in ("< :soon_real", f">= {LARGEST_SECONDS}")]
+    finished_at = f"{row}.{shape['finished_at']}"
+    states = {"queued": ""} | ({"errored": f" AND {_retried(finished_at)}"} if retries else {})
+    return "\nUNION ALL ".join(
+        f"SELECT {row}.{shape['id']} FROM {table} WHERE {row}.{shape['state']} = '{state}' AND {one}{more}{identified}"
+        for state, more in states.items()
+        for one in (f"{after} IS NULL", *ranges)
+    )
+
+
+def _retried(finished_at: str) -> str:
+    return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
+
+
+class _Composing:
+    """One statement: what it is FROM, what the user's parts become, and the values among them."""
+
+    def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:
+        self._shape = shape
+        self._values: dict[str, Any] = {}
+        label = shape.table_label
+        shown = shape.viewed and any(_mentions(part, label) for part in parts)
+        self.at: dict[str, str] = {}
+        """Documented name -> the table's column, as this statement calls it."""
+        judged = [name for name in JUDGED if shape.has(name)]
+        if not shape.viewed or shown:
+            self.at = {name: shape.of(label, name) for name in judged}
+        else:
+            self.at = {name: f"{quote(OUR_ALIAS)}.{quote(f'stowhand_{name}')}" for name in judged}
+        self._from = shape.view.labelled()
+        if shape.viewed and (shown or beside):
+            key = f"{quote(shape.view_label)}.{shape['id']}"
+            side = shape.table.labelled(label) if shown else self._hidden(judged)
+            self._from += f"\n    JOIN {side} ON {self.at['id']} = {key}"
+
+    def whole(self, select: str, conditions: Sequence[str], users: Sequence[Any] = (), rest: str = "") -> Query:
+        """The statement. The user's conditions stand in parentheses."""
+        where = [*conditions, *(f"({self.condition(one)})" for one in users)]
+        text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
+        return Query(text, self._values)
+
+    def expression(self, given: Read) -> str:
+        """A column, or SQL of the user's own."""
+        if isinstance(given, Column):
+            return given.quoted if given.qualifier else f"{quote(self._shape.view_label)}.{given.quoted}"
+        if isinstance(given, Sql):
+            places = [self._value(value) for value in given.values]
+            # A comment at its end ends there.
+            return "".join(piece + place for piece, place in zip(given.pieces, [*places, "\n"], strict=True))
+        raise ConfigurationError(
+            f"a {type(given).__qualname__} given; for SQLite a condition is Where(column, op, value) or sql(text,"
+            " *values), an expression a column's name or sql(…)"
+        )
+
+    def condition(self, given: Any) -> str:
+        """A comparison, or SQL of the user's own."""
+        if not isinstance(given, Where):
+            if isinstance(given, Sql):
+                return self.expression(given)
+            raise ConfigurationError(
+                f"condition: a {type(given).__qualname__} given; for SQLite give Where(column, op, value) or"
+                " sql(text, *values)"
+            )
+        if given.op == TOGETHER:
+            raise ConfigurationError(f"condition on {given.column!r}: {given.op!r} is for a claim; write '<='")
+        column = self.expression(self._shape.column(given.column))
+        if given.op in ("is null", "is not null"):
+            return f"{column} {given.op.upper()}"
+        several = given.value if isinstance(given.value, tuple) else (given.value,)
+        if any(isinstance(value, date) for value in several):
+            # However the column keeps its moments. A date is its first one.
+            column = f"stowhand_micros({column})"
+            several = tuple(to_micros(_aware(value)) if isinstance(value, date) else value for value in several)
+        places = [self._value(value) for value in several]
+        op = {"!=": "<>"}.get(given.op, given.op.upper())
+        return f"{column} {op} " + (f"({', '.join(places)})" if isinstance(given.value, tuple) else places[0])
+
+    def _value(self, given: Any) -> str:
+        name = f"value_{len(self._values)}"
+        self._values[name] = _bound(given)
+        return f":{name}"
+
+    def _hidden(self, judged: Iterable[str]) -> str:
+        table = quote(self._shape.table.name)
+        listed = ", ".join(f"{table}.{self._shape[name]} AS {quote(f'stowhand_{name}')}" for name in judged)
+        return f"(SELECT {listed} FROM {self._shape.table.quoted}) AS {quote(OUR_ALIAS)}"
+
+
+def _mentions(part: Any, label: str) -> bool:
+    if isinstance(part, Column):
+        return part.qualifier is not None and part.qualifier.lower() == label.lower()
+    return is_mentioned(label, part.column if isinstance(part, Where) else str(part))
+
+
+def _bound(value: Any) -> Any:
+    """A value as SQLite takes one."""
+    if isinstance(value, datetime):
+        return as_text(to_micros(_aware(value)))
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigurationError(f"condition: {value} is beyond 64 bits")
+    if isinstance(value, str) and (value.encode("utf-8", "replace").decode() != value):
+        raise ConfigurationError(f"condition: {value!r} holds a lone surrogate, which no text in a database can hold")
+    if value is not None and not isinstance(value, str | int | float | bytes):
+        raise ConfigurationError(f"condition: a {type(value).__qualname__} given; SQLite cannot be given one")
+    return value
+
+
+def _aware(when: date) -> datetime:
+    if not isinstance(when, datetime):
+        return datetime.combine(when, time.min, UTC)
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)

@@ -1,0 +1,159 @@
+"""The one place where statements are composed of a user's names; values are parameters always.
+
+What is the same for every table lies in ``sql/*.sql``, with places for names and for what depends on the table: which
+columns it has, how it keeps moments, where the claim's token is. What the user's own expressions and conditions are
+part of is composed in ``selecting``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from stowhand.stores.database.statements import load_statements
+from stowhand.stores.sqlite.table.moments import SECOND, Kind, kind_of
+from stowhand.stores.table.backend import MOST_RESETS
+from stowhand.stores.table.names import TOKEN, Shape, quote
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.shown import FIELDS
+
+MOMENTS = ("queued_at", "started_at", "finished_at", "process_after", "last_heartbeat_at")
+A_TOKEN = "/????????-????-????-????-????????????"
+"""A mark ends like this while its claim's token is in it (GLOB)."""
+OUR_TEXT = "????-??-?? ??:??:??.[0-9][0-9][0-9][0-9][0-9][0-9]"
+"""Moments as they are written here (GLOB): such texts compare as the moments do."""
+
+Kinds = Mapping[str, Kind]
+
+
+class Statements(msgspec.Struct, frozen=True):
+    """All that needs nothing but names, as text."""
+
+    record: Mapping[str, str]
+    many: Mapping[str, str]
+
+
+def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_id: bool) -> Statements:
+    """For one table. ``kinds``: documented name -> how that column keeps moments."""
+    places = _places(shape, options, kinds)
+    places["identified"] = identified(shape, may_lack_id=may_lack_id)
+    return Statements(_load("record", places), _load("many", places))
+
+
+def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, Kind]:
+    """By the declared types of the table's columns; names as SQLite compares them, whatever their case."""
+    types = {name.lower(): kind for name, kind in declared.items()}
+    return {name: kind_of(types.get(shape.columns[name].lower(), "")) for name in MOMENTS}
+
+
+def truth(cancel: str) -> str:
+    """``cancel`` is set: a number that is not 0, or a word that is not one of false."""
+    return f"(coalesce({cancel}, 0) <> 0 AND lower({cancel}) NOT IN ('', '0', 'f', 'false', 'n', 'no'))"
+
+
+def identified(shape: Shape, *, may_lack_id: bool) -> str:
+    """The row has an id: asked only where it may have none."""
+    return f" AND {quote(shape.table.name)}.{shape['id']} IS NOT NULL" if may_lack_id else ""
+
+
+def reached(moment: str, bound: str) -> str:
+    """That moment is not after the parameter ``bound``. What we wrote ourselves is compared as it stands: fast."""
+    return (
+        f"CASE WHEN typeof({moment}) = 'text' AND {moment} GLOB '{OUR_TEXT}'"
+        f" THEN {moment} <= :{bound}_text ELSE stowhand_micros({moment}) <= :{bound} END"
+    )
+
+
+def _load(file: str, places: Mapping[str, str]) -> dict[str, str]:
+    found = files("stowhand.stores.sqlite.table").joinpath("sql", f"{file}.sql")
+    return {name: text.decode() for name, text in load_statements(found, places).items()}
+
+
+def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str, str]:
+    row = quote(shape.table.name)
+    columns = {name: quote(own) for name, own in shape.columns.items()}
+    of = {name: f"{row}.{column}" for name, column in columns.items()}
+    now = {f"now_{name}": f":now_{kinds[name]}" for name in MOMENTS}
+    queued_at = shape.has("queued_at")
+    retried = f"stowhand_micros({of['finished_at']}) + {round(options.retry_delay * SECOND)}"
+    fence = _fence(of, columns, _epoch(of, kinds))
+    canceled = truth(of["cancel"]) if shape.has("cancel") else "0"
+    told = {"id": of["id"], "state": of["state"], "failure_message": of["failure_message"], "cancel": canceled}
+    told |= {name: f"coalesce({of[name]}, 0)" for name in ("num_failures", "num_resets")}
+    told |= {name: f"stowhand_micros({of[name]})" if shape.has(name) else "NULL" for name in MOMENTS}
+    told["worker_hostname"] = fence["worker"]
+    return {
+        **columns,
+        **now,
+        "shown": ", ".join(told[name] for name in FIELDS),
+        "uncancel": f", {columns['cancel']} = 0" if shape.has("cancel") else "",
+        "ask_cancel": f"{columns['cancel']} = 1" if shape.has("cancel") else f"{columns['state']} = {columns['state']}",
+        **fence,
+        "row": row,
+        "table": shape.table.quoted,
+        "cancel": canceled,
+        "due_process_after": f":due_{kinds['process_after']}",
+        "queued_now": f", {columns['queued_at']} = {now['now_queued_at']}" if queued_at else "",
+        "queued_micros": f"stowhand_micros({of['queued_at']})" if queued_at else "NULL",
+        "retried": retried,
+        "retries": "1" if options.max_num_retries else "0",
+        "beaten": _beaten(of, kinds),
+        "stalled": f"{_beaten(of, kinds)} < :late",
+    }
+
+
+def _epoch(of: Mapping[str, str], kinds: Kinds) -> str:
+    """When the claim began; whole seconds may be the next one's too, whose reset has counted by then."""
+    began = f"coalesce(stowhand_micros({of['started_at']}), 0)"
+    if kinds["started_at"] is not Kind.INTEGER:
+        return began
+    return f"({began} + min(coalesce({of['num_resets']}, 0), {MOST_RESETS}))"
+
+
+def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dict[str, str]:
+    """Where the claim's token is: at the end of the mark, or in a column of its own. And its epoch beside it: a
+    program that knows nothing of tokens leaves an old one where it is."""
+    mark = of["worker_hostname"]
+    if TOKEN in of:
+        token = f"coalesce({of[TOKEN]} = :token, 0)"
+        bears = f"({token} AND {epoch} = :epoch)"
+        return {
+            "bears": bears,
+            "epoch": epoch,
+            "held": f"{of['state']} = 'processing' AND {bears}",
+            "held_by_token": f"{of['state']} = 'processing' AND {token}",
+            "sign": f"{columns['worker_hostname']} = :worker, {columns[TOKEN]} = :token",
+            "strip": f"{columns[TOKEN]} = NULL",
+            "marked": f"{of[TOKEN]} IS NOT NULL",
+            "worker": mark,
+        }
+    token = f"coalesce(substr({mark}, -length(:token) - 1) = '/' || :token, 0)"
+    bears = f"({token} AND {epoch} = :epoch)"
+    marked = f"{mark} GLOB '*{A_TOKEN}'"
+    worker = f"CASE WHEN {marked} THEN substr({mark}, 1, length({mark}) - {len(A_TOKEN)}) ELSE {mark} END"
+    return {
+        "bears": bears,
+        "epoch": epoch,
+        "held": f"{of['state']} = 'processing' AND {bears}",
+        "held_by_token": f"{of['state']} = 'processing' AND {token}",
+        "sign": f"{columns['worker_hostname']} = :worker || '/' || :token",
+        "strip": f"{columns['worker_hostname']} = {worker}",
+        "marked": marked,
+        "worker": worker,
+    }
+
+
+def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:
+    """When the heartbeat was, or without one the start. A whole second stands for all of itself."""
+    beat, start = of["last_heartbeat_at"], of["started_at"]
+    whole = any(kinds[name] is Kind.INTEGER for name in ("last_heartbeat_at", "started_at"))
+    return f"stowhand_micros(coalesce({beat}, {start})){f' + {SECOND}' if whole else ''}"
+
+
+def is_mentioned(label: str, text: str) -> bool:
+    """May this SQL name a relation by that label? Rather yes than no."""
+    return re.search(rf'(?<![\w$]){re.escape(label)}"?\s*\.', text, re.IGNORECASE) is not None

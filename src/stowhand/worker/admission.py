@@ -1,0 +1,131 @@
+"""What stands before every claim: the flags that are forbidden just now, and the handler's ``pre_claim``.
+
+Both are somebody else's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be
+allowed; it is told in an event and asked again after a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, HookFailed, HookRan, StoreRecovered, StoreTrouble
+from stowhand.jobs.outcomes import awaitable, describe
+from stowhand.protocols.attempt_logger import AttemptLogger
+from stowhand.protocols.handler import Asking, Claimable, Handler
+from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.worker.flags import LAST_WORDS, FlagsUnknown, ForbiddenFlags
+
+PreClaim = Callable[[Asking], Awaitable[object]]
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """To claim."""
+
+    limit: int
+    flags: tuple[str, ...] = ()
+    conditions: tuple[Any, ...] = ()
+
+
+class Shut(msgspec.Struct, frozen=True):
+    """Nothing is to be claimed now; ask again after ``pause`` seconds (``None``: as if there had been nothing)."""
+
+    pause: float | None = None
+
+
+class Gate:
+    """Of one worker."""
+
+    def __init__(self, handler: Handler, options: WorkerOptions, events: Events, clock: Clock, worker: str) -> None:
+        self._options, self._events, self._clock, self._worker = options, events, clock, worker
+        self._flags = ForbiddenFlags(options.forbidden_flags, clock)
+        self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
+        self._logger = AttemptLogger(events.emit, worker, "pre_claim", None)
+        self._refusals = 0
+        self.asks = self._pre_claim is not None
+        """The answer may change with every record that begins or ends."""
+        self.one_by_one = self._flags.one_by_one or self.asks
+        """What was claimed last must have begun, and been counted, before the next is asked for."""
+
+    async def ask(self, *, free: int, running: int, limit: int) -> Leave | Shut:
+        """May be claimed, and what? ``limit``: how many the worker would take if nothing stood here."""
+        try:
+            flags = await self._flags.now()
+        except FlagsUnknown as error:
+            self._refusals += 1
+            pause = OUTAGE(self._refusals)
+            self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
+            return Shut(pause)
+        if self._refusals:
+            self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
+            self._refusals = 0
+        if self._flags.one_by_one:
+            limit = min(limit, 1)
+        if self._pre_claim is None:
+            return Leave(limit, flags)
+        answer = await self._asked(self._pre_claim, Asking(self._worker, free, running, self._logger))
+        if isinstance(answer, BaseException):
+            self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
+            return Shut(self._options.poll(hears=False))
+        if answer is None:
+            return Shut()
+        return Leave(min(limit, answer.limit), flags, answer.conditions)
+
+    async def _asked(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+        """What it says, or raises. In a task of its own: no cancellation in it, and none that it ignores, is ours."""
+        task = asyncio.ensure_future(self._said(pre_claim, asking))
+        try:
+            await asyncio.wait((task,))
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=LAST_WORDS)
+
+    async def _said(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+        began, failed = self._clock.monotonic(), True
+        try:
+            answer = read(await awaitable(pre_claim(asking), "pre_claim"))
+            failed = False
+            return answer
+        except BaseException as error:  # noqa: BLE001 - boundary: told in an event, and asked again after an interval
+            return error
+        finally:
+            if self._events.wants(HookRan):
+                took = self._clock.monotonic() - began
+                self._events.emit(HookRan(self._worker, "pre_claim", "pre_claim", took, failed))
+
+
+def read(answer: object) -> Claimable | None:
+    """What ``pre_claim`` has said. ``None``: not now. Raises ConfigurationError for what is no answer."""
+    match answer:
+        case True:
+            return Claimable()
+        case False:
+            return None
+        case Claimable(conditions=conditions, limit=limit):
+            if type(limit) is not int or limit < 1:
+                raise ConfigurationError(f"pre_claim: a limit of {limit!r}; give a whole number of 1 or more")
+            return Claimable(_conditions(conditions), limit)
+        case _:
+            return Claimable(_conditions(answer if isinstance(answer, list | tuple) else (answer,)))
+
+
+def _conditions(given: object) -> tuple[Any, ...]:
+    conditions = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for one in conditions:
+        if isinstance(one, str):
+            raise ConfigurationError(
+                f"pre_claim: a condition is text ({one!r}), which could come from data; write Where(column, operator, "
+                f"value), or sql({one!r}, …) with a {{}} for each value"
+            )
+        if one is None or isinstance(one, bool | int | float | dict):
+            raise ConfigurationError(
+                f"pre_claim: {one!r} is no answer; return True, False, conditions (Where, sql), or Claimable(…)"
+            )
+    return conditions

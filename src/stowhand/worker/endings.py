@@ -1,0 +1,84 @@
+"""What happens when a handler begins and ends: it is judged, settled, handed back or forgotten; then its hook runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stowhand.events import Events, JobLeft, JobLost, JobStarted, ThreadAbandoned
+from stowhand.jobs.job import Job
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Outcome
+from stowhand.worker.heartbeater import Keeper
+from stowhand.worker.hooks import Hooks
+from stowhand.worker.judge import Judge
+from stowhand.worker.leases import Held, Leases
+from stowhand.worker.settler import Ended, Settler
+from stowhand.worker.slot import Stop
+
+
+class Endings:
+    """Told by the lanes (``lane.Ending``)."""
+
+    def __init__(self, leases: Leases, judge: Judge, hooks: Hooks, events: Events, worker: str) -> None:
+        self._leases, self._judge, self._hooks = leases, judge, hooks
+        self._events, self._worker = events, worker
+        self.settler: Settler
+        self.keeper: Keeper
+        self.suspect_ended: Callable[[], None] = lambda: None
+        self.progress: Callable[[], None] = lambda: None
+        """Told after each: something ended that a stopping worker may be waiting for."""
+        self.unfinished: list[Lease] = []
+        """Of handlers that could not be ended. To be released only as the last write."""
+
+    def started(self, held: Held) -> None:
+        """A handler begins."""
+        if self._events.wants(JobStarted):
+            claim = held.claim
+            waited = _waited(claim.record)
+            self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
+
+    def left(self, held: Held) -> None:
+        """What began is over; maybe long after the worker has stopped, if it would not be ended."""
+        if self._events.wants(JobLeft):
+            self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
+
+    def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
+        """A handler ended: judge it, and put the settlement on the pile."""
+        attempt = held.attempt
+        assert attempt is not None
+        if held.suspect:
+            self.suspect_ended()
+        if attempt.detached:
+            self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
+        held_on = not self._hooks.bare and self._hooks.over(attempt)
+        if outcome is None:
+            self._hooks.undo(attempt, lambda: self._unrecorded(held, stop))
+        else:
+            marked = self._hooks.marked if held_on else None
+            self.settler.add(Ended(held, self._judge.settle(attempt, outcome), marked))
+        self.progress()
+
+    def _unrecorded(self, held: Held, stop: Stop | None) -> None:
+        """It ended without an outcome to record: lost, returned unspent, or its child died or could not begin."""
+        assert held.attempt is not None
+        lease = held.claim.lease
+        if stop is Stop.RETURNED and held.attempt.detached:
+            self.unfinished.append(lease)  # a thread still runs for it: its lease is kept to the last moment
+            return
+        self._leases.drop([held])
+        if stop is Stop.LOST:
+            why = "its lease ended before its handler"
+            self._events.emit(JobLost(self._worker, lease.job_id, held.claim.task, why))
+        elif stop is Stop.CRASHED:
+            self.keeper.crashed(lease)
+        elif stop is Stop.UNABLE:
+            self.keeper.give_back([held], "its child process could not begin")
+        else:
+            self.keeper.give_back([held], "the worker stopped before its handler had ended")
+        self._hooks.marked(held.attempt)
+
+
+def _waited(record: object) -> float | None:
+    if not isinstance(record, Job) or record.started_at is None:
+        return None
+    return max((record.started_at - record.run_at).total_seconds(), 0.0)

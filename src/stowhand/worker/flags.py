@@ -1,0 +1,75 @@
+"""Which flags are forbidden just now: a list that never changes, or a function that is asked before every claim.
+
+A function may count what runs, read a cache, or ask a database: whatever it does, it is somebody else's code on the
+worker's loop. When it fails nothing is claimed, because nothing is known to be allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+from stowhand.clock import Clock
+from stowhand.errors import InvalidJob
+from stowhand.jobs import limits
+from stowhand.jobs.outcomes import describe
+from stowhand.protocols.options import Flags
+
+PATIENCE = 10.0
+"""Seconds that an asynchronous function may take."""
+LAST_WORDS = 1.0
+"""Seconds that it, or a hook, has to end when it took longer, or the worker stops; then it is left behind."""
+
+
+class FlagsUnknown(Exception):
+    """The function raised, gave no list of flags, or took too long; the text says which."""
+
+
+class ForbiddenFlags:
+    """``await now()`` before every claim."""
+
+    def __init__(self, flags: tuple[str, ...] | Flags, clock: Clock) -> None:
+        self._ask = flags if callable(flags) else None
+        self._fixed = () if callable(flags) else flags
+        self._clock = clock
+        self.one_by_one = self._ask is not None
+        """The answer may change with every job that starts, so each is claimed by itself."""
+
+    async def now(self) -> tuple[str, ...]:
+        """The flags. Raises FlagsUnknown."""
+        if self._ask is None:
+            return self._fixed
+        try:
+            given = _uncancelled(self._ask)
+            return limits.read_forbidden(await self._within(given) if inspect.isawaitable(given) else given)
+        except InvalidJob as error:
+            raise FlagsUnknown(str(error)) from error
+        except FlagsUnknown:
+            raise
+        except Exception as error:  # boundary: told in an event, and asked again after a pause
+            raise FlagsUnknown(describe(error)) from error
+
+    async def _within(self, answer: Awaitable[object]) -> object:
+        asking = asyncio.ensure_future(answer)
+        late = asyncio.Event()
+        timer = self._clock.call_later(PATIENCE, late.set)
+        waiting = asyncio.ensure_future(late.wait())
+        try:
+            await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise FlagsUnknown(f"forbidden flags: no answer within {PATIENCE:g} s")
+            return _uncancelled(asking.result)
+        finally:
+            timer.cancel()
+            waiting.cancel()
+            asking.cancel()
+            await asyncio.wait((asking, waiting), timeout=LAST_WORDS)
+
+
+def _uncancelled(call: Callable[[], object]) -> object:
+    """A cancellation that comes out of the function is a mistake of its own, and no word to the worker."""
+    try:
+        return call()
+    except asyncio.CancelledError as error:
+        raise FlagsUnknown("forbidden flags: the answer was cancelled") from error

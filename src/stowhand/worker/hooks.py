@@ -1,0 +1,219 @@
+"""The optional hooks of a handler, and what a store puts around it.
+
+    pre_claim      gate.py
+    attend         the store furnishes the attempt, and may enclose it in a transaction
+    pre_handle     before the handler
+    post_handle    after every pre_handle, however the attempt ended, when the record has been marked;
+                   the attempt's slot falls free after it
+
+A handler without hooks, on a store that does not attend, is run bare: none of this costs it anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextvars import Context, copy_context
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import LeaseLost, StoreError
+from stowhand.events import Events, HookFailed, HookRan
+from stowhand.jobs.lifecycle import Retry, Snooze
+from stowhand.jobs.outcomes import awaitable, describe, hopeless
+from stowhand.jobs.unreadable import Unreadable
+from stowhand.protocols.handler import Attempt, Attendant, Handler
+from stowhand.worker.flags import LAST_WORDS
+
+Run = Callable[..., Coroutine[Any, Any, object]]
+Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
+SHUT = 1.0
+"""Seconds until a record is claimed again whose attempt the store could not enclose."""
+
+
+class Hooks:
+    """Of one worker. Its own tasks (post_handle, rollbacks) are counted in ``pending`` until they are done."""
+
+    def __init__(self, handler: Handler, store: object, events: Events, clock: Clock, worker: str) -> None:
+        self._handler, self._events, self._clock, self._worker = handler, events, clock, worker
+        self._attend = store.attend if isinstance(store, Attendant) else None
+        self._before: Hook | None = getattr(handler, "pre_handle", None)
+        self._after: Hook | None = getattr(handler, "post_handle", None)
+        self._retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
+        self.holds_slots = self._before is not None or self._after is not None
+        """A slot is taken from the claim to the end of post_handle; so nothing is claimed ahead."""
+        self.handle: Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]] = handler.handle
+        waited_for = self._attend is not None or self.holds_slots or self._retryable is not None
+        gives = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
+        self.bare = gives and not waited_for and not events.wants(HookRan)
+        """None of this stands around the handler."""
+        if not self.bare:
+            self.handle = self._handle
+        self.handle = enclosed(self.handle, events, worker)
+        self.preparing = 0
+        """Attempts that have begun and whose pre_handle has not returned."""
+        self.pending = 0
+        """Tasks of our own: post_handle, ends and rollbacks of transactions."""
+        self.freed: Callable[[], None] = lambda: None
+        """Told when either has become less."""
+        self.broke: Callable[[BaseException], None] = lambda error: None
+        """Told when one of our own tasks fails."""
+        self._closed = False
+        self._begun: dict[Attempt[Any], Context] = {}
+        """Their post_handle is to come, in the context in which they ran: its lines and spans are theirs."""
+        self._over: set[Attempt[Any]] = set()
+        """They have ended, and still hold their slots."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _handle(self, attempt: Attempt[Any], record: Any) -> object:
+        if isinstance(record, Unreadable):
+            return Retry(f"the record could not be read: {record.error}")
+        self.preparing += 1
+        waiting = True
+
+        def prepared() -> None:
+            nonlocal waiting
+            if waiting:
+                waiting = False
+                self.preparing -= 1
+                self.freed()
+
+        try:
+            around = self._attend(attempt) if self._attend is not None else None
+            if around is None:
+                return await self._inside(attempt, record, prepared)
+            async with AsyncExitStack() as stack:
+                if not await _entered(stack, around, attempt):
+                    return Snooze(SHUT)
+                return await self._inside(attempt, record, prepared)
+        except LeaseLost:
+            attempt.lost = True
+            raise
+        except Exception as error:
+            if self._retryable is not None and not self._retryable(error):
+                return hopeless(error)
+            raise
+        finally:
+            prepared()
+
+    async def _inside(self, attempt: Attempt[Any], record: Any, prepared: Callable[[], None]) -> object:
+        if self.holds_slots:
+            self._begun[attempt] = copy_context()
+        if self._before is not None:
+            await self._timed("pre_handle", attempt, self._before(attempt, record))
+        prepared()
+        returned = await self._timed("handle", attempt, self._handler.handle(attempt, record))
+        return attempt.decided if attempt.decided is not None else returned
+
+    async def _timed(self, hook: str, attempt: Attempt[Any], call: Awaitable[object]) -> object:
+        began, failed = self._clock.monotonic(), True
+        try:
+            returned = await awaitable(call, hook)
+            failed = False
+            return returned
+        finally:
+            if self._events.wants(HookRan) and not self._closed:
+                task = attempt.claim.task
+                self._events.emit(HookRan(self._worker, task, hook, self._clock.monotonic() - began, failed))
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    @property
+    def occupied(self) -> int:
+        """Slots of attempts that have ended: the record is not marked yet, or post_handle has not returned."""
+        return len(self._over)
+
+    def over(self, attempt: Attempt[Any]) -> bool:
+        """The handler has ended. True: its slot is held until the record has been marked, and ``marked`` is told."""
+        attempt.end()
+        if attempt in self._begun or attempt.transaction is not None:
+            self._over.add(attempt)
+            return True
+        return False
+
+    def marked(self, attempt: Attempt[Any]) -> None:
+        """The record has been marked, or never will be by us: post_handle's turn."""
+        begun = self._begun.pop(attempt, None)
+        if begun is not None and self._after is not None:
+            self.soon(self._post(attempt, self._after), begun)
+        elif attempt in self._over:
+            self._over.discard(attempt)
+            self.freed()
+
+    def undo(self, attempt: Attempt[Any], then: Callable[[], None]) -> None:
+        """The attempt ends without an outcome to record: roll its transaction back, if it has one; ``then`` go on."""
+        transaction, attempt.transaction = attempt.transaction, None
+        if transaction is None:
+            then()
+            return
+
+        async def rolled_back() -> None:
+            try:
+                await transaction.rollback()
+            except StoreError:
+                pass  # the connection is gone, and its transaction with it
+            finally:
+                then()
+
+        self.soon(rolled_back())
+
+    def soon(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+        """Do it in a task of its own, which the worker waits for when it stops."""
+        self.pending += 1
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def close(self) -> None:
+        """End what still runs, or leave it behind; what that does from now on concerns nobody."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_WORDS)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.pending -= 1
+        if self._closed:
+            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.broke(error)
+        self.freed()
+
+    async def _post(self, attempt: Attempt[Any], hook: Hook) -> None:
+        try:
+            await self._timed("post_handle", attempt, hook(attempt, attempt.record))
+        except BaseException as error:  # boundary: the record is marked; the event says what went wrong
+            if self._closed:
+                raise  # this task is being ended
+            self._events.emit(HookFailed(self._worker, "post_handle", attempt.lease.job_id, describe(error)))
+        finally:
+            self._over.discard(attempt)
+
+
+def enclosed(run: Run, events: Events, worker: str) -> Run:
+    """``run``, which is given an attempt first, within what stands around attempts (``Events.around``), if anything."""
+    around = events.around
+    if around is None:
+        return run
+
+    async def inside(attempt: Attempt[Any], *record: Any) -> object:
+        with around(attempt, worker):
+            return await run(attempt, *record)
+
+    return inside
+
+
+async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:
+    """False: the store could not; that is no fault of the handler's, and costs it no attempt. Raises LeaseLost."""
+    try:
+        await stack.enter_async_context(around)
+    except LeaseLost:
+        raise
+    except StoreError as error:
+        attempt.logger.warning(f"not begun, and put back: {error}")
+        return False
+    return True

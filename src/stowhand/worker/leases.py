@@ -1,0 +1,178 @@
+"""The book of leases: what this worker holds, in which phase, and until when by its own clock.
+
+Two threads write here: the loop (takes, starts, settles) and the keeper's (renews, returns what was not started). Every
+step is one method under one lock; in particular *claimed ahead -> started* and *claimed ahead -> given back* exclude
+each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import Claim
+
+Pair = tuple[int, str]
+
+
+class Phase(IntEnum):
+    """Where a held job stands inside this worker."""
+
+    AHEAD = 0
+    RUNNING = 1
+    ENDED = 2
+    """The handler is done; the settlement is on its way."""
+    GONE = 3
+    """Settled, given back, or lost."""
+
+
+class Held:
+    """One lease of ours."""
+
+    __slots__ = (
+        "attempt",
+        "beaten",
+        "claim",
+        "deadline",
+        "pair",
+        "phase",
+        "seconds",
+        "since",
+        "stopped_at",
+        "suspect",
+        "waits",
+    )
+
+    def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
+        self.claim = claim
+        self.pair: Pair = (claim.lease.job_id, claim.lease.token)
+        """What answers about leases are matched by."""
+        self.suspect = suspect
+        """Workers died under it before: it runs apart from the others."""
+        self.waits = False
+        """It has not started because its worker makes way for it: it stays, however long that takes."""
+        self.phase = Phase.AHEAD
+        self.since = since
+        """When it came: a slow reply is no reason to hand it back at once."""
+        self.beaten = sent
+        """When the last good renewal was *sent* (not answered): what the store promised counts from no earlier."""
+        self.deadline = deadline
+        """After this the store may give the job away."""
+        self.attempt: Attempt[Any] | None = None
+        self.stopped_at: float | None = None
+        """When the handler was first told to stop."""
+        self.seconds = 0.0
+        """How long the handler took."""
+
+
+class Leases:
+    """All of them. ``lease`` is in seconds; ``margin`` is kept back from each, for the way to the handler."""
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._margin = min(1.0, lease / 10)
+        self._held: dict[Pair, Held] = {}
+        self._lock = threading.Lock()
+        self.taken_at = float("-inf")
+        """When a claim last brought anything."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(self, claims: Sequence[Claim[Any]], *, sent: float, since: float, suspects: bool = False) -> list[Held]:
+        """Enter what a claim brought that was sent at ``sent`` and answered at ``since``."""
+        deadline = sent + self._lease - self._margin
+        entered = [Held(claim, sent, since, deadline, suspects) for claim in claims]
+        with self._lock:
+            for held in entered:
+                self._held[held.pair] = held
+                self.taken_at = since
+        return entered
+
+    def start(self, held: Held) -> bool:
+        """Ahead -> running. False when the keeper gave it back first."""
+        with self._lock:
+            if held.phase is not Phase.AHEAD:
+                return False
+            held.phase = Phase.RUNNING
+            return True
+
+    def end(self, held: Held) -> None:
+        """Running -> ended: the lease must live on until the settlement is recorded."""
+        if held.phase is Phase.RUNNING:
+            held.phase = Phase.ENDED
+
+    def drop(self, gone: Iterable[Held]) -> None:
+        """No longer ours, whatever the reason."""
+        with self._lock:
+            for held in gone:
+                held.phase = Phase.GONE
+                self._held.pop(held.pair, None)
+
+    def pull_ahead(self, before: float, *, waiting: bool = False) -> list[Held]:
+        """Take out what was claimed by that moment and has not started: it is to be given back.
+
+        ``waiting``: what the worker makes way for, too.
+        """
+        if not self._held:
+            return []
+        with self._lock:
+            ahead = (held for held in self._held.values() if held.phase is Phase.AHEAD and (waiting or not held.waits))
+            stale = [held for held in ahead if held.since <= before]
+            for held in stale:
+                held.phase = Phase.GONE
+                del self._held[held.pair]
+        return stale
+
+    def oldest_ahead(self) -> float | None:
+        """When the first of what is held and has not started was claimed; but for what the worker makes way for."""
+        with self._lock:
+            held = self._held.values()
+            return min((one.since for one in held if one.phase is Phase.AHEAD and not one.waits), default=None)
+
+    def due(self, now: float, every: float) -> list[Held]:
+        """What to renew now: nothing until one is due, then all that are past half their time."""
+        with self._lock:
+            held = list(self._held.values())
+        if not any(now - one.beaten >= every for one in held):
+            return []
+        return [one for one in held if now - one.beaten >= every / 2]
+
+    def renewed(self, beaten: Iterable[Held], sent: float) -> None:
+        """The store has renewed these by a beat sent at ``sent``."""
+        deadline = sent + self._lease - self._margin
+        with self._lock:
+            for held in beaten:
+                held.beaten = sent
+                held.deadline = deadline
+
+    def kept_busy(self, held: Held, until: float) -> None:
+        """Locked by somebody's transaction: alive, though not renewed; it cannot be given away meanwhile."""
+        with self._lock:
+            held.deadline = max(held.deadline, until)
+
+    def expired(self, now: float) -> list[Held]:
+        """What the store may have given away by now."""
+        if not self._held:
+            return []
+        with self._lock:
+            return [held for held in self._held.values() if held.deadline <= now]
+
+    def find(self, pairs: Iterable[Pair]) -> list[Held]:
+        """Those of these pairs that are still ours. Answers about leases no longer held are thereby ignored."""
+        with self._lock:
+            return [self._held[pair] for pair in pairs if pair in self._held]
+
+    def all(self) -> list[Held]:
+        """A copy of everything held."""
+        with self._lock:
+            return list(self._held.values())
+
+
+def leases_of(held: Iterable[Held]) -> list[Lease]:
+    """Their leases, in id order: rows are locked in that order everywhere."""
+    return sorted((one.claim.lease for one in held), key=lambda lease: lease.job_id)

@@ -1,0 +1,65 @@
+"""Passes a store's wake-ups on to whoever sleeps. They are hints: losing them all costs a poll interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError
+from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.store import Store
+from stowhand.worker.liveness import Call
+
+
+class Wakeups:
+    """One waiting call at a time, for as long as the worker lives."""
+
+    def __init__(
+        self,
+        store: Store[Any],
+        options: WorkerOptions,
+        events: Events,
+        clock: Clock,
+        worker: str,
+        wake: Callable[[], None],
+        polls: bool = False,
+    ) -> None:
+        self._store, self._options, self._events = store, options, events
+        self._clock, self._worker, self._wake = clock, worker, wake
+        self._polls = polls
+        self._failures = 0
+        self.call = Call(clock)
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        while True:
+            try:
+                with self.call:
+                    woken = await self._store.wait(self._options.poll(hears=self._store.hears))
+            except StoreError as error:
+                await self._trouble(error)
+                continue
+            if not self._polls:
+                self._judge_hearing()
+            if woken:
+                self._wake()
+
+    def _judge_hearing(self) -> None:
+        """A store that hears nothing (no LISTEN through a pooler, a wrong address) is polled; that is said once."""
+        if self._store.hears:
+            if self._failures:
+                self._events.emit(StoreRecovered(self._worker, "listen", self._failures))
+            self._failures = 0
+        elif self._failures == 0:
+            self._failures = 1
+            poll = self._options.poll(hears=False)
+            self._events.emit(StoreTrouble(self._worker, "listen", "no wake-ups are heard: polling instead", poll))
+
+    async def _trouble(self, error: StoreError) -> None:
+        self._failures += 1
+        pause = OUTAGE(self._failures)
+        if self._failures == 1:
+            self._events.emit(StoreTrouble(self._worker, "listen", str(error), pause))
+        await self._clock.sleep(pause)

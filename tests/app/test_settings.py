@@ -1,0 +1,361 @@
+"""Settings: one table, several sources, a fixed order, and every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stowhand.app.settings.settings import (
+    StoreSettings,
+    WorkerSettings,
+    read_settings,
+    resolve_store_url,
+    unknown_variables,
+)
+from stowhand.app.settings.table import SETTINGS
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.durations import parse_duration, say_duration
+from stowhand.stores.url import store_url
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    """Read settings of an empty folder and an empty environment, unless a test fills them."""
+
+    def read(flags: Mapping[str, Any] | None = None, **environ: str) -> WorkerSettings:
+        return read_settings(flags, environ=environ, folder=tmp_path)
+
+    return read
+
+
+def problems(tmp_path: Path, flags: Mapping[str, Any] | None = None, **environ: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings(flags, environ=environ, folder=tmp_path)
+    return str(caught.value)
+
+
+def test_without_anything_a_worker_uses_the_documented_defaults(read: Any) -> None:
+    settings = read()
+    assert settings.store.url == "sqlite:///stowhand.db"
+    assert (settings.jobs, settings.processes, settings.lease, settings.grace) == (4, 1, 30.0, 25.0)
+    assert settings.poll_interval is None
+    assert settings.store.options().history == 86_400.0
+    assert settings.store.options().prepared_statements
+    assert settings.store.max_pool_size == 9
+
+
+def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
+    fields = {*StoreSettings.__struct_fields__, *WorkerSettings.__struct_fields__} - {"store"}
+    assert fields == set(SETTINGS)
+
+
+def test_the_defaults_of_the_table_are_those_of_the_structs(read: Any) -> None:
+    settings = read()
+    assert settings == WorkerSettings(store=StoreSettings(connection=settings.store.connection))
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text("jobs = 2\n")
+    assert read().jobs == 2
+    assert read(STOWHAND_JOBS="3").jobs == 3
+    assert read({"jobs": "5"}, STOWHAND_JOBS="3").jobs == 5
+
+
+def test_the_own_file_beats_the_projects_file_which_is_then_named_as_ignored(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.stowhand]\njobs = 7\n")
+    assert read().jobs == 7
+    (tmp_path / "stowhand.toml").write_text("processes = 2\n")
+    assert (read().jobs, read().processes) == (4, 2)
+
+
+def test_a_file_may_spell_names_with_dashes_and_use_its_own_types(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text(
+        "poll-interval = 500\nlease = 2.5\nno_prepared_statements = true\nhistory = 'none'\n"
+    )
+    settings = read()
+    assert (settings.poll_interval, settings.lease) == (0.5, 2.5)
+    assert not settings.store.options().prepared_statements
+    assert settings.store.options().history is None
+
+
+def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
+    settings = read({"preset": "service"}, STOWHAND_MAX_ATTEMPTS="9")
+    assert (settings.poll_interval, settings.timeout, settings.backoff) == (5.0, 300.0, "service")
+    assert settings.store.max_attempts == 9
+
+
+def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is_said(read: Any) -> None:
+    said = [{}, {"timeout": "90s"}, {"grace": "12s"}]
+    assert [read({"preset": "service", **more}).grace for more in said] == [300.0, 90.0, 12.0]
+    assert read({"timeout": "90s"}).grace == 25.0
+
+
+def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path) -> None:
+    said = problems(tmp_path, {"preset": "sevice", "jobs": "0"})
+    assert "--preset: 'sevice'" in said
+    assert "--jobs: 0" in said
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text("jbos = 3\nlease = [1]\n")
+    said = problems(tmp_path, {"jobs": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
+    assert [line.partition(":")[0] for line in said] == [
+        "stowhand.toml",
+        "stowhand.toml",
+        "--jobs",
+        "STOWHAND_PROCESSES",
+        "--connection",
+    ]
+    assert "did you mean jobs?" in said[0]
+
+
+@pytest.mark.parametrize("jobs", ["0", "-3", "1.5", "", "NaN", "99999999"])
+def test_a_number_of_jobs_that_cannot_be_is_refused(tmp_path: Path, jobs: str) -> None:
+    assert "--jobs" in problems(tmp_path, {"jobs": jobs})
+
+
+def test_a_broken_file_is_a_problem_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text("jobs = \n")
+    assert "stowhand.toml" in problems(tmp_path)
+    assert "line 1" in problems(tmp_path)
+
+
+def test_a_lease_shorter_than_a_second_is_refused(tmp_path: Path) -> None:
+    assert "at least 1 s" in problems(tmp_path, {"lease": "500ms"})
+
+
+def test_a_worker_has_three_beats_in_its_lease(read: Any) -> None:
+    options = read({"lease": "6", "jobs": "3", "once": True}).worker_options(("hello",), "worker-1")
+    assert options.every_beat * 3 <= options.lease == 6.0
+    assert (options.concurrency, options.once, options.tasks, options.name) == (3, True, ("hello",), "worker-1")
+
+
+def test_a_pool_too_small_for_a_worker_is_refused_with_the_arithmetic(tmp_path: Path, read: Any) -> None:
+    said = problems(tmp_path, {"connection": "my_db", "max_pool_size": "5"})
+    assert "--max-pool-size 5: " in said
+    assert "5 + 1 = 6; give 6 or more" in said
+    assert read({"connection": "my_db", "max_pool_size": "6"}).store.max_pool_size == 6
+    assert read({"max_pool_size": "4"}).store.max_pool_size == 4, "SQLite has no pool"
+
+
+def test_without_a_size_the_pool_fits_the_slots_and_one_that_does_not_is_said_with_the_sum(read: Any) -> None:
+    fitting = read({"connection": "my_db", "jobs": "60"})
+    assert (fitting.store.max_pool_size, fitting.store.options().pool_size, fitting.pool_shortage) == (65, 65, None)
+    short = read({"connection": "my_db", "jobs": "60", "max_pool_size": "10"}).pool_shortage
+    assert "60 + 5 = 65, so tasks have 5 for 60 jobs" in short
+    assert read({"jobs": "60", "max_pool_size": "10"}).pool_shortage is None, "SQLite has no pool"
+
+
+def test_tasks_and_an_app_from_the_same_source_contradict_each_other(tmp_path: Path) -> None:
+    assert "--tasks and --app are both given" in problems(tmp_path, {"tasks": "t", "app": "a:b"})
+
+
+def test_tasks_from_a_stronger_source_silence_a_weaker_app(read: Any) -> None:
+    settings = read({"tasks": "t"}, STOWHAND_APP="a:b")
+    assert (settings.tasks, settings.app) == ("t", None)
+
+
+def test_settings_survive_the_way_to_another_process(read: Any) -> None:
+    settings = read({"connection": "postgresql://u:p@h/d", "once": True, "lease": "1m"})
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=WorkerSettings) == settings
+
+
+def test_an_empty_variable_says_nothing(read: Any) -> None:
+    assert read(STOWHAND_JOBS="", DATABASE_URL="", PGDATABASE="").store.url == "sqlite:///stowhand.db"
+
+
+def test_a_misspelt_variable_is_recognised() -> None:
+    found = unknown_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
+    assert found == [
+        ("STOWHAND_JOB", "the variable STOWHAND_JOB means nothing here; did you mean STOWHAND_JOBS?"),
+        ("STOWHAND_XYZZY", "the variable STOWHAND_XYZZY means nothing here"),
+    ]
+
+
+def test_every_documented_variable_is_known_and_so_is_what_others_set() -> None:
+    kubernetes = {
+        "STOWHAND_SERVICE_HOST": "10.0.0.1",
+        "STOWHAND_SERVICE_PORT_HTTP": "8470",
+        "STOWHAND_PORT": "tcp://10.0.0.1:8470",
+        "STOWHAND_PORT_8470_TCP_ADDR": "10.0.0.1",
+    }
+    ours = dict.fromkeys(("STOWHAND_TOKENS", "STOWHAND_WORKERS", "STOWHAND_FORBIDDEN_FLAG"), "x")
+    assert unknown_variables({**kubernetes, **ours, "STOWHAND_TASK_IDENTIFIER": "send"}) == []
+
+
+def test_a_setting_has_its_other_names_in_the_environment_and_in_the_file_too(read: Any, tmp_path: Path) -> None:
+    assert read(STOWHAND_WORKERS="3").jobs == 3
+    assert read(STOWHAND_WORKERS="3", STOWHAND_JOBS="2").jobs == 2
+    (tmp_path / "stowhand.toml").write_text("workers = 7\ntokens = 'here.json'\n")
+    assert (read().jobs, read().tokens) == (7, "here.json")
+    (tmp_path / "stowhand.toml").write_text("workers = 7\njobs = 7\n")
+    assert "this is jobs under another name, and both are given" in problems(tmp_path)
+
+
+def test_the_order_of_connections(tmp_path: Path) -> None:
+    environ = {
+        "STOWHAND_CONNECTION": "sqlite:///variable.db",
+        "DATABASE_URL": "postgres://h/url",
+        "PGDATABASE": "pg",
+    }
+    (tmp_path / "stowhand.toml").write_text("connection = 'sqlite:///file.db'\n")
+
+    def resolved(explicit: str | None = None) -> str:
+        return resolve_store_url(explicit, environ=environ, folder=tmp_path).url
+
+    assert resolved("sqlite:///flag.db") == "sqlite:///flag.db"
+    assert resolved() == "sqlite:///variable.db"
+    del environ["STOWHAND_CONNECTION"]
+    assert resolved() == "sqlite:///file.db"
+    (tmp_path / "stowhand.toml").unlink()
+    assert resolved() == "postgresql://h/url"
+    del environ["DATABASE_URL"]
+    assert resolved() == "postgresql://"
+    del environ["PGDATABASE"]
+    assert resolved() == "sqlite:///stowhand.db"
+
+
+def test_a_database_url_of_another_kind_is_left_alone_and_said_so(tmp_path: Path) -> None:
+    store = resolve_store_url(environ={"DATABASE_URL": "mysql://u:secret@h/d"}, folder=tmp_path)
+    assert store.url == "sqlite:///stowhand.db"
+    assert "DATABASE_URL" in store.note
+    assert "secret" not in store.note
+
+
+@pytest.mark.parametrize("given", ["me:hunter2@h/d", "sqlite:///a.db", "mysql://h/d"])
+def test_what_cannot_be_listened_to_is_refused_without_its_password(tmp_path: Path, given: str) -> None:
+    complaint = problems(tmp_path, {"listen_url": given})
+    assert complaint.startswith("--listen-url: ")
+    assert "hunter2" not in complaint
+
+
+def test_a_complaint_about_database_url_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^DATABASE_URL: "):
+        resolve_store_url(environ={"DATABASE_URL": "postgres://u:a@b@h/d"}, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("my_db", "postgresql:///my_db"),
+        ("my db", "postgresql:///my%20db"),
+        ("postgres:///my_db", "postgresql:///my_db"),
+        ("POSTGRESQL://h/d", "postgresql://h/d"),
+        ("postgres://u:p@h:5432/d?ssl=true", "postgresql://u:p@h:5432/d?sslmode=require"),
+        ("postgres:///d?ssl=false", "postgresql:///d?sslmode=disable"),
+        ("postgres://h/d?ssl=true&sslmode=verify-full", "postgresql://h/d?sslmode=verify-full"),
+        ("postgres://h/d?application_name=a%20b&ssl=1", "postgresql://h/d?application_name=a%20b&sslmode=require"),
+        ("host=h dbname=d", "postgresql:///d?host=h"),
+        (r"host = /run  password = 'it\'s' dbname='a b'", "postgresql:///a%20b?host=%2Frun&password=it%27s"),
+        ("dbname=d user=''", "postgresql:///d?user="),
+        ("sqlite:///a.db", "sqlite:///a.db"),
+        ("sqlite:////var/a.db", "sqlite:////var/a.db"),
+    ],
+)
+def test_a_store_may_be_written_in_several_ways(given: str, meant: str) -> None:
+    assert store_url(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "lesson"),
+    [
+        ("jobs.db", "sqlite:///jobs.db"),
+        ("./jobs", "sqlite:///./jobs"),
+        ("sqlite://jobs.db", "sqlite:///jobs.db"),
+        ("sqlite:///", "sqlite:///stowhand.db"),
+        ("mysql://h/d", "postgresql://user@host"),
+        ("postgres://h/d?ssl=maybe", "sslmode"),
+        ("postgres://u:a@b@h/d", "%40"),
+        ("host=h password='x", "libpq"),
+        ("", "empty"),
+    ],
+)
+def test_a_store_that_cannot_be_meets_a_lesson(given: str, lesson: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        store_url(given)
+    assert lesson in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "mysql://u:hunter2@h/d",
+        "postgres://u:hunter2@b@h/d",
+        "postgres://u:hunter2@h:port/d",
+        "host=h password=hunter2 'oops",
+        "host=h password='hunter2",
+        "u:hunter2@h/d",
+        "postgresql:u:hunter2@h/d",
+        "postgresql:/u:hunter2@h/d",
+        "postgresql://u:hunter2 and more@h/d",
+    ],
+)
+def test_no_complaint_about_a_connection_repeats_its_password(given: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        store_url(given)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "seconds"),
+    [
+        ("30", 30.0),
+        ("30s", 30.0),
+        ("5m", 300.0),
+        ("1.5h", 5400.0),
+        ("250ms", 0.25),
+        ("1h 30m", 5400.0),
+        ("2D", 172800.0),
+    ],
+)
+def test_durations_are_phrases(phrase: str, seconds: float) -> None:
+    assert parse_duration(phrase) == seconds
+
+
+@pytest.mark.parametrize(
+    "phrase", ["", "-1", "s", "5 parsecs", "1e3", "nan", "inf", "5m!", "٣s", "9999999w", "1" * 400]
+)
+def test_what_is_no_duration_is_refused(phrase: str) -> None:
+    with pytest.raises(ValueError, match=r"no duration|no unit|longer than"):
+        parse_duration(phrase)
+
+
+@pytest.mark.parametrize("seconds", [0.25, 1.0, 30.0, 90.0, 5400.0, 86_400.0, 0.0])
+def test_a_duration_said_is_read_back_as_the_same(seconds: float) -> None:
+    assert parse_duration(say_duration(seconds)) == seconds
+
+
+def test_a_broken_file_never_leads_to_the_default_store(tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text("connection = 'sqlite:///mine.db\n")
+    with pytest.raises(ConfigurationError, match=r"stowhand\.toml"):
+        resolve_store_url(environ={}, folder=tmp_path)
+    assert resolve_store_url("sqlite:///a.db", environ={}, folder=tmp_path).url == "sqlite:///a.db"
+
+
+def test_debugging_can_be_asked_for_by_a_variable(read: Any) -> None:
+    assert read(STOWHAND_DEBUG="1").log_level == "debug"
+    assert read(STOWHAND_DEBUG="0").log_level == "info"
+    assert read({"log_level": "error"}, STOWHAND_DEBUG="1").log_level == "error"
+
+
+def test_forbidden_flags_may_be_repeated_or_stand_in_one_text(tmp_path: Path, read: Any) -> None:
+    assert read().worker_options().forbidden_flags == ()
+    assert read({"forbidden_flags": ("a", "b,c")}).worker_options().forbidden_flags == ("a", "b", "c")
+    assert read(STOWHAND_FORBIDDEN_FLAGS=" a, b,,a ").forbidden_flags == ("a", "b")
+    (tmp_path / "stowhand.toml").write_text('forbidden_flags = ["a", "b"]')
+    assert read().forbidden_flags == ("a", "b")
+    assert "the limit is 128" in problems(tmp_path, {"forbidden_flags": ("x" * 129,)})
+
+
+def test_a_list_is_for_settings_that_take_several(tmp_path: Path) -> None:
+    (tmp_path / "stowhand.toml").write_text("jobs = [1, 2]")
+    assert "a single value is wanted" in problems(tmp_path)
+
+
+def test_what_a_task_finds_about_its_job_is_no_misspelt_setting() -> None:
+    assert unknown_variables({"STOWHAND_JOB_ID": "1", "STOWHAND_JOB_KEY": "k"}) == []
+    assert unknown_variables({"STOWHAND_JOBZ": "1"})

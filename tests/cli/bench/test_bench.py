@@ -1,0 +1,97 @@
+"""``stowhand bench`` on each store: measures everything, leaves nothing behind. What it finds is no test's affair."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+import psycopg
+import pytest
+
+from stowhand.cli.bench.plan import Row
+
+COMMAND = [sys.executable, "-m", "stowhand.cli", "bench"]
+MEASURES = [
+    "enqueue, one by one",
+    "enqueue, 300 in one call",
+    "drain, 1 process",
+    "drain, 2 processes",
+    "memory of a worker after a drain",
+    "enqueue to start on an idle queue, 30 jobs, p50",
+    "enqueue to start on an idle queue, 30 jobs, p99",
+    "memory of an idle worker",
+    "transactions of an idle worker",
+]
+
+
+def test_the_bench_measures_postgres_and_leaves_nothing(postgres_url: str, tmp_path: Path) -> None:
+    rows = _bench(postgres_url, tmp_path)
+    assert [row.measure for row in rows] == MEASURES
+    assert all(row.value for row in rows[:-1])
+    assert rows[-1].value is not None
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("select to_regnamespace('stowhand_bench')").fetchone() == (None,)
+
+
+@pytest.mark.parametrize("synchronous", ["FULL", "NORMAL"])
+def test_the_bench_measures_sqlite_and_leaves_nothing(synchronous: str, tmp_path: Path) -> None:
+    rows = _bench(f"sqlite:///{tmp_path}/mine.db", tmp_path, "--synchronous", synchronous)
+    assert [row.measure for row in rows] == MEASURES
+    assert all(row.value for row in rows[:-1])
+    assert rows[-1].value is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_that_is_in_use_is_not_touched(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.db"
+    mine.write_bytes(b"not even a database")
+    _bench(f"sqlite:///{mine}", tmp_path, "--only", "enqueue")
+    assert mine.read_bytes() == b"not even a database"
+
+
+def test_for_people_there_is_a_table(tmp_path: Path) -> None:
+    done = _run(f"sqlite:///{tmp_path}/mine.db", tmp_path, "--quick", "--only", "enqueue")
+    assert "enqueue, one by one" in done.stdout
+    assert "jobs/s" in done.stdout
+    assert "24 jobs at once" in done.stdout
+
+
+def heed() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.timeout(300)
+def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    options = ["--json", "--only", "drain", "--jobs", "30000", "--runs", "1"]  # enough to be interrupted in
+    command = [*COMMAND, "-c", f"sqlite:///{tmp_path}/mine.db", *options]
+    # A suite that a shell has put into the background ignores SIGINT, and so would what it starts.
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as bench:
+        assert bench.stdout is not None
+        assert "drain, 1 process" in bench.stdout.readline()
+        workers = psutil.Process(bench.pid).children(recursive=True)
+        bench.send_signal(signal.SIGINT)
+        assert bench.wait(100) == 130
+    assert not [worker for worker in workers if worker.is_running()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def _bench(url: str, folder: Path, *options: str) -> list[Row]:
+    done = _run(url, folder, "--quick", "--json", "--jobs", "300", "--many", "300", "--window", "0.2", *options)
+    return [msgspec.json.decode(line, type=Row) for line in done.stdout.splitlines()]
+
+
+def _run(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, "-c", url, *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done

@@ -1,0 +1,217 @@
+"""Items written in Python."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from stowhand.cron.crontab import parse_cron_items, parse_crontab
+from stowhand.cron.item import CronDate, CronItem, CronOptions, ParsedItem
+from stowhand.errors import CrontabError
+from stowhand.jobs.job import KeyMode
+
+AT = datetime(2026, 1, 5, 4, 30, tzinfo=UTC)
+
+
+def parse(**given: Any) -> ParsedItem:
+    (item,) = parse_cron_items([CronItem(**({"task": "t", "match": "* * * * *"} | given))])
+    return item
+
+
+def problems(*items: Any) -> list[str]:
+    with pytest.raises(CrontabError) as caught:
+        parse_cron_items(items)
+    return str(caught.value).split("\n")
+
+
+def test_an_item_of_a_task_and_a_match_has_the_defaults() -> None:
+    item = parse()
+    job = item.job(AT, backfilled=False)
+    assert (item.identifier, item.fill, item.tz, item.payload) == ("t", 0.0, "UTC", {})
+    assert (job.max_attempts, job.queue, job.priority, job.key, job.key_mode) == (None, None, 0, None, KeyMode.REPLACE)
+
+
+def test_an_item_and_a_line_that_say_the_same_are_the_same() -> None:
+    options = CronOptions(
+        backfill_period=timedelta(days=2), max_attempts=10, queue_name="q", priority=-1, job_key="k k",
+        job_key_mode="preserve_run_at",
+    )  # fmt: skip
+    item = parse(
+        task="mail", match="30 4 * * 1", identifier="weekly", payload={"a": 1}, tz="Europe/Berlin", options=options
+    )
+    line = (
+        "30 4 * * 1 mail ?id=weekly&fill=2d&max=10&queue=q&priority=-1&jobKey=k+k&jobKeyMode=preserve_run_at"
+        "&tz=Europe/Berlin {a:1}"
+    )
+    (written,) = parse_crontab(line)
+    assert item.spec == written.spec
+    assert item.job(AT, backfilled=True) == written.job(AT, backfilled=True)
+    assert item.options.queue_name == "q"
+    assert parse().options.queue_name is None
+
+
+def test_pattern_is_another_name_for_match() -> None:
+    (item,) = parse_cron_items([CronItem(task="t", pattern="0 0 * * *")])
+    assert item.spec == "0 0 * * * t"
+
+
+def test_a_function_decides_instead_of_the_fields() -> None:
+    asked = []
+
+    def first_working_day(date: CronDate) -> bool:
+        asked.append(date)
+        return date.hour == 9 and date.minute == 0 and date.weekday in range(1, 6) and date.day <= 3
+
+    item = parse(match=first_working_day, tz="Europe/Berlin")
+    found = item.next_after(datetime(2026, 1, 31, 12, tzinfo=UTC))
+    assert found == datetime(2026, 2, 2, 8, tzinfo=UTC)
+    date = asked[-1]
+    assert (date.minute, date.hour, date.day, date.month, date.weekday) == (0, 9, 2, 2, 1)
+    assert (date.at, date.at.isoformat()) == (found, "2026-02-02T09:00:00+01:00")
+    assert item.due(found)
+    assert not item.due(found + timedelta(minutes=1))
+    assert list(item.ticks(found, found + timedelta(minutes=5))) == [found]
+    assert item.spec.endswith("first_working_day t ?tz=Europe/Berlin")
+    assert item.spec.startswith("tests.") or "test_cron_items" in item.spec
+
+
+def test_a_function_is_asked_about_eight_days_ahead() -> None:
+    item = parse(match=lambda date: date.at == datetime(2026, 1, 20, tzinfo=UTC))
+    assert item.next_after(datetime(2026, 1, 11, tzinfo=UTC)) is None
+    assert item.next_after(datetime(2026, 1, 12, tzinfo=UTC)) == datetime(2026, 1, 20, tzinfo=UTC)
+
+
+def test_a_callable_object_is_a_function_too() -> None:
+    class Never:
+        def __call__(self, date: CronDate) -> bool:
+            return False
+
+    assert "Never t" in parse(match=Never()).spec
+
+
+def test_a_payload_is_whatever_becomes_an_object_and_is_copied() -> None:
+    class Report(msgspec.Struct):
+        of: str
+        _cron: str = "mine"
+
+    given = {"nested": [1]}
+    item = parse(payload=given)
+    given["nested"].append(2)
+    assert item.payload == {"nested": [1]}
+    assert json.loads(parse(payload=Report("sales")).job(AT, backfilled=False).payload) == {
+        "of": "sales",
+        "_cron": {"ts": "2026-01-05T04:30:00.000Z", "backfilled": False},
+    }
+
+
+def test_a_period_of_backfill_is_seconds_or_a_timedelta_rounded_up() -> None:
+    periods: list[float | timedelta] = [0, 90, 1.2, timedelta(minutes=3), timedelta(milliseconds=1), 366 * 86_400]
+    found = [parse(options=CronOptions(backfill_period=period)).fill for period in periods]
+    assert found == [0, 90, 2, 180, 1, 366 * 86_400]
+
+
+def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
+    assert parse(task="mail.send now").task == "mail.send now"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"match": None}, "give match, or its other name pattern: exactly one of them"),
+        ({"pattern": "* * * * *"}, "give match, or its other name pattern: exactly one of them"),
+        ({"match": "* * *"}, "match '* * *': 3 words; write five fields, as in '0 4 * * *'"),
+        ({"match": "* * * * * task"}, "match '* * * * * task': 6 words; write five fields"),
+        ({"match": ""}, "match '': 0 words; write five fields"),
+        ({"match": "60 * * * MON"}, "minute '60': 60 is not within 0 to 59"),
+        ({"match": 5}, "match: a int; give five fields such as '0 4 * * *', or a function"),
+        ({"task": ""}, "task: empty; give 1 to 128 characters"),
+        ({"task": None}, "task: a NoneType; give a string"),
+        ({"identifier": "a\tb"}, "identifier: the control character U+0009"),
+        ({"identifier": ""}, "identifier: empty"),
+        ({"identifier": "i" * 257}, "identifier: 257 characters, the limit is 256"),
+        ({"payload": [1]}, "payload: [1]; give an object"),
+        ({"payload": {"a": float("nan")}}, "payload: cannot be written as JSON: NaN and infinity"),
+        ({"payload": {"a": 1j}}, "payload: cannot be written as JSON: a complex has no JSON form"),
+        ({"tz": "Mars/Base"}, "tz: 'Mars/Base' is no time zone"),
+        ({"tz": 1}, "tz: a int; give a name such as Europe/Berlin"),
+        ({"options": {"max_attempts": 3}}, "options: a dict; give CronOptions(…)"),
+        ({"options": CronOptions(backfill_period=-1)}, "backfill_period: -1 seconds is not within 0 and 366d"),
+        ({"options": CronOptions(backfill_period=float("nan"))}, "backfill_period: nan seconds is not within"),
+        ({"options": CronOptions(backfill_period=float("inf"))}, "backfill_period: inf seconds is not within"),
+        ({"options": CronOptions(backfill_period=True)}, "backfill_period: a bool; give seconds or a timedelta"),
+        ({"options": CronOptions(backfill_period="soon")}, "backfill_period: 'soon' is no duration"),  # type: ignore[arg-type]
+        ({"options": CronOptions(max_attempts=0)}, "max_attempts: 0; the limits are 1 and 2147483647"),
+        ({"options": CronOptions(max_attempts=True)}, "max_attempts: a bool; give a whole number"),
+        ({"options": CronOptions(priority=2**31)}, "priority: 2147483648; the limits are"),
+        ({"options": CronOptions(queue_name="")}, "queue_name: empty; give 1 to 128 characters"),
+        ({"options": CronOptions(job_key="k" * 513)}, "job_key: 513 characters, the limit is 512"),
+        ({"options": CronOptions(job_key_mode="replace")}, "job_key_mode: 'replace' says what happens to the job"),
+        (
+            {"options": CronOptions(job_key="k", job_key_mode="unsafe_dedupe")},
+            "job_key_mode: 'unsafe_dedupe'; there are: replace, preserve_run_at",
+        ),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_mistake_names_the_item_the_field_and_what_would_be_right(given: dict[str, Any], said: str) -> None:
+    given = {"task": "t", "match": "* * * * *"} | given
+    (first, *_) = problems(CronItem(task="good", match="* * * * *"), CronItem(**given))
+    assert first.startswith("cron item 2 (")
+    assert f"): {said}" in first
+
+
+def test_an_async_function_is_refused_because_what_it_returns_is_always_true() -> None:
+    async def match(date: CronDate) -> bool:
+        return False
+
+    assert problems(CronItem(task="t", match=match)) == [  # type: ignore[arg-type]
+        "cron item 1 (t): match: an async function; give one that answers at once"
+    ]
+
+
+def test_an_answer_that_has_to_be_awaited_is_an_error_and_not_a_yes() -> None:
+    async def later(date: CronDate) -> bool:
+        return False
+
+    class Asked:
+        async def __call__(self, date: CronDate) -> bool:
+            return False
+
+    assert problems(CronItem(task="t", match=Asked())) == [  # type: ignore[arg-type]
+        "cron item 1 (t): match: an async function; give one that answers at once"
+    ]
+    hidden = parse(match=lambda date: later(date))
+    with pytest.raises(TypeError, match="answered with a coroutine; give a function that answers True or False"):
+        hidden.due(AT)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "* * * * * t", CronItem(task="t", match="* * * * *")])
+def test_what_is_no_list_of_items_is_refused(wrong: Any) -> None:
+    with pytest.raises(CrontabError, match=f"^cron items: a {type(wrong).__name__}; give a list of CronItem$"):
+        parse_cron_items(wrong)
+
+
+def test_a_name_that_cannot_be_shown_is_told_in_ascii() -> None:
+    (problem, _) = problems(CronItem(task="two\nlines\ud800", match="* * * * *"))
+    assert problem.startswith(r"cron item 1 ('two\nlines\ud800'): task: ")
+    (problem, *_) = problems(CronItem(task="x" * 1000, match="* * * * *"))
+    assert problem.startswith(f"cron item 1 ({'x' * 40}…): task: ")
+
+
+def test_all_mistakes_of_all_items_are_told_at_once() -> None:
+    found = problems(
+        CronItem(task="", match="60 * * * *", options=CronOptions(max_attempts=0, priority=2**40)),
+        "no item",
+        CronItem(task="a", match="* * * * *"),
+        CronItem(task="a", match="0 * * * *"),
+    )
+    assert [problem.partition(":")[0] for problem in found] == [
+        *["cron item 1 ()"] * 5,
+        "cron item 2",
+        "cron item 4 (a)",
+    ]
+    assert "is taken by cron item 3 (a)" in found[-1]

@@ -1,0 +1,59 @@
+"""Every test of this folder runs on memory, SQLite and PostgreSQL, in a time that stands still until it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.testing import MemoryStore
+from tests.flows.queue.desk import Desk, MakeDesk, Still
+from tests.support.databases import Databases
+
+
+@pytest.fixture(scope="session")
+def flow_database(postgres_server: Databases) -> Iterator[str]:
+    """One for all tests of this folder in this process."""
+    url = postgres_server.create_database()
+
+    async def install() -> None:
+        store = PostgresStore(url)
+        await store.install()
+        await store.close()
+
+    asyncio.run(install())
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store's URL; without jobs."""
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("flow_database")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "truncate stowhand.live, stowhand.history, stowhand.dead_tokens, stowhand.flow_jobs, "
+                "stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits, stowhand.flow_lists restart identity"
+            )
+        return url
+    return "memory" if request.param == "memory" else f"sqlite:///{tmp_path / 'flow.db'}"
+
+
+@pytest.fixture
+def desk(place: str) -> MakeDesk:
+    """Makes a desk for a flow of these queues."""
+
+    def make(*queues: object, history: float | None = 86_400.0, **shape: object) -> Desk:
+        time = Still()
+        options = StoreOptions(history=history, pinned=time.now, synchronous="NORMAL")
+        store = MemoryStore(options=options) if place == "memory" else open_store(place, options)
+        return Desk(store, time, queues, shape)
+
+    return make

@@ -1,0 +1,146 @@
+"""A flow whose steps are run one by one, so that a test can come between any two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from stowhand.events import Events
+from stowhand.flows.job import FlowJob
+from stowhand.flows.new_job import new_job
+from stowhand.flows.queue import QueueEngine
+from stowhand.flows.stepping import ChildHandler, ParentHandler, StepHandler
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Outcome, Settlement
+from stowhand.protocols.flow_shape import FlowShape
+from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
+from stowhand.testing.clock import START
+from stowhand.worker.judge import Judge
+
+LOCK_TIME = 180.0
+
+
+class MakeDesk(Protocol):
+    def __call__(self, *queues: object, history: float | None = 86_400.0, **shape: object) -> Desk: ...
+
+
+def noting(given: list[dict[str, Any]], result: object) -> Callable[[FlowJob], object]:
+    """A worker function that notes what it is given."""
+
+    def function(job: FlowJob) -> object:
+        given.append(dict(job))
+        return result
+
+    return function
+
+
+class Still:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now = START
+
+    def now(self) -> datetime:
+        return self._now
+
+    def move(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+
+
+class Run:
+    """One execution of a step that has not been recorded yet."""
+
+    def __init__(self, desk: Desk, queue: str, claim: Claim[Any], outcome: Outcome, settlement: Settlement) -> None:
+        self.desk, self.queue, self.claim = desk, queue, claim
+        self.outcome, self.settlement = outcome, settlement
+
+    @property
+    def lease(self) -> Lease:
+        return self.claim.lease
+
+    async def settle(self, *, repeat: bool = False) -> Reply:
+        (verdict,) = await self.desk.store.settle([(self.lease, self.settlement)], repeat=repeat)
+        return verdict
+
+    async def tell(self) -> None:
+        """What a child's worker does when the end is recorded."""
+        line = self.desk.engine.shape.line(self.queue)
+        await self.desk.engine.left(line, self.desk.engine.job(line, Attempt(self.claim, 0.0), self.claim.record))
+        for asking in list(self.desk.engine._children._asking.values()):
+            await asyncio.wait([asking])
+
+
+class Desk:
+    """The engine, its store, and their time."""
+
+    def __init__(self, store: QueueStore, time: Still, queues: Sequence[Any], shape: dict[str, Any]) -> None:
+        self.store, self.time = store, time
+        self.engine = QueueEngine(store, FlowShape(name="demo", queues=tuple(queues), **shape))
+        self.warnings: Sequence[str] = ()
+
+    async def __aenter__(self) -> Self:
+        self.warnings = await self.engine.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.engine.close()
+        await self.store.close()
+
+    async def create(self, attributes: dict[str, Any] | None = None, **details: Any) -> str:
+        return await self.engine.create(new_job(self.engine.shape, attributes or {}, **details))
+
+    async def read(self, job_id: str, *, resolve: bool = False) -> dict[str, Any] | None:
+        (job,) = await self.engine.read([job_id], resolve_children=resolve)
+        return job
+
+    async def claim(self, queue: str, limit: int = 1, worker: str = "w") -> Sequence[Claim[Any]]:
+        line = self.engine.shape.line(queue)
+        store = self.engine.store(line, LOCK_TIME, 3.0)
+        return await store.claim(ClaimRequest(worker=worker, token=str(uuid.uuid4()), limit=limit, lease=30.0))
+
+    async def begin(self, queue: str, function: Callable[[Any], object] | None = None) -> Run | None:
+        """Claim the next job and execute it. ``None``: none is due."""
+        claims = await self.claim(queue)
+        return await self.execute(queue, claims[0], function) if claims else None
+
+    async def execute(self, queue: str, claim: Claim[Any], function: Callable[[Any], object] | None = None) -> Run:
+        line = self.engine.shape.line(queue)
+        handler: Any = ParentHandler(self.engine, line)
+        if not line.is_parent:
+            kind = ChildHandler if line.parent else StepHandler
+            handler = kind(
+                self.engine, line, function or (lambda job: {}), LOCK_TIME, lambda: self.time.now().timestamp()
+            )
+        ctx: Attempt[Any] = Attempt(claim, 0.0)
+        outcome = await handler.handle(ctx, claim.record)
+        judge = Judge(handler, Policy(), Events())
+        return Run(self, queue, claim, outcome, judge.settle(ctx, outcome))
+
+    async def step(self, queue: str, function: Callable[[Any], object] | None = None) -> Run:
+        """Claim, execute, record, and tell a parent."""
+        run = await self.begin(queue, function)
+        assert run is not None, f"nothing is due in {queue}"
+        assert await run.settle() is Verdict.SETTLED
+        if run.desk.engine.shape.line(queue).parent:
+            await run.tell()
+        return run
+
+    async def due(self, queue: str) -> int:
+        """How many wait in a queue and may run now."""
+        return sum(each.waiting for each in await self.engine.counts() if each.queue == queue)
+
+    async def standing(self, queue: str) -> dict[str, int]:
+        """What is not zero of a queue's counts."""
+        found = dict.fromkeys(("waiting", "processing", "delayed", "parked", "failed"), 0)
+        for each in await self.engine.counts():
+            if each.queue == queue:
+                found = {name: number + (getattr(each, name) or 0) for name, number in found.items()}
+        return {name: number for name, number in found.items() if number}

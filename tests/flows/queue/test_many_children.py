@@ -1,0 +1,172 @@
+"""Parents with very many children: neither they nor what they are given are carried by the parent's steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stowhand.flows.queue import parents
+from stowhand.flows.queue.step import Brood, key_of, read_step
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Ended, Settlement, Snooze
+from stowhand.protocols.flow_shape import Queue
+from stowhand.protocols.flow_tables import PARKED, WAITS_FOR, Woken
+from stowhand.protocols.queue_store import Done
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+from tests.flows.queue.desk import Desk, MakeDesk, noting
+
+MANY = 8_500
+PARAMS, NAMES = "children:parent:params", "children:parent:jobs"
+COMPLETED = Settlement(state=State.COMPLETED, ended=Ended.OK)
+KIDS = (Queue("kid"), Queue("other"))
+LONG = [{"childName": "kid", "text": "x" * 70_000}]
+
+
+async def end(at: Desk, queue: str, limit: int) -> int:
+    """Complete some, without calling anybody."""
+    claims = await at.claim(queue, limit)
+    await at.store.settle([(claim.lease, COMPLETED) for claim in claims])
+    return len(claims)
+
+
+async def payload_of(at: Desk, job_id: str) -> str:
+    (job,) = await at.engine._tables.latest([key_of("demo", job_id)])
+    assert job is not None
+    return job.payload_text
+
+
+def test_a_parent_has_more_children_than_a_payload_could_name(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("parent", children=KIDS)) as at:
+            many = 200 if isinstance(at.store, MemoryStore) else MANY
+            params = [{"childName": "other" if n == 7 else "kid", "n": n} for n in range(many)]
+            job_id = await at.create({PARAMS: params})
+            await at.step("parent")
+            assert await at.due("parent:kid") == many - 1
+            assert len(await payload_of(at, job_id)) < 10_000
+            job = await at.read(job_id)
+            assert job is not None
+            assert job[PARAMS] == params
+            assert len(set(job[NAMES])) == many
+            pages = [await at.engine.children(job_id, "parent", start, 3) for start in (6, many - 2, many)]
+            assert [[child["n"] for child in page] for page in pages] == [[6, 7, 8], [many - 2, many - 1], []]
+            assert pages[0][1]["id"].startswith("parent:other:")
+
+    run(story())
+
+
+def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("parent", gather=False, children=KIDS)) as at:
+            job_id = await at.create({PARAMS: [{"childName": name} for name in ("kid", "other", "kid", "kid")]})
+            await at.step("parent")
+            wake, key = at.engine._tables.wake, key_of("demo", job_id)
+            assert await end(at, "parent:kid", 9) == 3
+            assert await wake(key) is Woken.OPEN
+            at.time.move(2.0)
+            assert isinstance((await at.step("parent")).outcome, Snooze), "it looks by itself"
+            assert await end(at, "parent:other", 9) == 1
+            assert await wake(key) is Woken.WOKEN
+            await at.step("parent")
+            assert (await at.read(job_id) or {})["completed-queue"] == "parent"
+
+    run(story())
+
+
+def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(desk: MakeDesk, run: Run) -> None:
+    """Its payload names every child, twice."""
+
+    async def story() -> None:
+        async with desk(Queue("parent", next_queue="after", children=KIDS), Queue("after")) as at:
+            job_id = await at.create({PARAMS: [{"childName": "kid", "n": 1}, {"childName": "other", "n": 2}]})
+            await at.step("parent")
+            step = read_step((await at.engine._tables.latest([key_of("demo", job_id)]))[0])  # type: ignore[arg-type]
+            names = step.children("parent")
+            old = msgspec.json.decode(step.text())
+            old |= {WAITS_FOR: names, "values": old["values"] | {NAMES: [f"job:{name}" for name in names]}}
+            del old["broods"], old["apart"]
+            payload = msgspec.json.encode(old).decode()
+            key = key_of("demo", job_id)
+            await at.store.enqueue(NewJob(task="demo/parent", payload=payload, key=key, flags=(PARKED,), delay=2.0))
+            assert await payload_of(at, job_id) == payload
+
+            await at.step("parent:other", lambda job: {"next_queue": "a child has none"})
+            assert await at.standing("parent") == {"parked": 1}
+            assert [answer.done for answer in await at.engine.retry([names[1]])] == [Done.DONE]
+            await at.step("parent:other")
+            await at.step("parent:kid")
+            assert await at.standing("parent") == {"waiting": 1}
+            await at.step("parent")
+            given: list[dict[str, Any]] = []
+            await at.step("after", noting(given, {}))
+            assert [child["n"] for child in given[0]["children:parent:results"]] == [1, 2]
+            assert given[0][NAMES] == [f"job:{name}" for name in names]
+            assert [child["n"] for child in await at.engine.children(job_id, "parent", 1, 9)] == [2]
+
+    run(story())
+
+
+@pytest.mark.parametrize("how", ["created", "result"])
+def test_a_long_list_of_params_is_kept_apart_and_everybody_sees_it(desk: MakeDesk, run: Run, how: str) -> None:
+    async def story() -> None:
+        queues = Queue("first", next_queue="parent"), Queue("parent", next_queue="after", children=KIDS)
+        async with desk(*queues, Queue("after", (PARAMS, "m"))) as at:
+            job_id = await at.create({"m": 1} | ({PARAMS: LONG} if how == "created" else {}))
+            await at.step("first", lambda job: {PARAMS: LONG} if how == "result" else {})
+            assert len(await payload_of(at, job_id)) < 1000
+            assert (await at.read(job_id) or {})[PARAMS] == LONG
+            await at.step("parent")
+            await at.step("parent:kid", lambda job: {"length": len(job["text"])})
+            await at.step("parent")
+            given: list[dict[str, Any]] = []
+            await at.step("after", noting(given, {}))
+            assert given == [{"id": job_id, PARAMS: LONG, "m": 1}]
+            (child,) = await at.engine.children(job_id, "parent", 0, 9)
+            assert child["length"] == 70_000
+
+    run(story())
+
+
+def test_a_list_kept_apart_goes_with_its_job(desk: MakeDesk, run: Run) -> None:
+    async def story() -> None:
+        async with desk(Queue("parent", children=KIDS)) as at:
+            job_id = await at.create({PARAMS: LONG})
+            (list_id,) = msgspec.json.decode(await payload_of(at, job_id))["apart"].values()
+            tables = at.engine._tables
+            assert await tables.kept(list_id)
+            assert await at.engine.delete(job_id)
+            assert await tables.kept(list_id) is None
+            await tables.keep(job_id, [("late", "[]")])
+            assert await tables.kept("late") is None, "a zombie's, of a job that is deleted"
+
+    run(story())
+
+
+def test_results_are_gathered_page_by_page_in_their_order(
+    desk: MakeDesk, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parents, "PAGE", 2)
+
+    async def story() -> None:
+        async with desk(Queue("parent", children=KIDS)) as at:
+            job_id = await at.create({PARAMS: [{"childName": "kid", "n": n} for n in range(5)]})
+            await at.step("parent")
+            assert await end(at, "parent:kid", 5) == 5
+            at.time.move(2.0)
+            await at.step("parent")
+            found = (await at.read(job_id) or {})["children:parent:results"]
+            assert [child["n"] for child in found] == [0, 1, 2, 3, 4]
+
+    run(story())
+
+
+def test_the_ids_of_a_brood_are_read_in_pages_across_its_kinds() -> None:
+    brood = Brood.of("s", ["a", "a", "b", "a"])
+    assert brood.kinds == ("a", "b")
+    assert brood.ids() == ["a:s000000", "a:s000001", "b:s000002", "a:s000003"]
+    assert brood.ids(1, 2) == ["a:s000001", "b:s000002"]
+    assert brood.ids(4, 2) == []
+    assert brood.all == ("a:s*", "b:s*")

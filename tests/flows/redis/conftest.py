@@ -1,0 +1,45 @@
+"""Servers that several tests of Redis share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.flows.redis.step_desk import VARIANTS, Desk
+from tests.support.valkey import LiveRedis, find_redis
+from tests.support.valkey_groups import RedisCluster
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[RedisCluster]:
+    """Three nodes, one cluster per process of the test run."""
+    with RedisCluster(find_redis()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(shared_cluster: RedisCluster) -> Iterator[RedisCluster]:
+    """The cluster, empty."""
+    shared_cluster.flush()
+    yield shared_cluster
+    shared_cluster.flush()
+
+
+@pytest.fixture(params=VARIANTS)
+def desk(request: pytest.FixtureRequest, redis_server: LiveRedis, redis_url: str) -> Iterator[Desk]:
+    """An empty flow, in each layout."""
+    yield from _desk(redis_server, redis_url, request.param)
+
+
+@pytest.fixture
+def plain_desk(redis_server: LiveRedis, redis_url: str) -> Iterator[Desk]:
+    """An empty flow in the classic layout, where the layout does not matter."""
+    yield from _desk(redis_server, redis_url, "classic")
+
+
+def _desk(server: LiveRedis, url: str, variant: str) -> Iterator[Desk]:
+    with server.client() as client:
+        desk = Desk(url, client, variant)
+        yield desk
+        desk.close()

@@ -1,0 +1,54 @@
+"""The store on a cluster: with a hash tag a flow lies in one slot, and a node learns a script when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from stowhand.errors import ConfigurationError
+from stowhand.flows.redis.store import FlowStore
+from stowhand.protocols.store import Verdict
+from tests.flows.redis.step_desk import Desk, ended, park, shape_of
+from tests.support.valkey_groups import RedisCluster
+
+
+@pytest.fixture
+def cluster_desk(redis_cluster: RedisCluster) -> Iterator[Desk]:
+    port = redis_cluster.servers[0].port
+    client = redis.RedisCluster(host="127.0.0.1", port=port, decode_responses=True)
+    desk = Desk(redis_cluster.url, client, "tagged")
+    yield desk
+    desk.close()
+    client.close()
+
+
+def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_desk: Desk) -> None:
+    desk = cluster_desk
+    job_id = desk.add(userId=1)
+    claimed = desk.take()
+    assert desk.heart().beat([claimed], 30).lost == frozenset()
+    assert desk.settle(claimed, ended("second", x=1)) is Verdict.SETTLED
+    assert desk.settle(claimed, ended("second", x=1), repeat=True) is Verdict.ALREADY_SETTLED
+    assert desk.ids("second") == [job_id]
+    parent = desk.start("parent")
+    for queue, _ in park(desk, parent, ["kid", "other"]):
+        assert desk.settle(desk.take(queue), ended(), queue) is Verdict.SETTLED
+    assert desk.ids("parent") == [parent.job_id]
+    assert desk.die(desk.take("second"), "second")[0].job_id == job_id
+
+
+def test_an_idle_worker_hears_in_a_cluster(cluster_desk: Desk) -> None:
+    async def scene() -> None:
+        store = cluster_desk.another("first")
+        assert await store.wait(0.05) is False
+        cluster_desk.add()
+        assert await store.wait(15.0) is True
+
+    cluster_desk.run(scene())
+
+
+def test_a_cluster_without_a_hash_tag_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="hash_tag"):
+        FlowStore("redis+cluster://localhost:1", shape_of("priority"))

@@ -1,0 +1,298 @@
+"""What somebody else has written, or forbidden: a bad key or value costs no job but its own, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.flows.redis.store import LARGEST_CLAIM, FlowStore
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import Retry, Settlement, Snooze
+from stowhand.protocols.store import ClaimRequest, Verdict
+from tests.flows.redis.step_desk import ERRORED, LEASE, SNOOZED, WINDOW, Desk, ended, judged, new_token, park
+from tests.support.redis_proxy import RedisProxy
+
+DAY = 86_400_000
+
+
+def limited(desk: Desk, *keys: str, readable: str) -> FlowStore:
+    """A store of ``first`` whose login may do everything, and that with these keys; others it may read.
+
+    Before Redis 7 there is no such right: it may not even read them.
+    """
+    if int(desk.client.info()["redis_version"].split(".")[0]) >= 7:
+        keys = (*keys, f"%R~{readable}")
+    desk.client.acl_setuser("limited", enabled=True, reset=True, passwords=["+secret"], commands=["+@all"])
+    desk.client.execute_command("ACL", "SETUSER", "limited", *keys)
+    parts = urlsplit(desk.url)
+    url = parts._replace(netloc=f"limited:secret@{parts.netloc.rpartition('@')[2]}").geturl()
+    return desk.another("first", url=url)
+
+
+@pytest.fixture
+def guarded(plain_desk: Desk) -> Iterator[Desk]:
+    """A desk on whose server a login is limited."""
+    yield plain_desk
+    plain_desk.client.acl_deluser("limited")
+
+
+@pytest.mark.parametrize("text", ["x", "-3", "9" * 5000, "inf", ""], ids=["text", "negative", "long", "inf", "empty"])
+def test_retries_that_are_no_number_count_as_none(plain_desk: Desk, text: str) -> None:
+    others = [plain_desk.start(), plain_desk.start()]
+    lease = plain_desk.start()
+    plain_desk.client.hset(plain_desk.hash("first", lease.job_id), "retries:first", text)
+    ends = [(others[0], ended("second")), (lease, ERRORED), (others[1], ended("second"))]
+    assert set(plain_desk.run(plain_desk.store().settle(ends))) == {Verdict.SETTLED}
+    assert plain_desk.ids("second") == [other.job_id for other in others]
+    assert plain_desk.where(lease.job_id) == ["first waiting"]
+    assert plain_desk.values(lease.job_id)["retries:first"] == 1
+
+
+@pytest.mark.parametrize("desk", ["classic", "priority"], indirect=True)
+@pytest.mark.parametrize("text", ["9" * 5000, "x"], ids=["long", "text"])
+def test_counts_that_are_none_do_not_stop_a_claim(desk: Desk, text: str) -> None:
+    job_id, other = desk.add(), desk.add()
+    desk.client.hset(
+        desk.hash("first", job_id), mapping={"retries:first": text, "resets:first": text, "priority": text}
+    )
+    claim, after = desk.claim()
+    assert (claim.lease.job_id, claim.attempts, claim.resets, claim.record.priority) == (job_id, 1, 0, 1)
+    assert after.lease.job_id == other
+
+
+@pytest.mark.parametrize("desk", ["priority"], indirect=True)
+@pytest.mark.parametrize("text", ["1.5", "-7", "inf", "nan", '"high"'])
+def test_a_priority_that_is_none_is_brought_into_the_next_queues(desk: Desk, text: str) -> None:
+    lease = desk.start()
+    desk.client.hset(desk.hash("first", lease.job_id), "priority", text)
+    assert desk.settle(lease, ended("second")) is Verdict.SETTLED
+    assert desk.where(lease.job_id) == ["second waiting"]
+
+
+def test_without_priorities_that_attribute_is_the_users_own(plain_desk: Desk) -> None:
+    lease = plain_desk.start()
+    plain_desk.client.hset(plain_desk.hash("first", lease.job_id), "priority", "7")
+    assert plain_desk.settle(lease, ended("second")) is Verdict.SETTLED
+    assert plain_desk.client.hget(plain_desk.hash("first", lease.job_id), "priority") == "7"
+
+
+def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: Desk) -> None:
+    leases = [plain_desk.start() for _ in range(3)]
+    plain_desk.client.set(plain_desk.keys.waiting("second"), "somebody else's")
+    ends = [ended("second"), ended("once"), ended("second")]
+    first, second, third = plain_desk.run(plain_desk.store().settle(list(zip(leases, ends, strict=True))))
+    assert second is Verdict.SETTLED
+    assert [getattr(one, "state", one) for one in (first, third)] == [State.FAILED] * 2
+    plain_desk.client.delete(plain_desk.keys.waiting("second"))
+    assert [plain_desk.where(lease.job_id) for lease in leases] == [[], ["once waiting"], []]
+    for lease in (leases[0], leases[2]):
+        values = plain_desk.values(lease.job_id)
+        assert (values["failed"], values["failedQueue"]) == (True, "first")
+        assert "WRONGTYPE" in values["failedErrorMsg"]
+        assert plain_desk.lock("first", lease.job_id) is None
+
+
+def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_desk: Desk) -> None:
+    lease = plain_desk.start("parent")
+    plain_desk.client.set(plain_desk.keys.waiting("parent:kid"), "somebody else's")
+    park(plain_desk, lease, recorded=State.FAILED)
+    plain_desk.client.delete(plain_desk.keys.waiting("parent:kid"))
+    assert plain_desk.where(lease.job_id) == []
+    assert "WRONGTYPE" in plain_desk.values(lease.job_id, "parent")["failedErrorMsg"]
+
+
+@pytest.mark.parametrize("text", ["x", "1.5", "0", "-4"])
+def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_desk: Desk, text: str) -> None:
+    lease = plain_desk.start("parent")
+    (queue, _), *_ = park(plain_desk, lease, ["kid"])
+    plain_desk.client.hset(plain_desk.hash("parent", lease.job_id), "children:parent:open", text)
+    assert plain_desk.settle(plain_desk.take(queue), ended(), queue) is Verdict.SETTLED
+    assert plain_desk.where(lease.job_id) == ["parent parked"]
+    plain_desk.client.zadd(plain_desk.keys.parked("parent"), {lease.job_id: 1})
+    plain_desk.sweep("parent", looks=1)
+    assert plain_desk.where(lease.job_id) == ["parent waiting"]
+
+
+def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_desk: Desk) -> None:
+    held, *_ = [plain_desk.add("limited", group="bad"), plain_desk.add("limited", group="bad")]
+    free = plain_desk.add("limited", group="good")
+    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
+    before = plain_desk.ids("limited")
+    (claim,) = plain_desk.claim("limited", 1)
+    assert claim.lease.job_id == free
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        plain_desk.claim("limited", 5)
+    assert plain_desk.ids("limited") == before[:2]
+    assert plain_desk.lock("limited", held) is None
+
+
+@pytest.mark.parametrize("desk", ["priority"], indirect=True)
+def test_a_bad_list_of_one_priority_does_not_hold_up_the_others(desk: Desk) -> None:
+    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
+    desk.client.set(desk.keys.waiting("first", 2), "somebody else's")
+    low = desk.add(priority=3)
+    (claim,) = desk.claim()
+    assert claim.lease.job_id == low
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        desk.claim()
+
+
+def test_delayed_jobs_that_cannot_be_promoted_do_not_hold_up_those_that_wait(desk: Desk) -> None:
+    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
+    waiting = desk.add()
+    (claim,) = desk.claim()
+    assert claim.lease.job_id == waiting
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        desk.claim()
+
+
+def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Desk) -> None:
+    """A login that may not touch them: the ids stay where they were, in their order."""
+    ids = guarded.add_many(5)
+    store = limited(guarded, "~queue:*", "~job:*", "~dead:*", readable="lock:*")
+    with pytest.raises(StoreError, match="lacks a permission"):
+        guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=3, lease=LEASE)))
+    assert (guarded.ids(), guarded.ids(kind="processing")) == (ids, [])
+
+
+def test_a_settlement_that_cannot_write_the_hash_leaves_the_job_where_it_was(guarded: Desk) -> None:
+    lease = guarded.start()
+    store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", readable="job:*")
+    assert guarded.run(store.settle([(lease, ended("second", x=1))])) == [Verdict.LOST]
+    assert guarded.where(lease.job_id) == ["first processing"]
+    assert (guarded.lock("first", lease.job_id) or "").endswith(lease.token)
+    assert guarded.settle(lease, ended("second", x=1)) is Verdict.SETTLED
+
+
+def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Desk) -> None:
+    held, swept = guarded.start(), guarded.add(push=False)
+    guarded.client.rpush(guarded.keys.processing("first"), swept)  # its worker died
+    ids = guarded.add_many(3)
+    store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", "~dead:*", "~lease:*", readable="nothing")
+    with pytest.raises(StoreError, match="permission"):
+        guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=9, lease=LEASE)))
+    assert guarded.run(store.settle([(held, ended("second"))])) == [Verdict.LOST]
+    heart = store.heart()
+    heart.release([held])
+    heart.abandon(held.token)
+    heart.close()
+    for _ in range(3):
+        guarded.client.zincrby(guarded.keys.unlocked("first"), -1001, swept)  # a second has passed
+        assert guarded.run(store.sweep()) == []
+    assert (guarded.ids(), sorted(guarded.ids(kind="processing"))) == (ids, sorted([held.job_id, swept]))
+    assert guarded.settle(held, ended("second")) is Verdict.SETTLED
+
+
+def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_desk: Desk) -> None:
+    plain_desk.client.set(plain_desk.hash("parent", "u1"), "somebody else's")
+    plain_desk.client.zadd(plain_desk.keys.parked("parent"), {"u1": 1})
+    plain_desk.client.rpush(plain_desk.keys.processing("parent"), plain_desk.add("parent", push=False))
+    assert len(plain_desk.sweep("parent")) == 1
+    assert plain_desk.ids("parent", "parked") == []
+
+
+@pytest.mark.parametrize(
+    "end", [judged(Retry("no", 3.0 * 86_400)), judged(Snooze(3.0 * 86_400))], ids=["retry", "snooze"]
+)
+def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_desk: Desk, end: Settlement) -> None:
+    lease = plain_desk.start()
+    plain_desk.client.pexpire(plain_desk.hash("first", lease.job_id), DAY)
+    assert plain_desk.settle(lease, end) is Verdict.SETTLED
+    assert plain_desk.client.pttl(plain_desk.hash("first", lease.job_id)) > 3 * DAY
+    other = plain_desk.start()
+    plain_desk.client.pexpire(plain_desk.hash("first", other.job_id), DAY)
+    assert plain_desk.settle(other, SNOOZED) is Verdict.SETTLED
+    assert plain_desk.client.pttl(plain_desk.hash("first", other.job_id)) <= DAY
+
+
+def test_a_counter_below_nothing_delays_into_the_next_window(plain_desk: Desk) -> None:
+    plain_desk.client.set(f"{plain_desk.keys.enqueued('limited')}g", -50)
+    for _ in range(4):
+        plain_desk.add("limited", group="g")
+    assert len(plain_desk.claim("limited", 10)) == 3
+    (ready,) = (
+        score for _, score in plain_desk.client.zrange(plain_desk.keys.delayed("limited"), 0, -1, withscores=True)
+    )
+    assert ready > plain_desk.now_ms()
+
+
+def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_desk: Desk) -> None:
+    leases = [plain_desk.start() for _ in range(3)]
+    plain_desk.client.set(plain_desk.keys.waiting("first"), "somebody else's")
+    plain_desk.client.zadd(plain_desk.keys.delayed("first"), {plain_desk.add(push=False): 1})
+    plain_desk.heart().release(leases[:1])
+    plain_desk.heart().abandon(leases[1].token)
+    plain_desk.client.delete(plain_desk.keys.lock("first", leases[2].job_id))
+    for _ in range(3):
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            plain_desk.sweep()
+    plain_desk.client.delete(plain_desk.keys.waiting("first"))
+    assert len(plain_desk.sweep(looks=3)) == 3
+    assert {lease.job_id for lease in leases} < set(plain_desk.ids())
+    assert [plain_desk.values(lease.job_id)["resets:first"] for lease in leases] == [1, 1, 1]
+    assert len(plain_desk.ids()) == 4
+
+
+def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_desk: Desk) -> None:
+    lease = plain_desk.start("parent")
+    (queue, _), *_ = park(plain_desk, lease, ["kid"])
+    plain_desk.client.set(plain_desk.keys.waiting("parent"), "somebody else's")
+    assert plain_desk.settle(plain_desk.take(queue), ended(), queue) is Verdict.SETTLED
+    plain_desk.client.zadd(plain_desk.keys.parked("parent"), {lease.job_id: 1})
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        plain_desk.sweep("parent", looks=1)
+    plain_desk.client.delete(plain_desk.keys.waiting("parent"))
+    plain_desk.sweep("parent", looks=1)
+    assert plain_desk.where(lease.job_id) == ["parent waiting"]
+
+
+@pytest.mark.parametrize("desk", ["priority"], indirect=True)
+def test_a_sweep_looks_at_every_list_it_can(desk: Desk) -> None:
+    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
+    desk.client.set(desk.keys.processing("first", 2), "somebody else's")
+    job_id = desk.add(push=False, priority=3)
+    desk.client.rpush(desk.keys.processing("first", 3), job_id)
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        desk.sweep(looks=1)
+    assert [reset.job_id for reset in desk.sweep(looks=1)] == [job_id]
+
+
+def test_a_claim_that_cannot_move_ids_takes_nothing(plain_desk: Desk) -> None:
+    ids = plain_desk.add_many(3)
+    plain_desk.client.set(plain_desk.keys.processing("first"), "somebody else's")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        plain_desk.claim()
+    assert plain_desk.ids() == ids
+    assert plain_desk.client.keys("lock:*") == []
+
+
+@pytest.mark.parametrize("good", [1, LARGEST_CLAIM], ids=["some", "a_page"])
+def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Desk, good: int) -> None:
+    """However many stand before it, and on the page after."""
+    ids = plain_desk.add_many(good, "limited", group={"of": "its own"})
+    plain_desk.client.rpush(f"{plain_desk.keys.enqueued('limited')}bad", "x")
+    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
+    plain_desk.add_many(2000, "limited", group="bad")
+    for job_id in ids:
+        plain_desk.client.hset(plain_desk.hash("limited", job_id), "group", f'"{job_id}"')
+    assert len(plain_desk.claim("limited", good + 5)) == good
+    assert len(plain_desk.ids("limited")) == 2000
+
+
+def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_desk: Desk) -> None:
+    plain_desk.add_many(LARGEST_CLAIM + 77)
+
+    async def check() -> None:
+        async with RedisProxy(plain_desk.url) as proxy:
+            store = plain_desk.another("first", url=proxy.url)
+            proxy.cut("reply", b"\r\n77\r\n")
+            with pytest.raises(StoreUnreachable):
+                await store.claim(ClaimRequest(worker="w", token="lost", limit=LARGEST_CLAIM + 77, lease=LEASE))
+
+    plain_desk.run(check())
+    assert len(plain_desk.ids(kind="processing")) == LARGEST_CLAIM + 77
+    assert plain_desk.heart().abandon("lost")
+    assert len(plain_desk.ids()) == LARGEST_CLAIM + 77

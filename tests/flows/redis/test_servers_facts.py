@@ -1,0 +1,138 @@
+"""What is said at start about a server: too old, forgetful, evicting, closed to questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.flows.redis.address import read_address
+from stowhand.flows.redis.dialing import Dialer
+from stowhand.flows.redis.facts import ServerFacts, look_at_server
+from stowhand.flows.redis.trouble import translated
+from tests.conftest import Run
+from tests.support.valkey import RedisServer, find_redis
+from tests.support.valkey_groups import RedisCluster
+from tests.support.valkey_stub import Stub, bulk
+
+
+async def look(url: str) -> ServerFacts:
+    address = read_address(url)
+    dialer = Dialer(address)
+    try:
+        with translated(address, opening=True):
+            return await look_at_server(dialer.calls(), clustered=address.clustered)
+    finally:
+        await dialer.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("6.0.16", "Redis 6.0.16 is too old.*6.2.*BLMOVE"), ("5.0.7", "Redis 5.0.7 is too old")],
+)
+def test_a_server_that_is_too_old_is_refused(run: Run, version: str, words: str) -> None:
+    with Stub({"INFO": bulk(f"# Server\r\nredis_version:{version}\r\n")}) as stub:
+        with pytest.raises(ConfigurationError, match=words):
+            run(look(stub.url))
+        assert "CONFIG" not in stub.asked
+
+
+def test_what_is_new_enough_is_told_by_its_own_name(run: Run) -> None:
+    for lines, version in (
+        ("redis_version:6.2.0", "Redis 6.2.0"),
+        ("redis_version:10.1.2", "Redis 10.1.2"),
+        ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1", "Valkey 8.0.1"),
+    ):
+        with Stub({"INFO": bulk(lines), "CONFIG": b"*2\r\n" + bulk("save") + bulk("")}) as stub:
+            assert run(look(stub.url)).version == version
+
+
+def test_a_server_that_keeps_everything_is_told_nothing(run: Run) -> None:
+    with RedisServer(find_redis(), appendonly="always", maxmemory="100mb", maxmemory_policy="noeviction") as server:
+        assert run(look(server.url)).findings == []
+
+
+FORGETFUL = {
+    "nothing on disk": ({}, ["a restart of the server loses every job"]),
+    "snapshots": ({"save": "60 1000"}, ["only snapshots are kept (save 60 1000)"]),
+    "every second": ({"appendonly": "yes", "appendfsync": "everysec"}, ["loses about the last second"]),
+    "when the kernel likes": ({"appendonly": "yes", "appendfsync": "no"}, ["up to half a minute"]),
+    "evicting": (
+        {"appendonly": "yes", "appendfsync": "always", "maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"},
+        ["maxmemory-policy is allkeys-lru"],
+    ),
+    "evicting locks": (
+        {"appendonly": "yes", "appendfsync": "always", "maxmemory": "100mb", "maxmemory-policy": "volatile-ttl"},
+        ["maxmemory-policy is volatile-ttl"],
+    ),
+    "both": ({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lfu"}, ["allkeys-lfu", "loses every job"]),
+}
+
+
+@pytest.fixture(scope="module")
+def settable() -> Iterator[RedisServer]:
+    """Its settings are changed by each test."""
+    with RedisServer(find_redis(), port=0) as server:
+        yield server
+
+
+@pytest.mark.parametrize("case", FORGETFUL)
+def test_what_may_lose_jobs_is_found(run: Run, settable: RedisServer, case: str) -> None:
+    settings, words = FORGETFUL[case]
+    usual = {"save": "", "appendonly": "no", "maxmemory": "0", "maxmemory-policy": "noeviction"}
+    with settable.client() as client:
+        for name, value in (usual | settings).items():
+            client.config_set(name, value)
+    findings = run(look(settable.url)).findings
+    assert len(findings) == len(words)
+    for finding, word in zip(findings, words, strict=True):
+        assert word in finding
+
+
+def test_a_login_that_may_not_ask_is_told_what_was_not_looked_at(run: Run, settable: RedisServer) -> None:
+    with settable.client() as client:
+        for name, value in (("appendonly", "no"), ("save", ""), ("maxmemory", "0")):
+            client.config_set(name, value)
+        client.execute_command("ACL", "SETUSER", "half", "on", ">pw", "~*", "+@all", "-config")
+        client.execute_command("ACL", "SETUSER", "blind", "on", ">pw", "~*", "+@all", "-config", "-info")
+    half = run(look(f"unix://half:pw@{settable.socket}"))
+    assert half.version
+    assert half.findings == [
+        "CONFIG is not permitted there: its setting 'save', so what a crash loses, was not looked at"
+    ]
+    blind = run(look(f"unix://blind:pw@{settable.socket}"))
+    assert blind.version == ""
+    assert [finding[:21] for finding in blind.findings] == ["INFO is not permitted"]
+
+
+def test_a_service_that_hides_config_is_told_apart_from_one_that_fails(run: Run) -> None:
+    info = bulk("redis_version:7.0.0")
+    with Stub({"INFO": info, "CONFIG": b"-ERR unknown command 'CONFIG'\r\n"}) as stub:
+        assert "CONFIG is not permitted" in run(look(stub.url)).findings[0]
+    for answers in ({"INFO": info, "CONFIG": b"-ERR broken\r\n"}, {"INFO": b"-ERR broken\r\n"}):
+        with Stub(answers) as stub, pytest.raises(StoreError, match="broken"):
+            run(look(stub.url))
+
+
+def test_a_cluster_is_looked_at_node_by_node(run: Run, redis_cluster: RedisCluster) -> None:
+    with redis_cluster.servers[1].client() as client:
+        client.config_set("save", "60 1")
+    try:
+        facts = run(look(redis_cluster.url))
+    finally:
+        with redis_cluster.servers[1].client() as client:
+            client.config_set("save", "")
+    assert facts.version
+    assert sorted(finding[:12] for finding in facts.findings) == ["nothing is k", "only snapsho"]
+
+
+def test_a_node_of_a_cluster_is_no_server_of_its_own(run: Run, redis_cluster: RedisCluster) -> None:
+    node = redis_cluster.servers[0]
+    with pytest.raises(ConfigurationError, match=r"redis\+cluster://.*hash_tag"):
+        run(look(node.url))
+
+
+def test_a_server_of_its_own_is_no_cluster(run: Run, settable: RedisServer) -> None:
+    with pytest.raises(ConfigurationError, match="this is no cluster"):
+        run(look(f"redis+cluster://127.0.0.1:{settable.port}"))

@@ -1,0 +1,362 @@
+"""Events become the README's log lines; user strings neither forge a line, drive a terminal nor leak a password."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from stowhand.events import (
+    ChildDied,
+    DrainEnded,
+    DrainStarted,
+    Event,
+    Events,
+    JobEnded,
+    JobLost,
+    JobsReset,
+    JobsReturned,
+    JobStarted,
+    JobUnknown,
+    LeaseEnding,
+    LoopBlocked,
+    ResultDropped,
+    StoreRecovered,
+    StoreTrouble,
+    ThreadAbandoned,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import Ended
+from stowhand.observe.job_logger import core_logger, job_logger
+from stowhand.observe.listener import LogListener
+from stowhand.observe.logs import configure_logging
+from stowhand.observe.safe_text import escape, escape_lines, scrub, telling_line
+
+W = "worker-7327280603017288"
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    """Logging is global; what a test configures must not reach the next one."""
+    root = logging.getLogger()
+    names = ("stowhand", "psycopg", "psycopg.pool", "asyncio")
+    before = root.handlers[:], root.level, [(name, logging.getLogger(name).level) for name in names]
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    for name, level in before[2]:
+        logging.getLogger(name).setLevel(level)
+
+
+def written(*events: Event, level: str = "debug", fmt: str = "text") -> str:
+    stream = io.StringIO()
+    configure_logging(level, fmt, stream)
+    hub = Events()
+    LogListener(hub)
+    for event in events:
+        hub.emit(event)
+    return stream.getvalue()
+
+
+def ended(how: Ended = Ended.OK, error: str | None = None, task: str = "hello") -> JobEnded:
+    return JobEnded(W, 1, task, 2, 25, how, 0.00016, error)
+
+
+def test_the_lines_of_the_readme() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    hub = Events()
+    LogListener(hub)
+    hub.emit(WorkerStarted(W, ("hello",)))
+    job_logger(W, "hello", 1).info("Hello, Bobby Tables")
+    hub.emit(ended())
+    assert stream.getvalue() == (
+        "[core] INFO: Worker connected and looking for jobs... (task names: 'hello')\n"
+        "[job(worker-7327280603017288: hello{1})] INFO: Hello, Bobby Tables\n"
+        "[worker(worker-7327280603017288)] INFO: Completed task 1 (hello) with success (0.16ms)\n"
+    )
+
+
+def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
+    error = ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2")
+    line = f"[worker({W})] ERROR: Failed task 1 (hello), attempt 2/25, to be tried again: ValueError: no (0.16ms)\n"
+    assert written(error, level="info") == line
+    assert written(error) == f"{line}    Traceback …\n      deep, password=***\n"
+    entry = json.loads(written(error, level="info", fmt="json"))
+    assert entry["trace"] == "Traceback …\n  deep, password=***"
+    assert (entry["outcome"], entry["duration"], entry["max_attempts"]) == ("retry", 0.00016, 25)
+
+
+def test_secrets_are_redacted_alike_in_text_and_json_and_parentheses_stay() -> None:
+    facts = {"password": "hunter2", "api_key": "k", "tokens": 3, "nested": {"db_password": "x"}}
+    lines = {}
+    for fmt in ("text", "json"):
+        stream = io.StringIO()
+        configure_logging("info", fmt, stream)
+        job_logger(W, "hello", 1).info("connecting (password=hunter2)", facts)
+        lines[fmt] = stream.getvalue()
+        assert "hunter2" not in lines[fmt]
+    assert (
+        "connecting (password=***) (password=***, api_key=***, tokens=3, nested={'db_password': '***'})"
+        in lines["text"]
+    )
+    entry = json.loads(lines["json"])
+    assert entry["message"] == "connecting (password=***)"
+    assert entry["meta"] == {"password": "***", "api_key": "***", "tokens": 3, "nested": {"db_password": "***"}}
+
+
+def test_a_timed_line_begins_with_the_moment() -> None:
+    line = written(ended(), fmt="timed")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z \[worker\(.*\)\] INFO: Completed .*\n", line), line
+
+
+def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:
+    states = [State.QUEUED] * 530 + [State.FAILED]
+    line = written(JobsReset(tuple(ResetJob(number, "hello", state, "w") for number, state in enumerate(states))))
+    assert line.count("\n") == 1
+    assert "ERROR: Took back 531 tasks: their workers (w) are gone; 530 queued, 1 failed: tasks 0, 1, 2" in line
+    assert "and 481 more" in line
+
+
+def test_trouble_with_the_store_has_its_facts_in_fields() -> None:
+    entry = json.loads(written(StoreTrouble(W, "claim", "gone", 0.25), fmt="json"))
+    assert (entry["doing"], entry["retry_in"], entry["error"]) == ("claim", 0.25, "gone")
+
+
+def test_a_listener_that_raises_is_reported_where_nobody_logs_anything(caplog: pytest.LogCaptureFixture) -> None:
+    def raises(event: JobEnded) -> None:
+        raise ZeroDivisionError("nobody listens to me")
+
+    events = Events()
+    events.on(JobEnded, raises)
+    events.emit(ended())
+    assert "A listener raised" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_traceback_is_told_by_its_last_line() -> None:
+    error = 'Traceback (most recent call last):\n  File "x"\n    boom\nKeyError: 5\n'
+    assert "for good, attempt 2/25: KeyError: 5 (" in written(ended(Ended.FAILED, error))
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (WorkerStarted(W, None), "(task names: any)"),
+        (WorkerStopping(W, 3, False), "waiting for 3 running jobs"),
+        (WorkerStopping(W, 3, True), "3 running jobs are handed back"),
+        (WorkerStopped(W, 0), "INFO: Stopped"),
+        (WorkerStopped(W, 2), "WARNING: Stopped; 2 handlers could not be ended"),
+        (JobStarted(W, 1, "hello", 2), "DEBUG: Started task 1 (hello), attempt 2"),
+        (ended(Ended.SNOOZED), "Snoozed task 1"),
+        (ended(Ended.CANCELED, "by hand"), "Canceled task 1 (hello): by hand"),
+        (ended(Ended.POISON, "Poison: x"), "for good as poison"),
+        (JobLost(W, 1, "hello", "late"), "WARNING: Lost the lease of task 1 (hello), nothing was recorded: late"),
+        (JobUnknown(W, 1, "hello"), "whether it was is not known"),
+        (JobsReturned(W, (1, 2), "stopping"), "Handed back unspent: tasks 1, 2 (stopping)"),
+        (
+            JobsReset((ResetJob(1, "hello", State.QUEUED, W),)),
+            f"WARNING: Took back task 1 (hello): its worker ({W}) is gone; it is queued",
+        ),
+        (
+            DrainStarted(W, 1, "hello", 2, 3, 30.0),
+            "WARNING: Makes way for task 1 (hello), under which 2 workers died: takes nothing more and waits for the 3",
+        ),
+        (DrainEnded(W, 1, "hello", 2.04, 0), "INFO: Runs task 1 (hello) alone, after 2.0 s"),
+        (DrainEnded(W, 1, "hello", 30.0, 1), "INFO: Runs task 1 (hello) beside 1 that still run, after 30.0 s"),
+        (JobsReset((ResetJob(1, "hello", State.FAILED, W),)), "ERROR: Failed task 1 (hello) for good"),
+        (ResultDropped(1, "hello", "too large"), "its result could not be kept: too large"),
+        (StoreTrouble(W, "claim", "gone\nmore", 1.5), "ERROR: Store trouble (claim), again in 1.5s: gone\n"),
+        (StoreRecovered(W, "claim", 3), "The store is back (claim, after 3 failures)"),
+        (LeaseEnding(W, Lease(1, "t", 1), "hello"), "the lease of task 1 (hello) ends"),
+        (
+            LoopBlocked(W, "hello", 1, 2.5, "  File x", True),
+            "blocked for 2.5s by task 1 (hello). It is here:\n      File x",
+        ),
+        (LoopBlocked(W, None, None, 2.5, "s", False), "by something; it counts as hung"),
+        (ThreadAbandoned(W, 1, "hello"), "was told to stop, but its thread"),
+        (
+            ChildDied(W, 77, "killed by SIGKILL", 1),
+            "Worker process 77 ended unasked (killed by SIGKILL); 1 job came back",
+        ),
+    ],
+)
+def test_every_event_has_a_line(event: Event, words: str) -> None:
+    assert words in written(event)
+
+
+def test_every_kind_of_event_is_listened_to() -> None:
+    stream = io.StringIO()
+    configure_logging("debug", "text", stream)
+    hub = Events()
+    LogListener(hub)
+    kinds = [kind for kind in Event.__subclasses__() if kind.__module__ != "stowhand.events"]  # lending.py's
+    silent = {kind.__name__ for kind in kinds if not hub.wants(kind)}
+    # For programs and metrics: a line for every look or call would drown the rest, and a deaf store is said to be in
+    # trouble.
+    assert silent <= {"Claiming", "Claimed", "Settled", "Beaten", "Listening", "HookRan", "JobLeft", "StoreCalled"}
+
+
+def test_nobody_listens_to_what_the_level_would_drop() -> None:
+    def wanted(level: str) -> tuple[bool, bool, bool, bool]:
+        configure_logging(level, "text", io.StringIO())
+        hub = Events()
+        LogListener(hub)
+        successes = hub.wants(JobEnded, success=True)
+        return hub.wants(JobStarted), hub.wants(WorkerStarted), hub.wants(JobEnded), successes
+
+    assert wanted("debug") == (True, True, True, True)
+    assert wanted("info") == (False, True, True, True)
+    assert wanted("error") == (False, False, True, False), "failures are errors"
+    assert wanted("off") == (False, False, False, False)
+
+
+def test_a_success_is_not_written_where_only_errors_are() -> None:
+    assert written(ended(), level="error") == ""
+    assert "Failed task" in written(ended(Ended.RETRY, "x"), level="error")
+
+
+def test_json_lines_hold_the_scope_in_fields() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    job_logger(W, "hello", 1).scope(tenant="a").warning("careful", left=3, place="postgres://u:pw@h")
+    line = stream.getvalue()
+    assert line.count("\n") == 1
+    entry = json.loads(line)
+    assert entry.pop("time")
+    assert entry == {
+        "level": "warning",
+        "scope": "job",
+        "worker": W,
+        "task": "hello",
+        "job_id": 1,
+        "message": "careful",
+        "meta": {"tenant": "a", "left": 3, "place": "postgres://u:***@h"},
+    }
+
+
+@pytest.mark.parametrize("fmt", ["text", "json"])
+def test_whatever_a_task_logs_is_written_and_never_raises(fmt: str) -> None:
+    stream = io.StringIO()
+    configure_logging("info", fmt, stream)
+
+    class Mute:
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    knot: list[object] = []
+    knot.append(knot)
+    job_logger(W, "hello", 1).info(
+        "100% of %s %d", odd=object(), knot=knot, mute=Mute(), deep=deep, lone="\ud800", key={1: b"x"}
+    )
+    job_logger(W, "hello", 1).info("\ud800")
+    assert "100% of %s %d" in stream.getvalue()
+    stream.getvalue().encode()
+
+
+def test_a_message_cannot_forge_another_line() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    job_logger(W, "evil\n[core] INFO: a", 1).info("hello\n[core] INFO: forged\r\n\x1b[2Jgone")
+    lines = stream.getvalue().splitlines()
+    assert [line for line in lines if line.startswith("[core]")] == []
+    assert "\x1b" not in stream.getvalue()
+    assert "\\x1b[2J" in stream.getvalue()
+
+
+def test_a_task_name_cannot_forge_a_line() -> None:
+    assert written(ended(task="a\n[core] INFO: b\x9b")).count("\n") == 1
+
+
+def test_passwords_are_scrubbed_from_messages_errors_and_tracebacks() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    core_logger().info("connecting to postgresql://me:hunter2@host/db")
+    try:
+        raise ValueError("host=h password='hunter2 and more' dbname=d")
+    except ValueError:
+        logging.getLogger("somebody.else").exception("it failed with password=hunter2")
+    assert "hunter2" not in stream.getvalue()
+    assert "host/db" in stream.getvalue()
+    assert "dbname=d" in stream.getvalue()
+
+
+def test_logging_can_be_configured_twice_without_doubling_lines() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure_logging("info", "text", first)
+    configure_logging("info", "text", second)
+    core_logger().info("once")
+    assert first.getvalue() == ""
+    assert second.getvalue() == "[core] INFO: once\n"
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    painted, plain = Terminal(), Terminal()
+    configure_logging("info", "text", painted)
+    core_logger().info("x")
+    monkeypatch.setenv("NO_COLOR", "1")
+    configure_logging("info", "text", plain)
+    core_logger().info("x")
+    assert "\x1b[" in painted.getvalue()
+    assert plain.getvalue() == "[core] INFO: x\n"
+
+
+def test_a_listener_that_raises_is_reported_and_the_others_go_on() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    hub = Events()
+
+    def broken(event: WorkerStopped) -> None:
+        raise ZeroDivisionError(event.unfinished)
+
+    hub.on(WorkerStopped, broken)
+    LogListener(hub)
+    hub.emit(WorkerStopped(W, 0))
+    assert "A listener raised" in stream.getvalue()
+    assert "ZeroDivisionError" in stream.getvalue()
+    assert "INFO: Stopped" in stream.getvalue()
+
+
+def test_escaping_keeps_ordinary_writing_and_shows_the_rest() -> None:
+    assert escape("Grüße, 日本語 👩‍👩‍👧") == "Grüße, 日本語 👩‍👩‍👧"
+    assert escape("a\x00\t\r\n\x7f\x9b\u202e\ud800") == "a\\x00\\t\\r\\n\\x7f\\x9b\\u202e\\ud800"
+    assert escape_lines("a\r\nb\u2028c") == "a\n    b\\u2028c"
+
+
+@pytest.mark.parametrize(
+    ("text", "scrubbed"),
+    [
+        ("postgresql://u:p@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p@ss@h/d", "postgresql://u:***@h/d"),
+        ("redis://:p@h", "redis://:***@h"),
+        ("https://h:80/x", "https://h:80/x"),
+        ("password=p host=h", "password=*** host=h"),
+        ("sslpassword = 'a b' host=h", "sslpassword = *** host=h"),
+        ("postgresql:///d?password=p&host=h", "postgresql:///d?password=***&host=h"),
+        ("PGPASSWORD=p", "PGPASSWORD=***"),
+        ("the password is wrong", "the password is wrong"),
+    ],
+)
+def test_scrubbing(text: str, scrubbed: str) -> None:
+    assert scrub(text) == scrubbed
+
+
+def test_the_telling_line_of_nothing_is_nothing() -> None:
+    assert telling_line("\n \n") == ""

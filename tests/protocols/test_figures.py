@@ -1,0 +1,57 @@
+"""Figures: how estimates are written, and what is summed up."""
+
+from __future__ import annotations
+
+import pytest
+
+from stowhand.protocols.figures import NAMES, Amount, Ended, Tallies, about, ended_in
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "~0"),
+        (840, "~840"),
+        (1_234, "~1.2k"),
+        (56_789, "~57k"),
+        (202_000, "~202k"),
+        (999_900, "~1000k"),
+        (3_141_592, "~3.1M"),
+        (27_000_000, "~27M"),
+        (4_200_000_000, "~4.2G"),
+    ],
+)
+def test_an_estimate_is_written_in_as_many_digits_as_it_is_worth(number: int, said: str) -> None:
+    assert about(number) == said
+    assert str(Amount(number, exact=False)) == said
+    assert str(Amount(number)) == str(number)
+
+
+def test_a_sum_with_an_estimate_in_it_is_one() -> None:
+    assert Amount(1) + Amount(2) == Amount(3)
+    assert Amount(1) + Amount(2, exact=False) == Amount(3, exact=False)
+
+
+def test_the_largest_are_named_and_the_others_are_one() -> None:
+    tallies = Tallies()
+    for number in range(NAMES + 3):
+        tallies.add(f"t{number:03}", "waiting", Amount(number + 1))
+    tallies.add(None, "failed", Amount(7))
+    named, others = tallies.standings()[:-1], tallies.standings()[-1]
+    assert [one.name for one in named] == [f"t{number:03}" for number in reversed(range(3, NAMES + 3))]
+    assert (others.name, others.queued, others.failed) == (None, Amount(1 + 2 + 3), Amount(7))
+
+
+def test_what_waits_for_another_attempt_is_not_counted_twice() -> None:
+    tallies = Tallies()
+    tallies.add("t", "waiting", Amount(5))
+    tallies.add("t", "errored", Amount(2))
+    (one,) = tallies.standings()
+    assert (one.queued, one.errored, one.waiting) == (Amount(3), Amount(2), Amount(5))
+
+
+def test_what_ended_is_summed_over_tasks() -> None:
+    some = [Ended(name="a", completed=Amount(2)), Ended(name="b", failed=Amount(1), canceled=Amount(4, exact=False))]
+    total = ended_in(some)
+    assert (total.completed, total.failed, total.canceled) == (Amount(2), Amount(1), Amount(4, exact=False))
+    assert total.every == Amount(7, exact=False)

@@ -1,0 +1,352 @@
+"""What a client makes of replies that are no answers: the error says whose fault it is, and never a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from contextlib import suppress
+
+import pytest
+
+from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
+from stowhand.jobs.conditions import Where, sql
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
+from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote.client.http_call import CONNECTIONS
+from stowhand.remote.client.troubles import NoReply
+from tests.conftest import Run
+from tests.remote.client.canned import Canned, reply, trouble
+
+TOKEN = "stow_0a1b_secret-of-this-worker"
+REQUEST = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30.0)
+NONE: dict[str, object] = {"claims": []}
+LEASE = Lease(7, REQUEST.token, 1)
+
+
+def claim(server: Canned, run: Run, timeout: float = 10.0) -> object:
+    """One claim; what it gives or raises."""
+
+    async def go() -> object:
+        store = HttpStore(server.url, HttpOptions(token=TOKEN, timeout=timeout))
+        try:
+            return await store.claim(REQUEST)
+        finally:
+            await store.close()
+
+    return run(go())
+
+
+PAGE = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502</h1></body></html>"
+ODD = {
+    "a page of a proxy": (reply(PAGE, "502 Bad Gateway"), NoReply, "502: 502 Bad Gateway$"),
+    "a timeout of a proxy": (reply(b"", "504 Gateway Timeout"), NoReply, "504$"),
+    "too many": (trouble("too many", "slowly", "429 Too Many", "wait"), StoreUnreachable, r"slowly \(wait\)$"),
+    "the store is away": (trouble("unreachable", "away", "503 Service Unavailable"), StoreUnreachable, "away$"),
+    "a bug": (trouble("broken", "a bug", "500 Internal Server Error"), NoReply, "500: a bug$"),
+    "a limit of a proxy": (reply(b"", "429 Too Many Requests"), NoReply, "429$"),
+    "a pause of no number": (reply(b"", "503 Busy", retry_after="\u00b2"), NoReply, "503$"),
+    "who knows": (trouble("outcome unknown", "perhaps", "503 Service Unavailable"), NoReply, "perhaps$"),
+    "another server": (reply(b"<h1>Welcome</h1>", "404 Not Found"), StoreError, "Welcome; is this the address"),
+    "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
+    "no JSON": (reply(b"<html>hello</html>"), StoreError, "words that this version does not know"),
+    "another shape": (reply({"claims": 7}), StoreError, "claims"),
+    "an unknown field": (reply({"claims": [], "more": 1}), StoreError, "more"),
+    "out of scope": (trouble("out of scope", "no claim", "403 Forbidden", "ask"), StoreError, r"no claim \(ask\)"),
+    "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
+    "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
+    "a token that comes back": (trouble("malformed", f"{TOKEN}\n\x1b[31m", "400 Bad"), StoreError, r": \*\*\* \[31m$"),
+    "half a reply": (reply(NONE)[:-5], NoReply, "127.0.0.1"),
+    "no HTTP": (b"SSH-2.0-OpenSSH\r\n\r\n", NoReply, "127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_is_no_answer_says_whose_fault_it_is_and_no_secret(what: str, run: Run) -> None:
+    said, kind, words = ODD[what]
+    with Canned(said, cuts=what in ("half a reply", "no HTTP")) as server:
+        with pytest.raises(StoreError, match=words) as caught:
+            claim(server, run)
+        assert type(caught.value) is kind or isinstance(caught.value, kind)
+        assert isinstance(caught.value, StoreUnreachable) is issubclass(kind, StoreUnreachable)
+        assert TOKEN not in repr(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+
+def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -> None:
+    class Dripping(Canned):
+        def _serve(self, client: socket.socket) -> None:
+            with client, suppress(OSError):
+                for byte in reply(NONE):
+                    client.sendall(bytes([byte]))
+                    self.quiet.wait(1.0)
+
+    with Dripping(b"") as server:
+        began = time.monotonic()
+        with pytest.raises(NoReply, match=r"no answer within 0\.3 s"):
+            claim(server, run, timeout=0.3)
+        heart = HttpStore(server.url, HttpOptions(timeout=0.3)).heart()
+        with pytest.raises(NoReply):
+            heart.beat([LEASE], 30.0)
+        heart.close()
+        assert time.monotonic() - began < 20, "it waited for the last byte"
+
+
+def test_nobody_listening_is_told_at_once(run: Run) -> None:
+    with socket.socket() as deaf, Canned(b"") as server:
+        deaf.bind(("127.0.0.1", 0))  # nobody else may listen there meanwhile
+        server.url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(StoreUnreachable) as caught:
+            claim(server, run)
+    assert not isinstance(caught.value, NoReply)
+
+
+def test_what_the_server_asks_for_is_waited_for(run: Run) -> None:
+    away = trouble("unreachable", "away", "503 Service Unavailable", retry_after="1")
+
+    async def go(server: Canned) -> float:
+        store = HttpStore(server.url)
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachable):
+            await store.claim(REQUEST)
+        assert await store.claim(REQUEST) == []
+        await store.close()
+        return time.monotonic() - began
+
+    with Canned(away, reply(NONE)) as server:
+        assert 0.99 < run(go(server)) < 20
+
+
+def test_a_long_poll_is_cut_off_when_its_worker_stops(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        assert await store.wait(0.1) is True
+        polling = asyncio.create_task(store.wait(30.0))
+        assert await asyncio.to_thread(server.met_quiet.wait, 25)
+        began = time.monotonic()
+        polling.cancel()
+        await asyncio.wait([polling])
+        await store.close()
+        assert time.monotonic() - began < 20, "it waited for its poll"
+
+    with Canned(reply({"bell": "a.1"}), b"") as server:
+        run(go(server))
+    assert [body["wait"] for body in server.bodies] == [0, 30]
+    assert [body.get("bell") for body in server.bodies] == [None, "a.1"]
+
+
+def test_a_poll_that_fails_makes_the_store_deaf_until_one_is_answered(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        heard = [store.hears]
+        assert await store.wait(0.0) is True
+        heard.append(store.hears)
+        with pytest.raises(StoreUnreachable):
+            await store.wait(0.0)
+        heard.append(store.hears)
+        assert await store.wait(0.0) is True, "another bell: the server was restarted, and anything may have come"
+        assert await store.wait(0.0) is False
+        assert [*heard, store.hears] == [False, True, False, False], "at last the lent store does not hear"
+        await store.close()
+
+    deaf = reply({"bell": "b.1", "hears": False})
+    with Canned(reply({"bell": "a.1"}), reply(b"", "502 Bad Gateway"), reply({"bell": "b.1"}), deaf) as server:
+        run(go(server))
+
+
+def test_conditions_are_closed_values_only(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        for bad in (sql("length(path) < {}", 3), "size < 3"):
+            with pytest.raises(ConfigurationError, match="Where"):
+                await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(bad,)))
+        assert server.asked == []
+        await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(Where("size", "<", 3),)))
+        assert server.bodies[0]["conditions"] == [{"column": "size", "op": "<", "value": 3}]
+        with pytest.raises(ConfigurationError, match="takes no conditions"):
+            await store.claim(REQUEST)
+        await store.close()
+
+    with Canned(reply(NONE), trouble("refused", "takes no conditions", "400 Bad Request")) as server:
+        run(go(server))
+
+
+def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> None:
+    settled = reply({"verdicts": ["settled"]})
+    refused = trouble("malformed", "batch[0].settlement.delay: -1 s", "400 Bad Request")
+    batch = [(Lease(n, "t", 1), COMPLETED) for n in (1, 2)]
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        first, second = await store.settle(batch)
+        assert first is Verdict.SETTLED
+        assert isinstance(second, Unwritten)
+        assert "delay: -1" in second.why
+        await store.close()
+
+    with Canned(refused, settled, refused) as server:
+        run(go(server))
+    sent = [[one["proof"]["lease"]["job_id"] for one in body["batch"]] for body in server.bodies]
+    assert sent == [[1, 2], [1], [2]]
+
+
+@pytest.mark.parametrize("result", ['"' + "x" * 1024 * 1024 + '"', '"\ud800"'])
+def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: str) -> None:
+    big = Settlement(State.COMPLETED, Ended.OK, result=result)
+    batch = [(Lease(1, "t", 1), big), (Lease(2, "t", 1), COMPLETED)]
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        first, second = await store.settle(batch)
+        assert isinstance(first, Unwritten)
+        assert second is Verdict.SETTLED
+        await store.close()
+
+    with Canned(reply({"verdicts": ["settled"]})) as server:
+        run(go(server))
+    (body,) = server.bodies
+    assert [one["proof"]["lease"]["job_id"] for one in body["batch"]] == [2]
+
+
+def test_what_the_server_recorded_otherwise_is_told_and_an_older_server_is_taken_at_its_word(run: Run) -> None:
+    recorded = {"state": "canceled", "ended": "canceled", "error": "it failed"}
+    told = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
+    asked = Settlement(State.ERRORED, Ended.RETRY, error="it failed")
+    batch = [(Lease(n, "t", 1), asked) for n in (1, 2)]
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        assert await store.settle(batch) == [
+            Settlement(State.CANCELED, Ended.CANCELED, error="it failed"),
+            Unwritten("a trigger says no"),
+        ]
+        assert await store.settle(batch) == [Verdict.SETTLED] * 2
+        await store.close()
+
+    old = reply({"verdicts": ["settled", "settled"]})
+    with Canned(reply({"verdicts": ["settled", "unwritten"], "told": told}), old) as server:
+        run(go(server))
+
+
+def test_what_is_much_goes_in_several_requests_below_the_limit(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        result = '"' + "x" * 300_000 + '"'
+        batch = [(Lease(n, "t", 1), Settlement(State.COMPLETED, Ended.OK, result=result)) for n in range(7)]
+        assert len(await store.settle(batch)) == 7
+        await store.close()
+
+    three, one = reply({"verdicts": ["settled"] * 3}), reply({"verdicts": ["settled"]})
+    with Canned(three, three, one) as server:
+        run(go(server))
+    assert [len(body["batch"]) for body in server.bodies] == [3, 3, 1]
+
+
+def test_an_enqueue_says_what_was_enqueued_before_it_failed(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        jobs = [NewJob(task="t") for _ in range(1500)]
+        with pytest.raises(OutcomeUnknown, match="the first 1000 jobs of this call are enqueued"):
+            await store.enqueue_many(jobs)
+        with pytest.raises(InvalidJob, match="task: not here"):
+            await store.enqueue(NewJob(task="t"))
+        with pytest.raises(StoreError, match="not for the task 't'"):
+            await store.enqueue(NewJob(task="t"))
+        asked = len(server.asked)
+        for wrong in ([NewJob(task="a", key="k"), NewJob(task="b", key="k")], [NewJob(task="")]):
+            with pytest.raises(InvalidJob):
+                await store.enqueue_many(wrong)
+        with pytest.raises(InvalidJob, match="lent store"):
+            await store.enqueue(NewJob(task="t", payload='"' + '\\"' * 520_000 + '"'))
+        with pytest.raises(InvalidJob, match="enqueue_many"):
+            await store.add_jobs([NewJob(task="t") for _ in range(1001)])
+        assert len(server.asked) == asked, "what cannot be is refused before anything is sent"
+        await store.close()
+
+    first = reply({"ids": list(range(1, 1001))})
+    bad = trouble("invalid job", "task: not here", "400 Bad Request")
+    outside = trouble("out of scope", "this token is not for the task 't'", "403 Forbidden")
+    with Canned(first, reply(b"", "502 Bad Gateway"), bad, outside) as server:
+        run(go(server))
+
+
+def test_a_claim_is_believed_only_under_its_own_token(run: Run) -> None:
+    lent = {
+        "lease": {"job_id": 1, "token": "another", "epoch": 1},
+        "authorization": "a",
+        "record": {},
+        "kind": "record",
+    }
+    with (
+        Canned(reply({"claims": [lent | {"task": "t", "attempts": 1, "max_attempts": 1}]})) as server,
+        pytest.raises(StoreError, match="leases of another one"),
+    ):
+        claim(server, run)
+
+
+def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> None:
+    class Late(Canned):
+        def _serve(self, client: socket.socket) -> None:
+            with client, suppress(OSError):
+                client.recv(65536)
+                self.quiet.wait(0.4)
+                client.sendall(reply({"bell": "a.2"}))
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url, HttpOptions(timeout=0.2))
+        store._bell = "a.1"
+        assert await store.wait(20.0) is True
+        await store.close()
+
+    with Late() as server:
+        run(go(server))
+
+
+def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_has_ended(run: Run) -> None:
+    lent = {"lease": {"job_id": 7, "token": REQUEST.token, "epoch": 1}, "authorization": "proof", "kind": "record"}
+    claims = {"claims": [lent | {"record": {}, "task": "t", "attempts": 1, "max_attempts": 1}]}
+
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url)
+        await store.claim(REQUEST)
+        assert await store.settle([(LEASE, COMPLETED)]) == [Verdict.BUSY]
+        assert len(store._proofs) == 1
+        assert await store.settle([(LEASE, COMPLETED)], repeat=True) == [Verdict.SETTLED]
+        assert len(store._proofs) == 0
+        await store.claim(REQUEST)
+        heart = store.heart()
+        assert (await asyncio.to_thread(heart.beat, [LEASE], 30.0)).lost == {(7, REQUEST.token)}
+        assert len(store._proofs) == 0
+        await asyncio.to_thread(heart.close)
+        await store.close()
+
+    busy, settled = reply({"verdicts": ["busy"]}), reply({"verdicts": ["settled"]})
+    with Canned(reply(claims), busy, settled, reply(claims), reply({"lost": [[7, REQUEST.token]]})) as server:
+        run(go(server))
+    assert [body["repeat"] for body in server.bodies if "repeat" in body] == [False, True]
+    assert [body["batch"][0]["proof"]["authorization"] for body in server.bodies if "batch" in body] == ["proof"] * 2
+
+
+def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        store = HttpStore(server.url, HttpOptions(timeout=20.0))
+        patience = store._line._limits["timeout"]
+        assert patience["pool"] < 20.0, "the first to end are those that wait for a connection"
+        patience["pool"] = 0.3
+        calls = [asyncio.create_task(store.enqueue(NewJob(task="t"))) for _ in range(CONNECTIONS + 3)]
+        while sum(call.done() for call in calls) < 3:
+            await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
+        server.quiet.set()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        unsent = [str(error) for error in ends if isinstance(error, StoreUnreachable)]
+        assert len(unsent) == 3
+        assert "connections are in use" in unsent[0]
+        assert sum(isinstance(error, OutcomeUnknown) for error in ends) == CONNECTIONS
+        await store.close()
+
+    with Canned(b"") as server:
+        run(go(server))

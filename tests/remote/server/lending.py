@@ -1,0 +1,228 @@
+"""A lending server in a thread, and a client that knows nothing but HTTP and JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import ssl
+import threading
+import uuid
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from stowhand.events import (
+    Event,
+    Events,
+    JobsReset,
+    LentChanged,
+    RequestAnswered,
+    StoreTrouble,
+    TokensTrouble,
+    WrongTokens,
+)
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.store import Store
+from stowhand.remote.server.http_server import LendingOptions, LendingServer, running
+from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
+
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds until a test gives up; longer than any request waits."""
+KINDS = (LentChanged, RequestAnswered, StoreTrouble, TokensTrouble, WrongTokens)
+
+
+class Reply:
+    """Status, headers and body."""
+
+    def __init__(self, status: int, headers: dict[str, str], raw: bytes) -> None:
+        self.status, self.headers, self.raw = status, headers, raw
+
+    @property
+    def body(self) -> Any:
+        """As JSON."""
+        return json.loads(self.raw)
+
+    def refused(self, status: int, kind: str) -> str:
+        """It is this refusal, with a fix; its message."""
+        assert (self.status, self.body["error"]) == (status, kind), self.raw
+        assert self.body["fix"]
+        return str(self.body["message"])
+
+
+class Client:
+    """One worker elsewhere, on a connection of its own."""
+
+    def __init__(self, url: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
+        parts = urlsplit(url)
+        self.token = token
+        assert parts.hostname is not None
+        self.connection: http.client.HTTPConnection = (
+            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=PATIENCE, context=tls)
+            if tls is not None
+            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+        )
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.token and "authorization" not in sent:
+            sent["authorization"] = f"Bearer {self.token}"
+        if body is not None:
+            sent.setdefault("content-type", "application/json")
+        self.connection.request(method, path, body, sent)
+        reply = self.connection.getresponse()
+        return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+
+    def get(self, path: str) -> Reply:
+        return self.ask("GET", path)
+
+    def post(self, call: str, **body: Any) -> Reply:
+        return self.ask("POST", f"/v1/{call}", json.dumps(body).encode())
+
+    def claim(self, limit: int = 1, token: str | None = None, **asked: Any) -> list[Any]:
+        """The records that a claim brings; it must be answered."""
+        reply = self.post("claim", **claiming(limit, token, **asked))
+        assert reply.status == 200, reply.raw
+        return list(reply.body["claims"])
+
+    def settle(self, *claims: Any, repeat: bool = False, **settlement: Any) -> list[str]:
+        what = {"state": "completed", "ended": "ok"} | settlement
+        batch = [{"proof": proof(claim), "settlement": what} for claim in claims]
+        reply = self.post("settle", batch=batch, repeat=repeat)
+        assert reply.status == 200, reply.raw
+        return list(reply.body["verdicts"])
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def claiming(limit: object = 1, token: str | None = None, **asked: Any) -> dict[str, Any]:
+    return {"worker": "w", "token": token or str(uuid.uuid4()), "limit": limit, "lease": 30.0} | asked
+
+
+def proof(claim: Any) -> dict[str, Any]:
+    """What a later call about it bears."""
+    return {"lease": claim["lease"], "authorization": claim["authorization"]}
+
+
+class Lending:
+    """``running(...)`` on a loop in a thread."""
+
+    def __init__(self, store: Store[Any], options: LendingOptions) -> None:
+        self.store, self.options = store, options
+        self.events = Events()
+        self.told: list[Event] = []
+        for kind in KINDS:
+            self.events.on(kind, self.told.append)
+        self.reset = threading.Event()
+        """A job was taken back from a worker that is gone."""
+        self.events.on(JobsReset, lambda _: self.reset.set())
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self.failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.server: LendingServer
+        self.clients: list[Client] = []
+
+    def start(self) -> None:
+        """Raises what keeps it from starting."""
+        self._thread.start()
+        assert self._up.wait(PATIENCE)
+        if self.failed is not None:
+            raise self.failed
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self.server._server.server_state.connections)
+
+    def wait_for_a_poll(self) -> None:
+        """Until a request waits for work."""
+        app: Any = self.server._server.config.app
+
+        async def waits() -> None:
+            while not app._lender._claims._polls:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+        self.do(waits())
+
+    def client(self, token: str = "", tls: ssl.SSLContext | None = None) -> Client:
+        client = Client(self.url, token, tls)
+        self.clients.append(client)
+        return client
+
+    def tell_to_stop(self, *, closing: bool = True) -> None:
+        """``closing``: let the clients' connections go first."""
+        for client in self.clients if closing else ():
+            client.close()
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # it is closed already
+                self._loop.call_soon_threadsafe(self.server.stop)
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the server does not stop"
+
+    def stop(self, *, closing: bool = True) -> None:
+        self.tell_to_stop(closing=closing)
+        self.join()
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
+
+    def add(self, task: str = "t", **details: Any) -> int:
+        """A job in the lent store."""
+        store: Any = self.store
+        job = self.do(store.enqueue(NewJob(task=task, **details)))
+        return int(job.id)
+
+    def state(self, job_id: int) -> str:
+        store: Any = self.store
+        return str(self.do(store.get(job_id)).state)
+
+    def heard(self, kind: type[T]) -> list[T]:
+        """Events of this kind; what is told after a reply was sent is among them."""
+        self.do(asyncio.sleep(0))
+        return [event for event in self.told if isinstance(event, kind)]
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._serve())
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
+                self.failed = error
+                self._up.set()
+
+    async def _serve(self) -> None:
+        await self.store.open()
+        try:
+            async with running(self.store, self.options, self.events) as self.server:
+                self._up.set()
+                await self.server.until_stopped()
+        finally:
+            await self.store.close()
+
+
+def token_of(file: Path, name: str = "w", *scopes: str, expires: float | None = None, **limits: Any) -> str:
+    """A new token in this file."""
+    token, token_id, sha256 = new_token()
+    now = datetime.now(UTC)
+    record = TokenRecord(
+        id=token_id,
+        name=name,
+        sha256=sha256,
+        scopes=scopes or ("claim",),
+        made=now,
+        expires=None if expires is None else now + timedelta(seconds=expires),
+        **limits,
+    )
+    TokenFile(file).change(lambda known: (*known, record))
+    return token

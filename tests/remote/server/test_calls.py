@@ -1,0 +1,537 @@
+"""What a worker elsewhere asks, and what it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.events import LentChanged
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.store import ClaimRequest, Terms
+from stowhand.remote.server.holdings import Holdings
+from stowhand.testing import FakeClock, MemoryStore
+from tests.remote.server.conftest import Lend
+from tests.remote.server.lending import claiming, proof, token_of
+
+
+def test_a_job_is_claimed_kept_and_settled(lend: Lend) -> None:
+    lending = lend()
+    job_id, client = lending.add(payload='{"n": 1}'), lending.client()
+    (claim,) = client.claim()
+    assert (claim["lease"]["job_id"], claim["kind"], claim["task"]) == (job_id, "job", "t")
+    assert claim["record"]["payload"] == '{"n": 1}'
+    beaten = client.post("heartbeat", leases=[proof(claim)], lease=30.0).body
+    assert (beaten["lost"], beaten["canceled"], beaten["busy"]) == ([], [], [])
+    until = datetime.fromisoformat(beaten["lease_until"])
+    assert timedelta(seconds=20) < until - datetime.now(UTC) <= timedelta(seconds=30)
+    assert client.settle(claim, result='{"ok": true}') == ["settled"]
+    assert client.settle(claim, result='{"ok": true}', repeat=True) == ["already settled"]
+    assert lending.state(job_id) == "completed"
+
+
+class Strict(MemoryStore):
+    """As a table: how long a lease lasts is laid down, whatever a worker asks for."""
+
+    terms = Terms(lease=6.0)
+
+
+def test_the_heartbeat_tells_until_when_the_lease_really_lasts(lend: Lend) -> None:
+    lending = lend(Strict())
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    beaten = client.post("heartbeat", leases=[proof(claim)], lease=30.0).body
+    until = datetime.fromisoformat(beaten["lease_until"])
+    assert until - datetime.now(UTC) <= timedelta(seconds=6), "and not the thirty that were asked for"
+
+
+@pytest.mark.parametrize("lease", [0.3, 1.5])
+def test_the_job_of_a_dead_remote_worker_is_lent_again_within_its_lease_and_two_seconds(
+    lend: Lend, lease: float
+) -> None:
+    lending = lend()
+    job_id = lending.add()
+    began = time.monotonic()
+    lending.client().claim(lease=lease)
+    (claim,) = lending.client().claim(wait=30)
+    assert claim["lease"]["job_id"] == job_id
+    assert lease <= time.monotonic() - began < lease + 2
+
+
+def test_whoever_saw_a_worker_die_takes_back_what_was_lent_to_it_under_the_same_token(lend: Lend, tokens: Path) -> None:
+    mine, theirs = token_of(tokens), token_of(tokens, name="theirs")
+    lending = lend()
+    ids = [lending.add() for _ in range(3)]
+    (first,) = lending.client(mine).claim(worker="dies")
+    (second,) = lending.client(mine).claim(worker="lives")
+    (third,) = lending.client(theirs).claim(worker="dies")
+    assert [one["lease"]["job_id"] for one in (first, second, third)] == ids
+    parent = lending.client(mine)
+    assert [job["job_id"] for job in parent.post("reset", worker="dies").body["jobs"]] == [ids[0]]
+    assert parent.post("reset", worker="dies").body == {"jobs": []}
+    assert [lending.state(job_id) for job_id in ids] == ["queued", "processing", "processing"]
+    assert parent.post("reset", leases=[proof(third)]).body == {"jobs": []}, "that was lent to others"
+    (job,) = parent.post("reset", leases=[proof(second)]).body["jobs"]
+    assert (job["job_id"], job["state"], job["worker"]) == (ids[1], "queued", "lives")
+    assert lending.client(mine).settle(first, second) == ["lost", "lost"]
+
+
+def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
+    lending = lend()
+    lending.add()
+    (claim,) = lending.client().claim(worker="w")
+    assert lending.client().settle(claim) == ["settled"]
+    assert lending.client().post("reset", worker="w").body == {"jobs": []}
+
+
+def test_what_is_known_of_who_holds_what_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.remote.server.holdings.MOST", 2)
+    known = Holdings()
+    leases = [Lease(n, "t", 1) for n in range(3)]
+    known.lent(("", "w"), leases)
+    assert (known.of(("", "w")), len(known)) == (leases[1:], 2)
+    known.over(leases)
+    assert (known.of(("", "w")), len(known)) == ([], 0)
+
+
+def test_a_canceled_and_a_lost_job_are_told_by_the_heartbeat(lend: Lend) -> None:
+    store = MemoryStore()
+    lending = lend(store)
+    lending.add()
+    lending.add()
+    client = lending.client()
+    first, second = client.claim(2)
+    lending.do(store.cancel(first["lease"]["job_id"]))
+    beaten = client.post("heartbeat", leases=[proof(first), proof(second)], lease=30.0).body
+    assert beaten["canceled"] == [[first["lease"]["job_id"], first["lease"]["token"]]]
+    lending.do(store.force_unlock_workers(["w"]))
+    beaten = client.post("heartbeat", leases=[proof(second)], lease=30.0).body
+    assert beaten["lost"] == [[second["lease"]["job_id"], second["lease"]["token"]]]
+    assert client.settle(second) == ["lost"]
+
+
+def test_a_released_lease_is_due_again_with_its_attempt(lend: Lend) -> None:
+    lending = lend()
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    assert client.post("release", leases=[proof(claim)]).body == {"busy": [], "abandoned": True}
+    (again,) = client.claim()
+    assert (again["attempts"], again["lease"]["job_id"]) == (1, claim["lease"]["job_id"])
+    assert client.settle(claim) == ["lost"]
+
+
+def test_a_repeated_claim_gives_what_the_first_answer_lent_and_is_still_held(lend: Lend) -> None:
+    lending = lend()
+    for _ in range(4):
+        lending.add()
+    client, token = lending.client(), str(uuid.uuid4())
+    first = client.claim(3, token)
+    assert client.claim(3, token) == first
+    client.settle(first[0])
+    client.post("release", leases=[proof(first[1])])
+    assert client.claim(3, token) == [first[2]]
+
+
+def test_a_repeated_claim_does_not_give_what_was_taken_away(lend: Lend) -> None:
+    store = MemoryStore()
+    lending = lend(store)
+    lending.add()
+    client, token = lending.client(), str(uuid.uuid4())
+    assert len(client.claim(1, token)) == 1
+    lending.do(store.force_unlock_workers(["w"]))
+    (other,) = client.claim()
+    assert other["attempts"] == 1
+    assert client.claim(1, token) == []
+
+
+def test_a_released_token_claims_nothing_more(lend: Lend) -> None:
+    lending = lend()
+    job_id, client, token = lending.add(), lending.client(), str(uuid.uuid4())
+    client.claim(1, token)
+    assert client.post("release", token=token).body["abandoned"]
+    assert client.claim(1, token) == []
+    (claim,) = client.claim()
+    assert claim["lease"]["job_id"] == job_id
+
+
+def test_an_answer_has_a_hundred_records_at_most(lend: Lend) -> None:
+    lending = lend()
+    store: Any = lending.store
+    lending.do(store.enqueue_many([NewJob(task="t")] * 101))
+    client = lending.client()
+    assert [len(client.claim(1000)), len(client.claim(1000))] == [100, 1]
+
+
+def test_records_that_would_make_an_answer_too_large_go_back_unspent(
+    lend: Lend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.remote.server.claims.ANSWER_BYTES", 2500)
+    lending = lend()
+    ids = [lending.add(payload=json.dumps("x" * size)) for size in (100, 100, 5000)]
+    client, token = lending.client(), str(uuid.uuid4())
+    claims = client.claim(3, token)
+    assert [claim["lease"]["job_id"] for claim in claims] == ids[:2]
+    assert client.claim(3, token) == claims
+    store: Any = lending.store
+    left = lending.do(store.get(ids[2]))
+    assert (left.state, left.attempts) == ("queued", 0)
+    assert [claim["lease"]["job_id"] for claim in client.claim(3)] == ids[2:]  # alone, however large
+
+
+def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    lending = lend()
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    monkeypatch.setattr("stowhand.remote.server.heartbeat_thread.CROWD", 0)
+    client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_claim_waits_until_there_is_work(lend: Lend) -> None:
+    lending = lend()
+    client = lending.client()
+    timer = threading.Timer(0.1, lending.add)
+    timer.start()
+    began = time.monotonic()
+    (claim,) = client.claim(wait=30)
+    assert time.monotonic() - began < 20
+    assert claim["task"] == "t"
+
+
+def test_a_claim_waits_no_longer_than_it_says(lend: Lend) -> None:
+    client = lend().client()
+    began = time.monotonic()
+    assert client.claim(wait=0.2) == []
+    assert 0.15 < time.monotonic() - began < 20
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_job_that_falls_due_ends_a_wait(lend: Lend) -> None:
+    lending = lend()
+    lending.add(delay=0.3)
+    began = time.monotonic()
+    assert len(lending.client().claim(wait=30)) == 1
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_what_is_claimed_for_a_client_that_hung_up_goes_back_at_once(lend: Lend) -> None:
+    lending = lend()
+    gone, other = lending.client(), lending.client()
+    gone.connection.request("POST", "/v1/claim", json.dumps(claiming(wait=20)), {"content-type": "application/json"})
+    lending.wait_for_a_poll()
+    gone.close()
+    lending.add()
+    (claim,) = other.claim(wait=20)
+    assert (claim["attempts"], claim["resets"]) == (1, 0)
+
+
+class Hesitant(MemoryStore):
+    """Claims when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    async def claim(self, request: ClaimRequest) -> Any:
+        self.asked.set()
+        await asyncio.to_thread(self.go.wait, 30)
+        return await super().claim(request)
+
+
+def test_what_was_claimed_while_the_client_hung_up_goes_back_unspent(lend: Lend) -> None:
+    store = Hesitant()
+    lending = lend(store)
+    job_id, gone = lending.add(), lending.client()
+    gone.connection.request("POST", "/v1/claim", json.dumps(claiming()), {"content-type": "application/json"})
+    assert store.asked.wait(30)
+    gone.close()
+    while lending.connections:
+        time.sleep(0.01)
+    store.go.set()
+    (claim,) = lending.client().claim(wait=30)
+    assert (claim["lease"]["job_id"], claim["attempts"], claim["resets"]) == (job_id, 1, 0)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_repeat_that_comes_while_the_store_is_asked_is_not_slept_over(lend: Lend) -> None:
+    store = Hesitant()
+    lending = lend(store)
+    token, answers = str(uuid.uuid4()), []
+    first, second = lending.client(), lending.client()
+    polls = [
+        threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30))),
+        threading.Thread(target=lambda: answers.append(second.claim(1, token))),
+    ]
+    polls[0].start()
+    assert store.asked.wait(30)
+    polls[1].start()
+    time.sleep(0.1)
+    began = time.monotonic()
+    store.go.set()
+    for poll in polls:
+        poll.join()
+    assert answers == [[], []]
+    assert time.monotonic() - began < 20
+
+
+class Forgetful(MemoryStore):
+    """Forgets which tokens were given up, as a user's table does, which has no place for them."""
+
+    def heart(self) -> Any:
+        heart = super().heart()
+        heart.abandon = lambda token: True  # type: ignore[method-assign]
+        return heart
+
+
+def test_a_released_token_claims_nothing_although_the_store_forgets_it(lend: Lend) -> None:
+    lending = lend(Forgetful())
+    lending.add()
+    client, token = lending.client(), str(uuid.uuid4())
+    client.post("release", token=token)
+    assert client.claim(1, token) == []
+    assert len(client.claim()) == 1
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_the_same_token_again_ends_the_poll_before_it(lend: Lend) -> None:
+    lending = lend()
+    token, answers = str(uuid.uuid4()), []
+    first = lending.client()
+    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30)))
+    thread.start()
+    lending.wait_for_a_poll()
+    began = time.monotonic()
+    assert lending.client().claim(1, token) == []
+    thread.join()
+    assert answers == [[]]
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_release_ends_the_poll_of_its_token(lend: Lend) -> None:
+    lending = lend()
+    token, answers = str(uuid.uuid4()), []
+    first = lending.client()
+    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30)))
+    thread.start()
+    lending.wait_for_a_poll()
+    began = time.monotonic()
+    assert lending.client().post("release", token=token).body["abandoned"]
+    thread.join()
+    assert time.monotonic() - began < 20
+    lending.add()
+    assert answers == [[]]
+    assert first.claim(1, token) == []
+    assert len(first.claim()) == 1
+
+
+def test_suspects_flags_and_tasks_go_to_the_store(lend: Lend) -> None:
+    lending = lend()
+    lending.add("a")
+    lending.add("b", flags=("slow",))
+    client = lending.client()
+    assert client.claim(5, tasks=["b"], forbidden_flags=["slow"]) == []
+    assert client.claim(5, suspects=True) == []
+    assert [claim["task"] for claim in client.claim(5, tasks=["a", "c"])] == ["a"]
+
+
+def test_jobs_are_enqueued_and_a_keyed_repeat_is_the_same_row(lend: Lend) -> None:
+    lending = lend()
+    client = lending.client()
+    jobs = [{"task": "t", "payload": "[1]", "key": "k"}, {"task": "t", "payload": "[2]"}]
+    first = client.post("enqueue", jobs=jobs).body
+    again = client.post("enqueue", jobs=jobs[:1], bare=True).body
+    assert again == {"ids": first["ids"][:1], "jobs": []}
+    assert client.get(f"/v1/jobs/{first['ids'][1]}").body["payload"] == "[2]"
+
+
+def test_a_job_that_may_not_be_is_refused_with_its_field(lend: Lend) -> None:
+    client = lend().client()
+    reply = client.post("enqueue", jobs=[{"task": "t"}, {"task": "t", "max_attempts": 0}])
+    assert "max_attempts" in reply.refused(400, "invalid job")
+    assert client.claim() == []
+
+
+def test_there_is_no_job_of_that_number(lend: Lend) -> None:
+    client = lend().client()
+    for number in ("7", "0", "x", "9" * 30, "-1"):
+        client.get(f"/v1/jobs/{number}").refused(404, "unknown")
+
+
+def test_a_store_without_logs_says_so(lend: Lend) -> None:
+    lending = lend()
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    entry = {"key": "k", "startTime": "2026-01-01T00:00:00Z"}
+    assert "no execution logs" in client.post("logs", proof=proof(claim), add=[entry]).refused(404, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("settlement", "where"),
+    [
+        ({"state": "processing", "ended": "ok"}, "processing"),
+        ({"state": "completed", "ended": "retry"}, "retry"),
+        ({"delay": -1.0, "state": "errored", "ended": "retry"}, "delay"),
+        ({"delay": 1e300, "state": "errored", "ended": "retry"}, "delay"),
+        ({"delay": 5.0}, "delay"),
+        ({"refund": True}, "refund"),
+        ({"state": "queued", "ended": "snoozed"}, "refund"),
+    ],
+)
+def test_a_settlement_that_no_worker_would_send_is_refused(lend: Lend, settlement: object, where: str) -> None:
+    lending = lend()
+    job_id, client = lending.add(), lending.client()
+    (claim,) = client.claim()
+    what = {"state": "completed", "ended": "ok"} | dict(settlement)  # type: ignore[call-overload]
+    reply = client.post("settle", batch=[{"proof": proof(claim), "settlement": what}])
+    assert where in reply.refused(400, "malformed")
+    assert lending.state(job_id) == "processing"
+
+
+def test_an_unsound_result_fails_its_job_and_no_other(lend: Lend) -> None:
+    lending = lend()
+    ids = [lending.add(), lending.add()]
+    client = lending.client()
+    first, second = client.claim(2)
+    batch = [
+        {"proof": proof(first), "settlement": {"state": "completed", "ended": "ok", "result": '"\\u0000"'}},
+        {"proof": proof(second), "settlement": {"state": "completed", "ended": "ok"}},
+    ]
+    assert client.post("settle", batch=batch).body["verdicts"] == ["settled", "settled"]
+    assert [lending.state(job_id) for job_id in ids] == ["failed", "completed"]
+
+
+def test_what_a_state_has_no_place_for_is_ignored(lend: Lend) -> None:
+    store = MemoryStore()
+    lending = lend(store)
+    job_id, client = lending.add(payload="[1]"), lending.client()
+    (claim,) = client.claim()
+    assert client.settle(claim, state="queued", ended="snoozed", refund=True, payload="[2]", result="3") == ["settled"]
+    job = lending.do(store.get(job_id))
+    assert job is not None
+    assert (job.payload_text, job.result_text) == ("[1]", None)
+
+
+def test_an_error_text_is_cleaned_and_cut(lend: Lend) -> None:
+    store = MemoryStore()
+    lending = lend(store)
+    job_id, client = lending.add(), lending.client()
+    (claim,) = client.claim()
+    client.settle(claim, state="failed", ended="failed", error="a\x00b" + "x" * 50_000)
+    job = lending.do(store.get(job_id))
+    assert job is not None
+    assert job.last_error is not None
+    assert len(job.last_error) <= 16 * 1024
+    assert job.last_error.startswith("a�b")
+
+
+def test_due_answers_at_once_or_when_the_bell_rings(lend: Lend) -> None:
+    lending = lend()
+    client = lending.client()
+    due = client.post("due").body
+    assert due["seconds"] is None
+    lending.add(delay=500)
+    assert 400 < client.post("due").body["seconds"] <= 500
+    bell = client.post("due").body["bell"]
+    threading.Timer(0.1, lending.add).start()
+    began = time.monotonic()
+    rung = client.post("due", wait=30, bell=bell).body
+    # Another bell than the one that is known is news at once.
+    assert client.post("due", wait=30, bell=due["bell"]).body["bell"] == rung["bell"]
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=30)), ("due", {"wait": 30})])
+def test_requests_that_wait_are_bounded_by_token(
+    lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path, call: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("stowhand.remote.server.claims.POLLS_OF_A_TOKEN", 1)
+    one, other = token_of(tokens), token_of(tokens)
+    lending = lend()
+    client, second = lending.client(one), lending.client(one)
+
+    def wait() -> None:
+        while second.post(call, **body).status == 429:  # the other client was just asking
+            pass
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while (refused := client.post("claim", **claiming())).status == 200:  # until the other one waits
+        pass
+    refused.refused(429, "too many")
+    assert refused.headers["retry-after"] == "1"
+    client.post("due", wait=1).refused(429, "too many")
+    assert client.post("due").status == 200  # it does not wait
+    assert lending.client(other).claim() == []
+    lending.add()
+    waiting.join()
+    assert client.post("claim", **claiming()).status == 200
+
+
+def test_conditions_are_refused_by_a_store_that_takes_none(lend: Lend) -> None:
+    client = lend().client()
+    asked = claiming(conditions=[{"column": "size", "op": "<", "value": 3}])
+    client.post("claim", **asked).refused(400, "refused")
+    asked = claiming(conditions=[{"column": "size", "op": "; drop", "value": 3}])
+    client.post("claim", **asked).refused(400, "refused")
+
+
+def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
+    lending = lend()
+    job_id, client = lending.add(payload='"hush"'), lending.client()
+    (claim,) = client.claim()
+    client.settle(claim, result='"hush"')
+    client.post("enqueue", jobs=[{"task": "t", "payload": '"hush"'}])
+    told = lending.heard(LentChanged)
+    assert [(event.call, event.ids, event.verdicts) for event in told] == [
+        ("claim", (str(job_id),), ()),
+        ("settle", (str(job_id),), ("completed: settled",)),
+        ("enqueue", (str(job_id + 1),), ()),
+    ]
+    words = repr(told)
+    assert all(secret not in words for secret in ("hush", claim["authorization"], claim["lease"]["token"]))
+
+
+def test_the_server_gives_back_the_jobs_of_workers_that_are_gone(lend: Lend) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    asyncio.run(store.enqueue(NewJob(task="t")))
+    (claim,) = asyncio.run(store.claim(ClaimRequest(worker="gone", token=str(uuid.uuid4()), limit=1, lease=30.0)))
+    asyncio.run(clock.advance(60))
+    lending = lend(store)
+    assert lending.reset.wait(30)
+    assert lending.state(claim.lease.job_id) == "queued"
+
+
+def test_terms_and_health_are_told(lend: Lend) -> None:
+    client = lend().client()
+    terms = client.get("/v1/terms").body
+    assert (terms["kind"], terms["logs"], terms["lease"]) == ("queue", False, None)
+    assert client.get("/healthz").body["status"] == "ok"
+    assert client.get("/readyz").body == {"status": "ready"}
+
+
+def test_the_metrics_count_calls_records_and_verdicts(lend: Lend) -> None:
+    lending = lend()
+    lending.add()
+    client = lending.client()
+    client.settle(*client.claim())
+    client.post("nonsense")
+    text = client.get("/metrics").raw.decode()
+    assert 'stowhand_lending_requests_total{call="claim",status="200"} 1.0' in text
+    assert 'stowhand_lending_requests_total{call="other",status="404"} 1.0' in text
+    assert 'stowhand_lending_verdicts_total{verdict="settled"} 1.0' in text
+    assert "stowhand_lending_records_total 1.0" in text

@@ -1,0 +1,243 @@
+"""Bad days between a worker and the server that lends: replies lost, cut, doubled and late, tokens stolen and expired.
+
+Whatever happens: nothing is lost, and nothing is accepted twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Claim, ClaimRequest, Verdict
+from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+from tests.remote.server.tokens import make_token, revoke
+from tests.support.http_proxy import Fault, HttpProxy
+from tests.support.lent import Street
+
+
+@pytest.fixture(scope="module")
+def street() -> Iterator[Street]:
+    with Street() as street:
+        yield street
+
+
+class Scene:
+    """A store in memory, its server, a proxy before that, and a client."""
+
+    def __init__(self, street: Street, tokens: Path | None = None) -> None:
+        self.lent = MemoryStore()
+        self.url = street.lend(self.lent, tokens)
+        self.proxy = HttpProxy(self.url)
+        self._stores: list[HttpStore] = []
+
+    async def client(self, token: str | None = None, **options: Any) -> HttpStore:
+        store = HttpStore(self.proxy.url, HttpOptions(token=token, **options))
+        self._stores.append(store)
+        await store.open()
+        return store
+
+    async def claim(self, store: HttpStore, token: str | None = None, limit: int = 1) -> list[Claim[Any]]:
+        asked = ClaimRequest(worker="w", token=token or str(uuid.uuid4()), limit=limit, lease=30.0)
+        return list(await store.claim(asked))
+
+    async def state(self, job_id: int) -> tuple[State, int]:
+        job = await self.lent.get(job_id)
+        assert job is not None
+        return job.state, job.attempts
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+@asynccontextmanager
+async def scene(street: Street, tokens: Path | None = None) -> AsyncIterator[Scene]:
+    made = await asyncio.to_thread(Scene, street, tokens)
+    with made.proxy:
+        try:
+            yield made
+        finally:
+            await made.close()
+            await asyncio.to_thread(street.take_back, made.url)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY, Fault.DROP])
+def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
+    street: Street, run: Run, fault: Fault
+) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            job = await on.lent.enqueue(NewJob(task="t"))
+            on.proxy.next("/v1/claim", fault)
+            token = str(uuid.uuid4())
+            with pytest.raises(StoreUnreachable):
+                await on.claim(store, token)
+            heart = store.heart()
+            assert await asyncio.to_thread(heart.abandon, token)
+            await asyncio.to_thread(heart.close)
+            assert await on.state(job.id) == (State.QUEUED, 0)
+            assert await on.claim(store, token) == []
+            assert len(await on.claim(store)) == 1
+
+    run(go())
+
+
+def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(street: Street, run: Run) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            job = await on.lent.enqueue(NewJob(task="t"))
+            on.proxy.next("/v1/claim", Fault.LATE)
+            token = str(uuid.uuid4())
+            with pytest.raises(StoreUnreachable):
+                await on.claim(store, token)
+            heart = store.heart()
+            assert await asyncio.to_thread(heart.abandon, token)
+            await asyncio.to_thread(heart.close)
+            on.proxy.go.set()
+            assert await asyncio.to_thread(on.proxy.done_late.wait, 25)
+            assert await on.state(job.id) == (State.QUEUED, 0)
+
+    run(go())
+
+
+def test_a_claim_that_arrives_twice_lends_its_jobs_once(street: Street, run: Run) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            for _ in range(4):
+                await on.lent.enqueue(NewJob(task="t"))
+            on.proxy.next("/v1/claim", Fault.TWICE)
+            claims = await on.claim(store, limit=2)
+            assert len(claims) == 2
+            assert (await on.lent.counts())[State.PROCESSING] == 2
+            assert await store.settle([(one.lease, COMPLETED) for one in claims]) == [Verdict.SETTLED] * 2
+
+    run(go())
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY])
+def test_a_settlement_whose_reply_was_lost_is_known_at_its_repeat(street: Street, run: Run, fault: Fault) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            job = await on.lent.enqueue(NewJob(task="t"))
+            (claim,) = await on.claim(store)
+            on.proxy.next("/v1/settle", fault)
+            with pytest.raises(StoreUnreachable):
+                await store.settle([(claim.lease, COMPLETED)])
+            assert await store.settle([(claim.lease, COMPLETED)], repeat=True) == [Verdict.ALREADY_SETTLED]
+            assert await on.state(job.id) == (State.COMPLETED, 1)
+
+    run(go())
+
+
+def test_a_settlement_that_arrives_twice_is_recorded_once(street: Street, run: Run) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            await on.lent.enqueue(NewJob(task="t"))
+            (claim,) = await on.claim(store)
+            on.proxy.next("/v1/settle", Fault.TWICE)
+            assert await store.settle([(claim.lease, COMPLETED)]) == [Verdict.ALREADY_SETTLED]
+
+    run(go())
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY])
+def test_an_enqueue_whose_reply_was_lost_says_so_and_with_a_key_its_repeat_is_one_job(
+    street: Street, run: Run, fault: Fault
+) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            on.proxy.next("/v1/enqueue", fault)
+            with pytest.raises(OutcomeUnknown, match="same key"):
+                await store.enqueue(NewJob(task="t", key="k"))
+            await store.enqueue(NewJob(task="t", key="k"))
+            assert (await on.lent.counts())[State.QUEUED] == 1
+
+    run(go())
+
+
+def test_a_lost_reply_to_a_beat_costs_nothing(street: Street, run: Run) -> None:
+    async def go() -> None:
+        async with scene(street) as on:
+            store = await on.client()
+            await on.lent.enqueue(NewJob(task="t"))
+            (claim,) = await on.claim(store)
+            heart = store.heart()
+            on.proxy.next("/v1/heartbeat", Fault.LOSE, Fault.TWICE)
+            with pytest.raises(StoreUnreachable):
+                await asyncio.to_thread(heart.beat, [claim.lease], 30.0)
+            assert not (await asyncio.to_thread(heart.beat, [claim.lease], 30.0)).lost
+            on.proxy.next("/v1/release", Fault.LOSE)
+            with pytest.raises(StoreUnreachable):
+                await asyncio.to_thread(heart.release, [claim.lease])
+            assert list(await asyncio.to_thread(heart.release, [claim.lease])) == []
+            await asyncio.to_thread(heart.close)
+            assert await on.state(claim.lease.job_id) == (State.QUEUED, 0)
+
+    run(go())
+
+
+def test_a_lease_under_another_worker_token_changes_nothing(street: Street, run: Run, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    mine, theirs = make_token(tokens, "mine"), make_token(tokens, "theirs")
+
+    async def go() -> None:
+        async with scene(street, tokens) as on:
+            owner, thief = await on.client(mine), await on.client(theirs)
+            await on.lent.enqueue(NewJob(task="t"))
+            claim_token = str(uuid.uuid4())
+            (claim,) = await on.claim(owner, claim_token)
+            for proofs in ({}, dict(owner._proofs._held)):  # the lease alone; the lease and what proves it
+                thief._proofs._held = proofs
+                assert await thief.settle([(claim.lease, COMPLETED)]) == [Verdict.LOST]
+                heart = thief.heart()
+                pair = (claim.lease.job_id, claim.lease.token)
+                thief._proofs._held = proofs
+                assert (await asyncio.to_thread(heart.beat, [claim.lease], 30.0)).lost == {pair}
+                await asyncio.to_thread(heart.release, [claim.lease])
+                await asyncio.to_thread(heart.abandon, claim_token)
+                await asyncio.to_thread(heart.close)
+                assert await on.state(claim.lease.job_id) == (State.PROCESSING, 1)
+            assert await on.claim(thief, claim_token) == []
+            assert await owner.settle([(claim.lease, COMPLETED)]) == [Verdict.SETTLED]
+
+    run(go())
+
+
+def test_a_token_that_ends_in_the_middle_says_how_to_go_on_and_is_not_shown_again(
+    street: Street, run: Run, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.json"
+    token = make_token(tokens, "short")
+
+    async def go() -> None:
+        async with scene(street, tokens) as on:
+            store = await on.client(token)
+            await on.lent.enqueue(NewJob(task="t"))
+            (claim,) = await on.claim(store)
+            revoke(tokens, "short")
+            before = len(street.seen)
+            for _ in range(20):
+                with pytest.raises(StoreError, match="stowhand tokens make") as refused:
+                    await store.settle([(claim.lease, COMPLETED)])
+                assert token not in str(refused.value)
+            assert len(street.seen) == before + 1
+            assert await on.state(claim.lease.job_id) == (State.PROCESSING, 1)
+
+    run(go())

@@ -1,0 +1,231 @@
+"""A table on PostgreSQL, lent: uuid keys, logs, commands, cancel, deleted rows, and records that cannot be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+
+from stowhand.commands import Command, CommandHandler
+from stowhand.errors import ConfigurationError, InvalidJob, StoreError
+from stowhand.events import StoreTrouble
+from stowhand.jobs.conditions import Where
+from stowhand.jobs.job import State
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.store import ClaimRequest
+from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.stores.table import TableOptions, TableStore
+from stowhand.worker.worker import Worker
+from tests.conftest import Run
+from tests.remote.server.conftest import Lend
+from tests.remote.server.lending import claiming
+from tests.remote.server.tokens import make_token
+from tests.support.lent import Street
+
+TABLE = """
+CREATE TABLE uploads (
+    id                uuid PRIMARY KEY,
+    state             text NOT NULL DEFAULT 'queued',
+    failure_message   text,
+    queued_at         timestamptz DEFAULT now(),
+    started_at        timestamptz,
+    finished_at       timestamptz,
+    process_after     timestamptz,
+    num_resets        integer NOT NULL DEFAULT 0,
+    num_failures      integer NOT NULL DEFAULT 0,
+    last_heartbeat_at timestamptz,
+    execution_logs    json[],
+    worker_hostname   text NOT NULL DEFAULT '',
+    cancel            boolean NOT NULL DEFAULT false,
+    path              text NOT NULL,
+    size              numeric NOT NULL DEFAULT 1,
+    address           inet DEFAULT '10.0.0.1'
+);
+INSERT INTO uploads (id, path) VALUES
+    ('00000000-0000-4000-8000-00000000000a', 'a'),
+    ('00000000-0000-4000-8000-00000000000b', 'b'),
+    ('00000000-0000-4000-8000-00000000000c', 'c')
+"""
+A, B, C = (f"00000000-0000-4000-8000-00000000000{letter}" for letter in "abc")
+TOKEN = "11111111-1111-4111-8111-111111111111"
+
+
+@pytest.fixture(scope="module")
+def street() -> Iterator[Street]:
+    with Street() as street:
+        yield street
+
+
+class Uploads:
+    """The table, and the way to it over HTTP under a token."""
+
+    def __init__(self, street: Street, url: str, tokens: Path) -> None:
+        self.street, self.url, self.tokens = street, url, tokens
+        self.token = make_token(tokens, "w", "claim", tasks=("uploads",))
+        self.sql(TABLE)
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def lent(self, **options: Any) -> AsyncIterator[HttpStore]:
+        table: TableStore[Any] = TableStore(
+            self.url, TableOptions(name="uploads", table_name="uploads", heartbeat_interval=0.2, **options)
+        )
+        url = await asyncio.to_thread(self.street.lend, table, self.tokens)
+        try:
+            async with HttpStore(url, HttpOptions(token=self.token)) as remote:
+                yield remote
+        finally:
+            await asyncio.to_thread(self.street.take_back, url)
+
+    async def work(self, handler: Any, **options: Any) -> None:
+        """A worker far away, until nothing is due."""
+        async with self.lent(**options) as remote:
+            await Worker(remote, handler, WorkerOptions(once=True, name="far", concurrency=3)).run()
+
+
+@pytest.fixture
+def uploads(street: Street, postgres_url: str, tmp_path: Path) -> Uploads:
+    return Uploads(street, postgres_url, tmp_path / "tokens.json")
+
+
+def test_commands_run_far_away_and_their_output_is_in_the_record(run: Run, uploads: Uploads) -> None:
+    def commands(record: dict[str, Any]) -> list[Command]:
+        code = f"print({record['path']!r}, {record['address']!r}, 's3cret'); raise SystemExit({record['path'] == 'c'})"
+        return [Command("say", [sys.executable, "-c", code])]
+
+    run(uploads.work(CommandHandler(commands, redact=("s3cret",)), max_num_retries=0))
+    rows = uploads.sql(
+        "SELECT id::text, state, failure_message, array_length(execution_logs, 1), execution_logs[1]->>'out',"
+        " execution_logs[1]->>'exitCode' FROM uploads ORDER BY id"
+    )
+    assert [row[:2] for row in rows] == [(A, "completed"), (B, "completed"), (C, "failed")]
+    assert [row[3] for row in rows] == [1, 1, 1]
+    assert [row[5] for row in rows] == ["0", "0", "1"]
+    for row, path in zip(rows, "abc", strict=True):
+        assert row[4].startswith(f"{path} 10.0.0.1 ")
+        assert "s3cret" not in row[4]
+    assert "1" in rows[2][2]
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        (f"UPDATE uploads SET cancel = true WHERE id = '{B}'", [("canceled",)]),
+        (f"DELETE FROM uploads WHERE id = '{B}'", []),
+    ],
+    ids=["cancel", "delete"],
+)
+def test_a_record_that_is_canceled_or_deleted_stops_its_handler_far_away(
+    run: Run, uploads: Uploads, change: str, state: list[tuple[str]]
+) -> None:
+    stopped: list[str] = []
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        if record["id"] == B:
+            await asyncio.to_thread(uploads.sql, change)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.append(record["id"])
+
+    run(uploads.work(handle))
+    assert stopped == [B]
+    assert uploads.sql(f"SELECT state FROM uploads WHERE id = '{B}'") == state
+    assert uploads.sql("SELECT count(*) FROM uploads WHERE state = 'completed'") == [(2,)]
+
+
+def test_a_record_that_cannot_be_sent_fails_alone(run: Run, uploads: Uploads) -> None:
+    class Rude:
+        def __str__(self) -> str:
+            raise RuntimeError("no word of mine")
+
+    def read(row: Any) -> dict[str, Any]:
+        path = row[0]
+        odd = {"a": "\ud800", "b": Rude(), "c": None, "d": float("nan"), "e": [{"x": float("-inf")}]}
+        return {"path": path, "odd": odd[path]}
+
+    uploads.sql("INSERT INTO uploads (id, path) VALUES (gen_random_uuid(), 'd'), (gen_random_uuid(), 'e')")
+    run(uploads.work(_nothing, column_expressions=("path",), scan=read))
+    rows = uploads.sql("SELECT path, state, failure_message FROM uploads ORDER BY path")
+    assert [row[:2] for row in rows] == [
+        ("a", "failed"), ("b", "failed"), ("c", "completed"), ("d", "failed"), ("e", "failed")
+    ]  # fmt: skip
+    assert "NaN and infinity are no JSON numbers" in rows[3][2]
+    assert "NaN and infinity are no JSON numbers" in rows[4][2]
+    assert "surrogates" in rows[0][2]
+    assert "no word of mine" in rows[1][2]
+
+
+async def _nothing(ctx: Attempt[Any], record: Any) -> None:
+    pass
+
+
+def test_a_handler_far_away_puts_its_own_record_back_and_no_other(run: Run, uploads: Uploads) -> None:
+    again: list[str] = []
+
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        path = record["path"]
+        for other in (B if path == "a" else A, {**record, "id": "another"}, 7):
+            with pytest.raises(ConfigurationError, match="no other one"):
+                await ctx.store.requeue(other)
+        for wrong in (-1, "soon", datetime(2030, 1, 1)):  # noqa: DTZ001 - that is the mistake
+            with pytest.raises(InvalidJob):
+                await ctx.store.requeue(record, wrong)
+        if path == "a" and path in again:
+            return
+        again.append(path)
+        after = {"a": None, "b": timedelta(hours=1), "c": datetime.now(UTC) + timedelta(hours=2)}[path]
+        answer = await ctx.store.requeue(record if path == "a" else UUID(record["id"]), after)
+        assert answer == Answer(record["id"], Done.DONE)
+
+    run(uploads.work(handle, max_num_retries=0))
+    rows = uploads.sql(
+        "SELECT path, state, num_failures, extract(epoch FROM process_after - now())::float, failure_message"
+        " FROM uploads ORDER BY path"
+    )
+    assert [row[:3] for row in rows] == [("a", "completed", 0), ("b", "queued", 0), ("c", "queued", 0)], rows
+    assert [row[3] for row in rows[1:]] == pytest.approx([3600, 7200], abs=60)
+
+
+def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend, uploads: Uploads) -> None:
+    lending = lend(TableStore(uploads.url, TableOptions(name="uploads", table_name="uploads")))
+    client = lending.client()
+    for column, op, value in (("nothing", "=", 1), ("size", "<", "much"), ("path", "=", "a\0")):
+        reply = client.post("claim", **claiming(conditions=[{"column": column, "op": op, "value": value}]))
+        assert f"cannot compare so ({column})" in reply.refused(400, "malformed")
+        assert b"postgres" not in reply.raw
+    assert [event.doing for event in lending.heard(StoreTrouble)] == ["claim"] * 3
+    uploads.sql("DROP TABLE uploads")
+    client.post("claim", **claiming()).refused(503, "unreachable")
+    assert "uploads" in lending.heard(StoreTrouble)[-1].error
+
+
+def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: Run, uploads: Uploads) -> None:
+    limited = make_token(uploads.tokens, "x", "claim", tasks=("other",))
+
+    async def go() -> None:
+        async with uploads.lent() as remote:
+            asked = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0)
+            with pytest.raises(StoreError, match="not for the condition column 'path'"):
+                await remote.claim(msgspec.structs.replace(asked, conditions=(Where("path", "=", "a"),)))
+            async with HttpStore(remote.description, HttpOptions(token=limited)) as other:
+                assert await other.claim(asked) == []
+            assert len(await remote.claim(asked)) == 3
+
+    run(go())
+    assert uploads.sql("SELECT DISTINCT state FROM uploads") == [(State.PROCESSING.value,)]

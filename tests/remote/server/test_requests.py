@@ -1,0 +1,305 @@
+"""Whatever comes in: malformed, huge, slow, or too much of it. One server for all, but where limits are small."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.remote.server.bodies import HEADERS, LIMIT
+from stowhand.remote.server.http_server import LendingOptions
+from stowhand.remote.server.slow_requests import check_uvicorn
+from stowhand.testing import MemoryStore
+from tests.remote.server.conftest import Lend
+from tests.remote.server.lending import Client, Lending, claiming
+
+JSON = "Content-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lending]:
+    lending = Lending(MemoryStore(), LendingOptions(port=0, tokens=tmp_path_factory.mktemp("t") / "tokens.json"))
+    lending.start()
+    yield lending
+    lending.stop()
+
+
+@pytest.fixture
+def client(shared: Lending) -> Iterator[Client]:
+    client = Client(shared.url)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "object"),
+        (b'{"tasks": ' + b"[" * 100_000, "tasks"),
+        (b"[]", "object"),
+        (b"null", "object"),
+        (b'{"worker": 1}', "worker"),
+        (json.dumps(claiming(nonsense=1)).encode(), "nonsense"),
+        (json.dumps(claiming(limit="3")).encode(), "limit"),
+        (json.dumps(claiming(limit=-1)).encode(), "limit"),
+        (json.dumps(claiming(lease=0)).encode(), "lease"),
+        (json.dumps(claiming(lease=1e9)).encode(), "lease"),
+        (json.dumps(claiming(wait=31)).encode(), "wait"),
+        (json.dumps(claiming(tasks=["a", 1])).encode(), "tasks[1]"),
+        (json.dumps(claiming(token="x")).encode(), "token"),
+        (json.dumps({**claiming(), "worker": ""}).encode(), "worker"),
+        (json.dumps({**claiming(), "worker": "a\nb"}).encode(), "worker"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "body",  # the tokens differ from process to process
+)
+def test_a_body_that_cannot_be_read_is_refused_with_the_place(client: Client, body: bytes, where: str) -> None:
+    reply = client.ask("POST", "/v1/claim", body)
+    assert reply.status == 400
+    assert where in reply.body["message"]
+    assert reply.body["fix"]
+
+
+def test_wrong_methods_and_calls_are_told(client: Client) -> None:
+    reply = client.get("/v1/claim")
+    reply.refused(405, "method")
+    assert "POST" in reply.headers["allow"]
+    client.post("terms").refused(405, "method")
+    client.get("/v2/claim").refused(404, "unknown")
+    client.get("/").refused(404, "unknown")
+    client.get("/v1/jobs/1/2").refused(404, "unknown")
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(shared: Lending) -> None:
+    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {LIMIT + 1}\r\n\r\n"
+    assert "413" in status_of(shared, head.encode())
+
+
+def test_a_body_that_grows_too_large_is_refused_on_the_way(shared: Lending) -> None:
+    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    assert "413" in status_of(shared, head.encode() + chunk * 17)
+
+
+def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
+    body = json.dumps(claiming()).encode()
+    assert client.ask("POST", "/v1/claim", body + b" " * (LIMIT - len(body))).status == 200
+    client.ask("POST", "/v1/claim", body + b" " * (LIMIT - len(body) + 1)).refused(413, "too large")
+
+
+def test_too_many_items_are_refused(client: Client) -> None:
+    client.post("enqueue", jobs=[{"task": "t"}] * 1001).refused(413, "too large")
+    lease = {"job_id": 1, "token": "t", "epoch": 1}
+    proofs = [{"lease": lease, "authorization": ""}] * 1001
+    client.post("heartbeat", leases=proofs, lease=30.0).refused(413, "too large")
+
+
+def test_headers_that_are_too_large_are_refused(shared: Lending) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    assert "431" in status_of(shared, head + b"X: " + b"x" * 33_000 + b"\r\n\r\n")
+    assert "431" in status_of(shared, b"GET /" + b"x" * 33_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with connect(shared) as sock:  # one that never ends is refused on the way
+        send_what_is_taken(sock, head + b"X: " + b"x" * 200_000)
+        assert b" 400 " in read_all(sock)
+
+
+def test_too_many_headers_are_refused(client: Client) -> None:
+    few = {f"x-{number}": "1" for number in range(HEADERS - 10)}
+    assert client.ask("GET", "/v1/terms", None, **few).status == 200
+    many = {f"x-{number}": "1" for number in range(HEADERS + 1)}
+    client.ask("GET", "/v1/terms", None, **many).refused(431, "malformed")
+
+
+TWO_LENGTHS = b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 46\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /v1/terms HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,
+        b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        TWO_LENGTHS + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_and_the_connection_closed(shared: Lending, raw: bytes) -> None:
+    with connect(shared) as sock:
+        sock.sendall(raw)
+        said = read_all(sock)
+        assert b" 400 " in said.split(b"\r\n", 1)[0]
+        assert said.count(b"HTTP/1.1 ") == 1
+
+
+def test_whoever_sends_a_header_a_byte_at_a_time_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.3)
+    with connect(lending) as sock:
+        assert trickle(sock, b"GET /v1/terms HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1000) < 100
+        assert b" 408 " in read_all(sock)
+
+
+def test_whoever_sends_a_body_a_byte_at_a_time_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.3)
+    head = f"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: 5000\r\n\r\n".encode()
+    with connect(lending) as sock:
+        sock.sendall(head)
+        assert trickle(sock, b" " * 5000) < 100
+        assert b" 408 " in read_all(sock)
+
+
+def test_whoever_sends_nothing_is_cut_off(lend: Lend) -> None:
+    lending = lend(read_timeout=0.2)
+    with connect(lending) as sock:
+        assert b" 408 " in read_all(sock)
+
+
+def test_whoever_does_not_read_a_reply_is_cut_off(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.remote.server.claims.ANSWER_BYTES", 2**24)  # more than sockets hold
+    lending = lend(read_timeout=0.1)
+    for _ in range(12):
+        lending.add(payload=json.dumps("x" * 900_000))
+    body = json.dumps(claiming(12)).encode()
+    head = f"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {len(body)}\r\n\r\n".encode()
+    with connect(lending) as sock:
+        sock.sendall(head + body)
+        deadline = time.monotonic() + 30
+        while lending.connections == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        while lending.connections and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert lending.connections == 0
+
+
+@pytest.mark.parametrize("job_id", [None, [], {}, [[1]], True, 1.5, "x" * 1000, -(2**63)])
+def test_a_lease_of_something_that_is_no_id_is_lost(client: Client, job_id: object) -> None:
+    proof = {"lease": {"job_id": job_id, "token": "t", "epoch": 1}, "authorization": "é"}
+    settlement = {"state": "completed", "ended": "ok"}
+    assert client.post("heartbeat", leases=[proof], lease=30.0).body["lost"] == [[job_id, "t"]]
+    assert client.post("settle", batch=[{"proof": proof, "settlement": settlement}]).body["verdicts"] == ["lost"]
+    assert client.post("release", leases=[proof]).body == {"busy": [], "abandoned": True}
+
+
+def test_numbers_beyond_all_bounds_are_refused(client: Client) -> None:
+    body = json.dumps(claiming()).encode()
+    for number in (b"1" + b"0" * 5000, b"1e999", b"-1e308"):
+        client.ask("POST", "/v1/claim", body.replace(b"30.0", number)).refused(400, "malformed")
+
+
+def test_a_claim_may_wait_longer_than_a_request_may_take_to_come(lend: Lend) -> None:
+    client = lend(read_timeout=0.2).client()
+    assert client.claim(wait=0.5) == []
+    assert client.claim() == []
+
+
+def test_connections_are_bounded(lend: Lend) -> None:
+    lending = lend(connections=2)
+    first, second = lending.client(), lending.client()
+    assert first.claim() == []
+    second.ask("GET", "/v1/terms").refused(503, "too many")
+    assert first.claim() == []
+    first.close()
+    deadline = time.monotonic() + 30
+    while (answered := lending.client().ask("GET", "/v1/terms")).status != 200:
+        assert time.monotonic() < deadline, answered
+
+
+def test_connections_that_are_left_alone_shut_nobody_out(lend: Lend) -> None:
+    """More of them than there are places, opened again as soon as they are closed; from one address."""
+    lending = lend(connections=40)
+    held = lending.client()
+    assert held.claim() == []
+    crowd = [connect(lending) for _ in range(60)]
+    try:
+        for _ in range(5):
+            assert b" 200 " in status_line(lending)
+            assert lending.client().claim() == []
+            crowd += [connect(lending) for _ in range(12)]
+        assert held.claim() == [], "who was let in keeps the connection"
+    finally:
+        for sock in crowd:
+            sock.close()
+
+
+def test_a_stranger_waits_a_shorter_time_than_who_was_let_in(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.remote.server.slow_requests.STRANGERS_WAIT", 0.2)
+    lending = lend()
+    with connect(lending) as silent, connect(lending) as asked, connect(lending) as known:
+        for sock, path in ((asked, "/healthz"), (known, "/v1/terms")):
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert b" 200 " in sock.recv(4096)
+        assert b" 408 " in read_all(silent)
+        read_all(asked)
+        known.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = b""
+        while b" 200 " not in said:
+            said += known.recv(4096)
+
+
+def test_a_server_is_refused_where_a_name_that_its_limits_stand_on_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later:
+        def __init__(self) -> None:
+            self.conn = None
+
+    check_uvicorn()
+    with pytest.raises(ConfigurationError, match=r"connection_made.*transport"):
+        check_uvicorn(Later)
+
+
+def connect(lending: Lending) -> socket.socket:
+    parts = urlsplit(lending.url)
+    assert parts.hostname is not None
+    return socket.create_connection((parts.hostname, parts.port or 0), timeout=30)
+
+
+def status_of(lending: Lending, raw: bytes) -> str:
+    with connect(lending) as sock:
+        send_what_is_taken(sock, raw)
+        return sock.recv(4096).split(b"\r\n", 1)[0].decode()
+
+
+def status_line(lending: Lending) -> bytes:
+    with connect(lending) as sock:
+        send_what_is_taken(sock, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return sock.recv(4096).split(b"\r\n", 1)[0]
+
+
+def send_what_is_taken(sock: socket.socket, raw: bytes) -> None:
+    """The other side may refuse, and close, while we are still talking; what it said is there to be read."""
+    with suppress(ConnectionError):
+        sock.sendall(raw)
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Until the other side closes."""
+    raw = b""
+    try:
+        while data := sock.recv(4096):
+            raw += data
+    except ConnectionResetError:
+        pass
+    return raw
+
+
+def trickle(sock: socket.socket, raw: bytes) -> int:
+    """Send byte after byte, until nobody listens; how many went out."""
+    sock.settimeout(0.02)
+    for number in range(len(raw)):
+        try:
+            sock.sendall(raw[number : number + 1])
+            if sock.recv(1, socket.MSG_PEEK) is not None:
+                sock.settimeout(30)
+                return number
+        except TimeoutError:
+            continue
+        except OSError:
+            return number
+    return len(raw)

@@ -1,0 +1,291 @@
+"""Worker tokens: who may ask a server, for what, and for how long."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import RequestAnswered, TokensTrouble, WrongTokens
+from stowhand.remote.server.token_file import TokenFile
+from stowhand.testing import MemoryStore
+from tests.remote.server.conftest import Lend
+from tests.remote.server.lending import claiming, proof, token_of
+
+EVERYTHING = ("claim", "enqueue", "read", "payload")
+
+
+def test_without_its_token_nobody_is_let_in(lend: Lend, tokens: Path) -> None:
+    good = token_of(tokens)
+    lending = lend()
+    assert lending.client(good).claim() == []
+    for wrong in ("", "nonsense", good[:-1], good + "x", good.upper(), "stow__", "é"):
+        reply = lending.client().ask("GET", "/v1/terms", authorization=f"Bearer {wrong}".encode().decode("latin-1"))
+        reply.refused(401, "unauthorized")
+        assert reply.headers["www-authenticate"] == "Bearer"
+
+
+def test_an_expired_and_a_revoked_token_are_refused_in_the_same_words(lend: Lend, tokens: Path) -> None:
+    expired, revoked = token_of(tokens, "a", expires=-1), token_of(tokens, "b")
+    token_id = revoked.split("_")[1]
+    lending = lend()
+    client = lending.client(revoked)
+    assert client.claim() == []
+    TokenFile(tokens).change(lambda known: tuple(_revoked(one) if one.id == token_id else one for one in known))
+    words = {lending.client(token).get("/v1/terms").refused(401, "unauthorized") for token in (expired, revoked)}
+    words.add(lending.client("stow_0_x").get("/v1/terms").refused(401, "unauthorized"))
+    assert len(words) == 1
+    client.post("claim", **claiming()).refused(401, "unauthorized")
+
+
+@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=30)), ("due", {"wait": 30})])
+def test_a_poll_ends_when_its_token_is_revoked(lend: Lend, tokens: Path, call: str, body: dict[str, Any]) -> None:
+    token = token_of(tokens)
+    lending = lend()
+    TokenFile(tokens).change(lambda known: known)
+    client = lending.client(token)
+    assert client.claim() == []
+
+    def revoke() -> None:
+        TokenFile(tokens).change(lambda known: tuple(_revoked(one) for one in known))
+        lending.add()
+
+    threading.Timer(0.1, revoke).start()
+    client.post(call, **body).refused(401, "unauthorized")
+
+
+def test_a_token_made_later_closes_an_open_server_for_good(lend: Lend, tokens: Path) -> None:
+    lending = lend()
+    assert lending.client().claim() == []
+    token = token_of(tokens)
+    lending.client().get("/v1/terms").refused(401, "unauthorized")
+    assert lending.client(token).claim() == []
+    tokens.unlink()
+    lending.client().get("/v1/terms").refused(401, "unauthorized")
+    lending.client(token).get("/v1/terms").refused(401, "unauthorized")
+
+
+def test_tokens_known_before_hold_when_the_file_is_spoilt(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens)
+    lending = lend()
+    tokens.write_text("{")
+    assert lending.client(token).claim() == []
+    assert len(lending.heard(TokensTrouble)) == 1
+
+
+@pytest.mark.parametrize(
+    ("scopes", "call", "body", "lacks"),
+    [
+        (("enqueue",), "claim", claiming(), "claim"),
+        (("enqueue",), "settle", {"batch": []}, "claim"),
+        (("enqueue",), "heartbeat", {"leases": [], "lease": 30.0}, "claim"),
+        (("enqueue",), "release", {}, "claim"),
+        (("enqueue",), "due", {}, "claim"),
+        (("claim", "read"), "enqueue", {"jobs": [{"task": "t"}]}, "enqueue"),
+    ],
+)
+def test_a_call_beyond_the_scopes_is_refused_by_name(
+    lend: Lend, tokens: Path, scopes: tuple[str, ...], call: str, body: dict[str, Any], lacks: str
+) -> None:
+    client = lend_with(lend, tokens, *scopes)
+    assert f"the scope {lacks}" in client.post(call, **body).refused(403, "out of scope")
+
+
+def test_a_look_at_a_job_wants_read_and_its_payload_more(lend: Lend, tokens: Path) -> None:
+    seers = {scopes: token_of(tokens, "x", *scopes) for scopes in (("claim",), ("read",), ("read", "payload"))}
+    lending = lend()
+    job_id = lending.add(payload='"secret"')
+    answers = {scopes: lending.client(token).get(f"/v1/jobs/{job_id}") for scopes, token in seers.items()}
+    answers[("claim",)].refused(403, "out of scope")
+    lending.client(seers[("claim",)]).get("/metrics").refused(403, "out of scope")
+    assert (answers[("read",)].body["payload"], answers[("read",)].body["result"]) == ("", None)
+    assert answers[("read", "payload")].body["payload"] == '"secret"'
+
+
+def test_a_claim_for_any_task_brings_those_of_the_token_only(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens, "a", "claim", tasks=("a", "b"))
+    lending = lend()
+    for task in ("a", "b", "c"):
+        lending.add(task)
+    client = lending.client(token)
+    assert "'c'" in client.post("claim", **claiming(tasks=["c"])).refused(403, "out of scope")
+    assert [claim["task"] for claim in client.claim(5, tasks=["a", "c"])] == ["a"]
+    assert [claim["task"] for claim in client.claim(5)] == ["b"]
+    assert client.claim(5, tasks=[]) == []
+
+
+def test_enqueueing_is_limited_to_tasks_and_queues(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens, "a", "enqueue", "read", tasks=("a",), queues=("q",))
+    lending = lend()
+    hidden, client = lending.add("a"), lending.client(token)
+    client.post("enqueue", jobs=[{"task": "b", "queue": "q"}]).refused(403, "out of scope")
+    client.post("enqueue", jobs=[{"task": "a"}]).refused(403, "out of scope")
+    made = client.post("enqueue", jobs=[{"task": "a", "queue": "q", "payload": '"x"'}]).body
+    (job_id,) = made["ids"]
+    assert made["jobs"][0]["payload"] == ""  # with a key it might be another's
+    assert client.get(f"/v1/jobs/{job_id}").status == 200
+    client.get(f"/v1/jobs/{hidden}").refused(404, "unknown")
+
+
+def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tokens: Path) -> None:
+    limited = token_of(tokens, "a", "claim", "enqueue", tasks=("a",))
+    queued = token_of(tokens, "q", "enqueue", queues=("q",))
+    lending = lend()
+    others = lending.add("b", key="k", queue="other")
+    own = lending.add("a", key="own")
+    for mode in ("replace", "preserve_run_at", "unsafe_dedupe"):
+        for token, job in ((limited, {"task": "a"}), (queued, {"task": "b", "queue": "q"})):
+            reply = lending.client(token).post("enqueue", jobs=[job, job | {"key": "k", "key_mode": mode}])
+            assert "'k'" in reply.refused(403, "out of scope")
+    client = lending.client(limited)
+    (claim,) = client.claim()
+    assert claim["lease"]["job_id"] == own
+    assert client.settle(claim, then=[{"task": "a", "key": "k"}]) == ["settled"]
+    assert lending.state(own) == "failed"
+    store: Any = lending.store
+    kept = lending.do(store.get(others))
+    assert (kept.task, kept.queue, kept.revision) == ("b", "other", 0)
+    assert client.post("enqueue", jobs=[{"task": "a", "key": "own"}]).body["ids"] == [own]
+
+
+def test_conditions_are_granted_column_by_column(lend: Lend, tokens: Path) -> None:
+    client = lend_with(lend, tokens, "claim", conditions=("size",))
+    condition = {"column": "salary", "op": ">", "value": 1}
+    assert "'salary'" in client.post("claim", **claiming(conditions=[condition])).refused(403, "out of scope")
+
+
+def test_what_follows_a_settlement_wants_the_scope_enqueue(lend: Lend, tokens: Path) -> None:
+    store = MemoryStore()
+    token = token_of(tokens, "a", "claim")
+    lending = lend(store)
+    job_id, client = lending.add(), lending.client(token)
+    (claim,) = client.claim()
+    assert client.settle(claim, then=[{"task": "next"}]) == ["settled"]
+    job = lending.do(store.get(job_id))
+    assert job is not None
+    assert job.state == "failed"
+    assert job.last_error is not None
+    assert "the scope enqueue" in job.last_error
+
+
+def test_a_stolen_lease_changes_nothing(lend: Lend, tokens: Path) -> None:
+    own, thief = token_of(tokens, "own"), token_of(tokens, "thief", *EVERYTHING)
+    lending = lend()
+    job_id, owner, other = lending.add(), lending.client(own), lending.client(thief)
+    token = str(uuid.uuid4())
+    (claim,) = owner.claim(1, token)
+    stolen = proof(claim)
+    pair = [claim["lease"]["job_id"], claim["lease"]["token"]]
+    assert other.settle(claim) == ["lost"]
+    assert other.post("heartbeat", leases=[stolen], lease=30.0).body["lost"] == [pair]
+    other.post("release", leases=[stolen])
+    other.post("release", token=token)
+    other.post("logs", proof=stolen).refused(409, "lease lost")
+    assert other.claim(1, token) == []
+    made_up = {**claim, "authorization": "0" * 64}
+    another = {**claim, "lease": {**claim["lease"], "job_id": job_id + 1}}
+    later = {**claim, "lease": {**claim["lease"], "epoch": 2}}
+    assert owner.settle(made_up, another, later) == ["lost", "lost", "lost"]
+    assert lending.state(job_id) == "processing"
+    assert owner.post("heartbeat", leases=[stolen], lease=30.0).body["lost"] == []
+    assert owner.settle(claim) == ["settled"]
+
+
+def test_a_lease_can_be_settled_and_a_token_released_after_a_restart(lend: Lend, tokens: Path) -> None:
+    store, worker = MemoryStore(), token_of(tokens)
+    first = lend(store)
+    ids = [first.add(), first.add()]
+    token = str(uuid.uuid4())
+    (claim,) = first.client(worker).claim()
+    (_,) = first.client(worker).claim(1, token)
+    first.stop()
+    second = lend(store)
+    client = second.client(worker)
+    assert client.settle(claim) == ["settled"]
+    assert client.post("release", token=token).body["abandoned"]
+    assert [second.state(job_id) for job_id in ids] == ["completed", "queued"]
+    assert client.claim(1, token) == []
+
+
+def test_wrong_tokens_from_one_address_are_told_to_wait_and_good_ones_are_not(lend: Lend, tokens: Path) -> None:
+    good = token_of(tokens)
+    lending = lend()
+    client = lending.client("stow_x_y")
+    statuses = [client.get("/v1/terms").status for _ in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    assert int(client.get("/v1/terms").headers["retry-after"]) > 0
+    assert lending.client(good).get("/v1/terms").status == 200
+    assert len(lending.heard(WrongTokens)) == 1
+
+
+def test_no_secret_is_told_or_kept(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens)
+    lending = lend()
+    lending.client(token).get("/v1/terms")
+    kept = tokens.read_text()
+    assert token not in kept
+    assert token.split("_", 2)[2] not in kept
+    (event,) = lending.heard(RequestAnswered)
+    assert (event.who, event.status) == (token.split("_")[1], 200)
+    assert token not in repr(lending.told)
+    for file in (tokens, tokens.with_name("tokens.json.secret")):
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_was_refused_for_its_mode_counts_when_that_is_mended(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens)
+    lending = lend()
+    client = lending.client(token)
+    assert client.get("/v1/terms").status == 200
+    spread = tokens.with_name("spread")
+    revoked = [msgspec.structs.replace(one, revoked=one.made) for one in TokenFile(tokens).read()]
+    spread.write_bytes(msgspec.json.encode({"version": 1, "tokens": revoked}))
+    spread.chmod(0o644)
+    spread.replace(tokens)
+    assert client.get("/v1/terms").status == 200  # what was known before still holds
+    assert len(lending.heard(TokensTrouble)) == 1
+    tokens.chmod(0o600)
+    client.get("/v1/terms").refused(401, "unauthorized")
+
+
+def test_a_file_that_others_may_open_is_refused(tokens: Path) -> None:
+    token_of(tokens)
+    tokens.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        TokenFile(tokens).read()
+
+
+def test_programs_that_change_the_file_at_once_do_not_undo_each_other(tokens: Path) -> None:
+    threads = [threading.Thread(target=lambda: [token_of(tokens) for _ in range(5)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(TokenFile(tokens).read()) == 20
+
+
+def test_a_change_that_fails_leaves_the_old_tokens(tokens: Path) -> None:
+    token_of(tokens)
+    before = tokens.read_bytes()
+
+    def fail(known: Any) -> Any:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        TokenFile(tokens).change(fail)
+    assert tokens.read_bytes() == before
+    assert sorted(path.name for path in tokens.parent.iterdir()) == ["tokens.json"]
+
+
+def lend_with(lend: Lend, tokens: Path, *scopes: str, **limits: Any) -> Any:
+    token = token_of(tokens, "w", *scopes, **limits)
+    return lend().client(token)
+
+
+def _revoked(one: Any) -> Any:
+    return msgspec.structs.replace(one, revoked=one.made)

@@ -1,0 +1,30 @@
+"""Worker tokens for tests, written into the file as ``stowhand tokens`` does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from stowhand.remote.server.grants import Scope
+from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
+
+MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def make_token(path: Path, name: str, *scopes: str, tasks: tuple[str, ...] | None = None) -> str:
+    """A token, by default for everything."""
+    token, token_id, sha256 = new_token()
+    record = TokenRecord(id=token_id, name=name, sha256=sha256, scopes=scopes or tuple(Scope), tasks=tasks, made=MOMENT)
+    TokenFile(path).change(lambda tokens: (*tokens, record))
+    return token
+
+
+def revoke(path: Path, name: str) -> None:
+    """It is no good any more."""
+
+    def revoked(record: TokenRecord) -> TokenRecord:
+        return msgspec.structs.replace(record, revoked=MOMENT) if record.name == name else record
+
+    TokenFile(path).change(lambda tokens: tuple(revoked(record) for record in tokens))
