@@ -26,7 +26,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.producing import plain_values_of
 
 TO_START, TO_END = 120.0, 600.0
@@ -134,7 +134,7 @@ class Crew:
         for file in self._probes.iterdir():
             file.unlink()
         settings = WorkerSettings(store=site.settings, app=app, jobs=slots, log_level="error")
-        return Workers(settings, new_store(site).heart)
+        return Workers(settings, new_store(site).heartbeats)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ async def commit(
 ) -> float:
     """Jobs a second enqueued by so many at once, each in a transaction of its own, with the package's statement."""
     site.clear()
-    home = Home(site.url, StoreOptions(pool_size=committers + RESERVED_CONNECTIONS))
+    home = PostgresContext(site.url, StoreOptions(pool_size=committers + RESERVED_CONNECTIONS))
     statement = home.statements["enqueue_plain"]
     if not notifies:
         head, _, tail = statement.partition(b",\n  case when")

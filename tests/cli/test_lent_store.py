@@ -12,17 +12,17 @@ from stowhand.jobs.job import Job, State
 from stowhand.testing import MemoryStore
 from tests.cli.conftest import Ended, Stowhand
 from tests.remote.server.tokens import make_token
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 
 
 class Lent:
     """A store in memory, its address, and a token."""
 
-    def __init__(self, street: Street, tokens: Path) -> None:
+    def __init__(self, shared_server: SharedServer, tokens: Path) -> None:
         self.token = make_token(tokens, "ci")
         self.limited = make_token(tokens, "enqueuer", "enqueue", tasks=("hello",))
         self.store = MemoryStore()
-        self.url = street.lend(self.store, tokens)
+        self.url = shared_server.lend(self.store, tokens)
 
     def job(self, job_id: int) -> Job:
         job = asyncio.run(self.store.get(job_id))
@@ -31,16 +31,16 @@ class Lent:
 
 
 @pytest.fixture(scope="module")
-def street() -> Iterator[Street]:
-    with Street() as street:
-        yield street
+def shared_server() -> Iterator[SharedServer]:
+    with SharedServer() as shared_server:
+        yield shared_server
 
 
 @pytest.fixture
-def lent(street: Street, tmp_path: Path) -> Iterator[Lent]:
-    lent = Lent(street, tmp_path / "tokens.json")
+def lent(shared_server: SharedServer, tmp_path: Path) -> Iterator[Lent]:
+    lent = Lent(shared_server, tmp_path / "tokens.json")
     yield lent
-    street.take_back(lent.url)
+    shared_server.take_back(lent.url)
 
 
 def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent: Lent, stowhand: Stowhand) -> None:

@@ -23,7 +23,7 @@ from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.text import ERROR_LIMIT
 from stowhand.tasks import program
 from stowhand.worker.worker import LAST_PAUSE
-from tests.commands.desk import Desk, wait_until_gone
+from tests.commands.harness import Harness, wait_until_gone
 from tests.conftest import Run
 
 
@@ -35,30 +35,30 @@ def python(script: str, key: str = "step", **details: Any) -> Command:
     return Command(key, [sys.executable, "-c", script], **details)
 
 
-def outcome_of(desk: Desk, *commands: Command, **options: Any) -> Retry | Fail | None:
+def outcome_of(harness: Harness, *commands: Command, **options: Any) -> Retry | Fail | None:
     async def story() -> Retry | Fail | None:
         handle = CommandHandler[Any](lambda record: commands, **options).handle
-        return await asyncio.wait_for(handle(desk.ctx, desk.ctx.record), 30)
+        return await asyncio.wait_for(handle(harness.ctx, harness.ctx.record), 30)
 
     return asyncio.run(story())
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def harness() -> Harness:
+    return Harness()
 
 
 # -- one after another -----------------------------------------------------------------------------
 
 
-def test_each_command_has_an_entry_and_both_outputs_come_in_their_order(desk: Desk, tmp_path: Path) -> None:
+def test_each_command_has_an_entry_and_both_outputs_come_in_their_order(harness: Harness, tmp_path: Path) -> None:
     commands = [
         sh("echo one; echo two >&2; echo three; echo four >&2", "first"),
         sh("pwd; cat; echo $WHAT $MORE", "second", cwd=tmp_path, stdin="given\n", env={"MORE": "b"}),
         sh("pwd; cat", "third"),
     ]
-    assert outcome_of(desk, *commands, env={"WHAT": "a", "MORE": "-"}, cwd="/") is None
-    first, second, third = desk.entries
+    assert outcome_of(harness, *commands, env={"WHAT": "a", "MORE": "-"}, cwd="/") is None
+    first, second, third = harness.entries
     assert (first.key, first.command[:2], first.exit_code) == ("first", ("sh", "-c"), 0)
     assert first.out == "one\ntwo\nthree\nfour\n"
     assert second.out == f"{tmp_path}\ngiven\na b\n"
@@ -68,46 +68,48 @@ def test_each_command_has_an_entry_and_both_outputs_come_in_their_order(desk: De
     assert 0 <= first.duration_ms < 10_000
 
 
-def test_the_first_that_fails_ends_the_job_with_its_code_and_its_last_lines(desk: Desk) -> None:
+def test_the_first_that_fails_ends_the_job_with_its_code_and_its_last_lines(harness: Harness) -> None:
     failing = sh("for n in $(seq 30); do echo line $n; done; exit 3", "lint")
-    outcome = outcome_of(desk, sh("true", "a"), failing, sh("true", "never"))
+    outcome = outcome_of(harness, sh("true", "a"), failing, sh("true", "never"))
     assert isinstance(outcome, Retry)
     assert outcome.error.splitlines() == ["lint exited with code 3", *(f"line {number}" for number in range(11, 31))]
-    assert [(entry.key, entry.exit_code) for entry in desk.entries] == [("a", 0), ("lint", 3)]
+    assert [(entry.key, entry.exit_code) for entry in harness.entries] == [("a", 0), ("lint", 3)]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(65, Fail), (75, Retry)])
-def test_some_codes_are_final(desk: Desk, code: int, kind: type) -> None:
-    assert type(outcome_of(desk, sh(f"exit {code}"), fatal_codes={65})) is kind
+def test_some_codes_are_final(harness: Harness, code: int, kind: type) -> None:
+    assert type(outcome_of(harness, sh(f"exit {code}"), fatal_codes={65})) is kind
 
 
-def test_a_signal_is_named_and_counted_as_a_shell_does(desk: Desk) -> None:
-    outcome = outcome_of(desk, sh("echo so far; kill -SEGV $$"))
+def test_a_signal_is_named_and_counted_as_a_shell_does(harness: Harness) -> None:
+    outcome = outcome_of(harness, sh("echo so far; kill -SEGV $$"))
     assert outcome == Retry("step was killed by SIGSEGV\nso far")
-    (entry,) = desk.entries
+    (entry,) = harness.entries
     assert (entry.exit_code, entry.out) == (128 + 11, "so far\n[was killed by SIGSEGV]\n")
 
 
-def test_a_job_may_have_no_commands_and_they_may_be_found_out_asynchronously(desk: Desk) -> None:
+def test_a_job_may_have_no_commands_and_they_may_be_found_out_asynchronously(harness: Harness) -> None:
     async def commands(record: dict[str, int]) -> list[Command]:
         return [sh(f"echo {record['id']}")] * 2
 
-    asyncio.run(CommandHandler(commands).handle(desk.ctx, desk.ctx.record))
-    assert [entry.out for entry in desk.entries] == ["7\n", "7\n"]
-    assert outcome_of(desk) is None
+    asyncio.run(CommandHandler(commands).handle(harness.ctx, harness.ctx.record))
+    assert [entry.out for entry in harness.entries] == ["7\n", "7\n"]
+    assert outcome_of(harness) is None
 
 
 def test_where_nothing_keeps_logs_the_logger_is_told() -> None:
-    desk = Desk(keeps_logs=False)
-    assert outcome_of(desk, sh("echo one; echo two >&2; exit 2")) == Retry("step exited with code 2\none\ntwo")
-    assert [message for _, message in desk.said][1:3] == ["one", "two"]
-    assert desk.said[-1][1].startswith("step ended with code 2 after ")
+    harness = Harness(keeps_logs=False)
+    assert outcome_of(harness, sh("echo one; echo two >&2; exit 2")) == Retry("step exited with code 2\none\ntwo")
+    assert [message for _, message in harness.said][1:3] == ["one", "two"]
+    assert harness.said[-1][1].startswith("step ended with code 2 after ")
 
 
 # -- what cannot be started ------------------------------------------------------------------------
 
 
-def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error(desk: Desk, tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error(
+    harness: Harness, tmp_path: Path
+) -> None:
     plain, script = tmp_path / "plain", tmp_path / "script"
     plain.write_text("#!/bin/sh\n")
     script.write_text("#!/no/such/ruby\n")
@@ -122,12 +124,12 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
         (["true"], folder, 126, f"its folder {folder}: No such file or directory"),
         (["true", "x" * 3_000_000], None, 126, "true: Argument list too long"),
     ):
-        outcome = outcome_of(desk, Command("step", argv, cwd=cwd))
+        outcome = outcome_of(harness, Command("step", argv, cwd=cwd))
         assert isinstance(outcome, Retry), argv
         assert outcome.error.startswith("step could not be started: ")
         assert words in outcome.error
         assert "\n" not in outcome.error
-        entry = desk.entries[-1]
+        entry = harness.entries[-1]
         assert (entry.exit_code, words in entry.out) == (code, True), (argv, entry.out)
 
 
@@ -157,64 +159,64 @@ def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], objec
         make()
 
 
-def test_what_is_no_command_or_too_many_of_them_is_refused_before_any_is_run(desk: Desk) -> None:
+def test_what_is_no_command_or_too_many_of_them_is_refused_before_any_is_run(harness: Harness) -> None:
     with pytest.raises(ConfigurationError, match="a str among them"):
-        outcome_of(desk, sh("true"), "git clone")  # type: ignore[arg-type]
+        outcome_of(harness, sh("true"), "git clone")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="501 of them, the limit is 500"):
-        outcome_of(desk, *[sh("true")] * 501)
-    assert desk.entries == []
+        outcome_of(harness, *[sh("true")] * 501)
+    assert harness.entries == []
 
 
 # -- secrets and surroundings ----------------------------------------------------------------------
 
 
-def test_secrets_are_seen_neither_in_the_command_nor_in_the_output_nor_in_an_error(desk: Desk) -> None:
+def test_secrets_are_seen_neither_in_the_command_nor_in_the_output_nor_in_an_error(harness: Harness) -> None:
     slow = "import sys, time\nfor c in 'it is hunter-22!': sys.stdout.write(c); sys.stdout.flush()\nsys.exit(4)"
-    outcome = outcome_of(desk, Command("step", [sys.executable, "-c", slow, "hunter-22"]), redact=["hunter-22"])
+    outcome = outcome_of(harness, Command("step", [sys.executable, "-c", slow, "hunter-22"]), redact=["hunter-22"])
     assert outcome == Retry("step exited with code 4\nit is ******!")
-    (entry,) = desk.entries
+    (entry,) = harness.entries
     assert entry.out == "it is ******!"
     assert entry.command[2:] == (slow.replace("hunter-22", "******"), "******")
-    outcome = outcome_of(desk, sh("exit 4", "of hunter-22"), redact=["hunter-22"])
+    outcome = outcome_of(harness, sh("exit 4", "of hunter-22"), redact=["hunter-22"])
     assert outcome == Retry("of ****** exited with code 4")
-    assert desk.entries[-1].key == "of ******"
-    outcome = outcome_of(desk, Command("step", ["/hunter-22/git"]), redact=lambda record: ["hunter-22"])
+    assert harness.entries[-1].key == "of ******"
+    outcome = outcome_of(harness, Command("step", ["/hunter-22/git"]), redact=lambda record: ["hunter-22"])
     assert outcome == Retry("step could not be started: /******/git: No such file or directory")
-    assert "hunter-22" not in desk.entries[-1].out
+    assert "hunter-22" not in harness.entries[-1].out
 
 
-def test_an_error_of_the_function_that_makes_commands_shows_no_secret(desk: Desk) -> None:
+def test_an_error_of_the_function_that_makes_commands_shows_no_secret(harness: Harness) -> None:
     def commands(record: object) -> list[Command]:
         raise ValueError("cannot clone https://hunter-22@example.org")
 
     made = CommandHandler(commands, redact=["hunter-22"])
-    outcome = asyncio.run(made.handle(desk.ctx, desk.ctx.record))
+    outcome = asyncio.run(made.handle(harness.ctx, harness.ctx.record))
     assert isinstance(outcome, Retry)
     assert outcome.error.startswith("ValueError: cannot clone https://******@example.org\n")
     with pytest.raises(ValueError, match="hunter-22"):
-        asyncio.run(CommandHandler(commands).handle(desk.ctx, desk.ctx.record))
+        asyncio.run(CommandHandler(commands).handle(harness.ctx, harness.ctx.record))
 
 
-def test_where_an_error_is_cut_no_half_of_a_secret_is_left(desk: Desk) -> None:
+def test_where_an_error_is_cut_no_half_of_a_secret_is_left(harness: Harness) -> None:
     secret = "hunter-22-" * 500
 
     def commands(record: object) -> list[Command]:
         raise ValueError(f"cannot clone {secret} {'x' * 30_000} {secret}")
 
-    outcome = asyncio.run(CommandHandler(commands, redact=[secret]).handle(desk.ctx, desk.ctx.record))
+    outcome = asyncio.run(CommandHandler(commands, redact=[secret]).handle(harness.ctx, harness.ctx.record))
     assert isinstance(outcome, Retry)
     assert len(outcome.error) <= ERROR_LIMIT
     assert "hunter" not in outcome.error
 
 
 def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://u:secret@h/db")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     seen = python("import os; print(*sorted(os.environ))")
-    assert outcome_of(desk, seen, env={"GIVEN": "1"}) is None
-    names = set(desk.entries[0].out.split())
+    assert outcome_of(harness, seen, env={"GIVEN": "1"}) is None
+    names = set(harness.entries[0].out.split())
     assert {"PATH", "GIVEN", "LC_ALL"} <= names
     assert names <= {*KEPT_VARIABLES, "GIVEN", "LC_CTYPE", *(name for name in os.environ if name.startswith("LC_"))}
 
@@ -222,13 +224,13 @@ def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
 # -- much output, odd output -----------------------------------------------------------------------
 
 
-def test_of_a_flood_the_end_is_kept_and_the_loop_goes_on(desk: Desk, run: Run) -> None:
+def test_of_a_flood_the_end_is_kept_and_the_loop_goes_on(harness: Harness, run: Run) -> None:
     flood = python("import sys\nfor n in range(3000): sys.stdout.write(f'{n:>32767}\\n')\nprint('the end')")
 
     async def story() -> tuple[Any, int]:
         turns, clock = 0, SystemClock()
         before = psutil.Process().memory_info().rss
-        running = asyncio.ensure_future(CommandHandler[Any](lambda record: [flood]).handle(desk.ctx, {}))
+        running = asyncio.ensure_future(CommandHandler[Any](lambda record: [flood]).handle(harness.ctx, {}))
         while not running.done():
             await clock.sleep(0.001)
             turns += 1
@@ -237,16 +239,16 @@ def test_of_a_flood_the_end_is_kept_and_the_loop_goes_on(desk: Desk, run: Run) -
 
     outcome, turns = run(story())
     assert outcome is None
-    out = desk.entries[0].out
+    out = harness.entries[0].out
     assert len(out.encode()) <= OUT_LIMIT
     assert out.startswith("[…]\n")
     assert out.endswith("2999\nthe end\n")
     assert turns > 20, "others on the loop had their turn meanwhile"
 
 
-def test_bytes_that_are_no_text_can_be_stored(desk: Desk) -> None:
-    assert outcome_of(desk, python("import os; os.write(1, b'a\\x00\\xff\\xed\\xa0\\x80\\x1b[31mred')")) is None
-    out = desk.entries[0].out
+def test_bytes_that_are_no_text_can_be_stored(harness: Harness) -> None:
+    assert outcome_of(harness, python("import os; os.write(1, b'a\\x00\\xff\\xed\\xa0\\x80\\x1b[31mred')")) is None
+    out = harness.entries[0].out
     out.encode()
     assert "\0" not in out
     assert out.startswith("a\ufffd\ufffd")
@@ -257,26 +259,26 @@ def test_bytes_that_are_no_text_can_be_stored(desk: Desk) -> None:
 IGNORING = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
 
 
-def timed_out(desk: Desk, command: Command, *, own: bool = False, **options: Any) -> tuple[Any, float]:
+def timed_out(harness: Harness, command: Command, *, own: bool = False, **options: Any) -> tuple[Any, float]:
     """How a command ends that takes too long, once its time was enough to say a word; and that time."""
     for limit in (0.5, 2.0, 8.0):
         if own:
             command = msgspec.structs.replace(command, timeout=limit)
         else:
             options["timeout"] = limit
-        outcome = outcome_of(desk, command, **options)
-        if not desk.entries[-1].out.startswith("["):
+        outcome = outcome_of(harness, command, **options)
+        if not harness.entries[-1].out.startswith("["):
             return outcome, limit
     raise AssertionError("it never said a word")
 
 
-def test_a_command_that_takes_too_long_is_ended_with_all_it_started(desk: Desk) -> None:
+def test_a_command_that_takes_too_long_is_ended_with_all_it_started(harness: Harness) -> None:
     began = SystemClock().monotonic()
-    outcome = outcome_of(desk, sh("sleep 300 & echo $!; echo $$; wait"), timeout=timedelta(seconds=0.3), grace=60)
+    outcome = outcome_of(harness, sh("sleep 300 & echo $!; echo $$; wait"), timeout=timedelta(seconds=0.3), grace=60)
     assert SystemClock().monotonic() - began < 20
     assert isinstance(outcome, Retry)
     assert outcome.error.startswith("step took longer than 0.3 s and was killed by SIGTERM\n")
-    (entry,) = desk.entries
+    (entry,) = harness.entries
     assert entry.exit_code == 128 + 15
     *pids, last = entry.out.splitlines()
     assert last == "[took longer than 0.3 s and was killed by SIGTERM]"
@@ -284,19 +286,19 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(desk: Desk) 
         wait_until_gone(int(pid))
 
 
-def test_what_a_command_says_while_it_is_ended_is_heard(desk: Desk) -> None:
+def test_what_a_command_says_while_it_is_ended_is_heard(harness: Harness) -> None:
     script = "trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
-    _, limit = timed_out(desk, sh(script))
-    entry = desk.entries[-1]
+    _, limit = timed_out(harness, sh(script))
+    entry = harness.entries[-1]
     assert entry.out.splitlines()[-2:] == ["cleaned", f"[took longer than {limit:g} s and exited with code 0]"]
     assert entry.exit_code == 0
 
 
-def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_killed(desk: Desk) -> None:
-    outcome, limit = timed_out(desk, sh(IGNORING), own=True, timeout=60, grace=0.2)
+def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_killed(harness: Harness) -> None:
+    outcome, limit = timed_out(harness, sh(IGNORING), own=True, timeout=60, grace=0.2)
     assert isinstance(outcome, Retry)
     assert outcome.error.startswith(f"step took longer than {limit:g} s and was killed by SIGKILL")
-    assert not psutil.pid_exists(int(desk.entries[-1].out.split()[0])), "it was waited for: no zombie is left"
+    assert not psutil.pid_exists(int(harness.entries[-1].out.split()[0])), "it was waited for: no zombie is left"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_ki
     ],
 )
 def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
-    desk: Desk,
+    harness: Harness,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     reason: str,
@@ -326,42 +328,44 @@ def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
 
     async def story() -> None:
         made = CommandHandler[Any](lambda record: [command, sh("echo never")], grace=pauses.get("grace", 60.0))
-        running = asyncio.ensure_future(made.handle(desk.ctx, {}))
-        while not (desk.entries and desk.entries[0].out):
+        running = asyncio.ensure_future(made.handle(harness.ctx, {}))
+        while not (harness.entries and harness.entries[0].out):
             await SystemClock().sleep(0.01)
-        desk.ctx.lost = reason == "lost"
-        desk.ctx.cancel(reason)
+        harness.ctx.lost = reason == "lost"
+        harness.ctx.cancel(reason)
         running.cancel()
         await asyncio.wait([running], timeout=10)
         assert running.cancelled()
 
     run(story())
-    (entry,) = desk.entries
+    (entry,) = harness.entries
     pid, last = entry.out.splitlines()
     assert last == f"[stopped: {words}]"
     assert entry.exit_code == code
     wait_until_gone(int(pid))
 
 
-def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_started(desk: Desk, tmp_path: Path) -> None:
+def test_one_that_is_told_to_stop_while_it_is_started_takes_along_what_it_started(
+    harness: Harness, tmp_path: Path
+) -> None:
     told = tmp_path / "pid"
 
     async def story() -> None:
         made = CommandHandler[Any](lambda record: [sh(f"sleep 300 & echo $! >{told}.new; mv {told}.new {told}; wait")])
         others = set(psutil.Process().children())  # a server of other tests
-        running = asyncio.ensure_future(made.handle(desk.ctx, {}))
+        running = asyncio.ensure_future(made.handle(harness.ctx, {}))
         while set(psutil.Process().children()) <= others:  # noqa: ASYNC110 - one turn of the loop at a time
             await asyncio.sleep(0)
         end = stopwatch() + 20
         while not told.exists() and stopwatch() < end:  # a loop that is busy: it runs, and asyncio has not heard of it
             sleep_blocking(0.01)
-        desk.ctx.cancel("canceled")
+        harness.ctx.cancel("canceled")
         running.cancel()
         await asyncio.wait([running], timeout=10)
         assert running.cancelled()
 
     asyncio.run(story())
-    assert desk.entries[0].out == "[stopped: its job was canceled]\n"
+    assert harness.entries[0].out == "[stopped: its job was canceled]\n"
     wait_until_gone(int(told.read_text()))
 
 
@@ -389,7 +393,7 @@ def test_a_stopping_worker_waits_for_commands_to_end() -> None:
 
 
 def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "LAST_WORDS", 0.1)
     held, quiet = sh("sleep 300 & echo $!"), sh("sleep 300 >/dev/null 2>&1 & echo $!")
@@ -397,14 +401,14 @@ def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(
         "import subprocess, sys\n"
         "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=sys.stdout).pid)\n"
     )
-    assert outcome_of(desk, held, quiet, away) is None
-    pids = [int(entry.out) for entry in desk.entries]
+    assert outcome_of(harness, held, quiet, away) is None
+    pids = [int(entry.out) for entry in harness.entries]
     for pid in pids[:2]:
         wait_until_gone(pid)
     psutil.Process(pids[2]).kill()  # it left the group, so it is its own master; nobody waited for it
 
 
-def test_input_that_nobody_reads_is_let_go(desk: Desk) -> None:
+def test_input_that_nobody_reads_is_let_go(harness: Harness) -> None:
     holds = python(
         "import subprocess\n"
         "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=-3, stderr=-3).pid, flush=True)\n",
@@ -413,12 +417,12 @@ def test_input_that_nobody_reads_is_let_go(desk: Desk) -> None:
 
     async def story() -> int:
         before = psutil.Process().num_fds()
-        await CommandHandler[Any](lambda record: [holds]).handle(desk.ctx, {})
+        await CommandHandler[Any](lambda record: [holds]).handle(harness.ctx, {})
         end = stopwatch() + 10
         while (left := psutil.Process().num_fds() - before) > 0 and stopwatch() < end:
             await SystemClock().sleep(0.05)
         return left
 
     left = asyncio.run(story())
-    psutil.Process(int(desk.entries[0].out)).kill()
+    psutil.Process(int(harness.entries[0].out)).kill()
     assert left <= 0, "a pipe to a program that left the group, for as long as that lives"

@@ -22,9 +22,9 @@ from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
 from stowhand.worker.worker import Worker
-from tests.commands.desk import wait_until_gone
+from tests.commands.harness import wait_until_gone
 from tests.conftest import Run
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 from tests.support.proxy import Proxy
 
 Build = dict[str, Any]
@@ -75,7 +75,7 @@ class Place:
 
 @asynccontextmanager
 async def building(
-    url: str, way: str | None = None, street: Street | None = None, **options: Any
+    url: str, way: str | None = None, shared_server: SharedServer | None = None, **options: Any
 ) -> AsyncIterator[Place]:
     """``way``: how the worker's store goes to the database; ``street``: the worker goes through a server there."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
@@ -86,7 +86,7 @@ async def building(
         )
         handler = CommandHandler[Build](commands, redact=["hunter-22"])
         async with TableStore(way or url, table) as store:
-            lent = None if street is None else HttpStore(street.lend(TableStore(url, table)))
+            lent = None if shared_server is None else HttpStore(shared_server.lend(TableStore(url, table)))
             if lent is not None:
                 await lent.open()
             worker = Worker(lent or store, handler, WorkerOptions(poll_interval=0.05, grace=5))
@@ -104,8 +104,8 @@ async def building(
 def test_what_commands_say_stands_in_the_record_and_the_exit_code_in_its_message(
     postgres_url: str, run: Run, lent: bool
 ) -> None:
-    async def story(street: Street | None) -> None:
-        async with building(postgres_url, street=street) as place:
+    async def story(shared_server: SharedServer | None) -> None:
+        async with building(postgres_url, shared_server=shared_server) as place:
             good, bad, slow = await place.add("echo fine; echo hunter-22 >&2", "echo so far; exit 3", SLOW)
             await place.until(good, lambda state: state == "completed")
             for build in (bad, slow):
@@ -120,8 +120,8 @@ def test_what_commands_say_stands_in_the_record_and_the_exit_code_in_its_message
             assert raw["exitCode"] == 0
             assert raw.keys() == {"key", "command", "startTime", "exitCode", "out", "durationMs"}
 
-    with Street() if lent else nullcontext() as street:
-        run(story(street))
+    with SharedServer() if lent else nullcontext() as shared_server:
+        run(story(shared_server))
 
 
 def test_on_sqlite_too_and_a_cancel_ends_the_command(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,53 +16,53 @@ from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.testing import FakeClock
 from stowhand.worker.slot import Stop
-from tests.commands.desk import Desk
+from tests.commands.harness import Harness
 from tests.conftest import Run
 
 
 def test_an_entry_is_added_at_the_start_updated_once_a_second_and_final_at_the_end(run: Run) -> None:
     async def story() -> None:
-        desk = Desk(clock := FakeClock())
+        harness = Harness(clock := FakeClock())
         began = clock.now()
-        async with step(desk.ctx, "clone", ["git", "clone"], clock=clock) as entry:
-            assert desk.entries == [ExecutionLogEntry(key="clone", command=("git", "clone"), start_time=began)]
+        async with step(harness.ctx, "clone", ["git", "clone"], clock=clock) as entry:
+            assert harness.entries == [ExecutionLogEntry(key="clone", command=("git", "clone"), start_time=began)]
             for _ in range(10):
                 entry.write(".")
                 await clock.advance(0.25)
-            assert desk.moments == [0, 1, 2]
-            assert desk.entries[0].out == "." * 8, "what had been said when it was written"
+            assert harness.moments == [0, 1, 2]
+            assert harness.entries[0].out == "." * 8, "what had been said when it was written"
             await clock.advance(60)
-            assert desk.moments == [0, 1, 2, 3], "nothing new, nothing to write"
+            assert harness.moments == [0, 1, 2, 3], "nothing new, nothing to write"
             entry.exit_code = 3
             entry.write("!")
             await clock.advance(1)
-            assert desk.entries[0].out[-1] == "!"
-            assert desk.entries[0].exit_code is None, "it has not ended"
-        assert desk.moments[4:] == [62.5, 63.5]
-        (final,) = desk.entries
+            assert harness.entries[0].out[-1] == "!"
+            assert harness.entries[0].exit_code is None, "it has not ended"
+        assert harness.moments[4:] == [62.5, 63.5]
+        (final,) = harness.entries
         assert (final.exit_code, final.out, final.duration_ms) == (3, "." * 10 + "!", 63_500)
         assert final.start_time.tzinfo is UTC
         entry.write("too late")
         await clock.advance(60)
-        assert (len(desk.moments), desk.entries) == (6, [final])
+        assert (len(harness.moments), harness.entries) == (6, [final])
 
     run(story())
 
 
 def test_without_a_code_of_its_own_it_ends_with_0_or_1_and_its_error(run: Run) -> None:
     async def story() -> None:
-        desk = Desk(clock := FakeClock())
-        async with step(desk.ctx, "good", clock=clock):
+        harness = Harness(clock := FakeClock())
+        async with step(harness.ctx, "good", clock=clock):
             pass
 
         async def fail() -> None:
-            async with step(desk.ctx, "bad", redact=["hunter-22"], clock=clock) as entry:
+            async with step(harness.ctx, "bad", redact=["hunter-22"], clock=clock) as entry:
                 entry.write("half a line")
                 raise ValueError("no hunter-22")
 
         with pytest.raises(ValueError, match="no hunter-22"):
             await fail()
-        assert [(one.key, one.exit_code, one.out) for one in desk.entries] == [
+        assert [(one.key, one.exit_code, one.out) for one in harness.entries] == [
             ("good", 0, ""),
             ("bad", 1, "half a line\n[ValueError: no ******]\n"),
         ]
@@ -74,37 +74,37 @@ def test_where_a_long_error_is_cut_no_half_of_a_secret_is_left(run: Run) -> None
     secret = "hunter-22-" * 500
 
     async def story() -> str:
-        desk = Desk(clock := FakeClock())
+        harness = Harness(clock := FakeClock())
         with pytest.raises(ValueError, match="no"):
-            async with step(desk.ctx, "bad", redact=[secret], clock=clock):
+            async with step(harness.ctx, "bad", redact=[secret], clock=clock):
                 raise ValueError(f"no {secret} {'x' * 30_000} {secret}")
-        return desk.entries[0].out
+        return harness.entries[0].out
 
     assert "hunter" not in run(story())
 
 
 def test_an_update_that_fails_only_warns_and_the_end_is_stored_when_the_store_is_back(run: Run) -> None:
     async def story() -> None:
-        desk = Desk(clock := FakeClock())
+        harness = Harness(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock) as entry:
-                desk.down = True
+            async with step(harness.ctx, "clone", clock=clock) as entry:
+                harness.down = True
                 for _ in range(3):
                     entry.write(".")
                     await clock.sleep(1.5)
 
         working = asyncio.ensure_future(work())
         await clock.advance(4.6)
-        assert desk.warnings == [
+        assert harness.warnings == [
             "clone: its log entry could not be updated: stowhand.errors.StoreUnreachable: the store does not answer"
         ], "once, not for every try"
         await clock.advance(10)
         assert not working.done()
-        desk.down = False
+        harness.down = False
         await clock.advance(1)
         await working
-        assert (desk.entries[0].exit_code, desk.entries[0].out) == (0, "...")
+        assert (harness.entries[0].exit_code, harness.entries[0].out) == (0, "...")
 
     run(story())
 
@@ -115,37 +115,37 @@ def test_a_beginning_and_an_end_wait_for_the_store_as_long_as_the_attempt_may_go
     run: Run, when: str, back: bool
 ) -> None:
     async def story() -> None:
-        desk = Desk(clock := FakeClock())
-        desk.down = when == "beginning"
+        harness = Harness(clock := FakeClock())
+        harness.down = when == "beginning"
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock):
+            async with step(harness.ctx, "clone", clock=clock):
                 assert when == "end" or back, "no step is begun that nobody can see"
-                desk.down = when == "end"
+                harness.down = when == "end"
 
         working = asyncio.ensure_future(work())
         await clock.advance(300)
         assert not working.done(), "what was done is not thrown away because a log was away"
-        desk.down = not back
+        harness.down = not back
         if not back:
-            desk.ctx.lost = True
-            desk.ctx.cancel("lost")
+            harness.ctx.lost = True
+            harness.ctx.cancel("lost")
             working.cancel()
         await clock.advance(LAST_TRY + 1)
         assert working.done()
         assert working.cancelled() is not back
-        assert [one.exit_code for one in desk.entries] == ([0] if back else [None] * (when == "end"))
-        assert desk.warnings == []
+        assert [one.exit_code for one in harness.entries] == ([0] if back else [None] * (when == "end"))
+        assert harness.warnings == []
 
     run(story())
 
 
 def test_a_refused_end_makes_the_step_fail_at_once(run: Run) -> None:
     async def story() -> float:
-        desk = Desk(clock := FakeClock())
+        harness = Harness(clock := FakeClock())
         with pytest.raises(LogRefused):
-            async with step(desk.ctx, "clone", clock=clock):
-                desk.refuses = True
+            async with step(harness.ctx, "clone", clock=clock):
+                harness.refuses = True
         return clock.monotonic()
 
     assert run(story()) == 0
@@ -157,59 +157,59 @@ def test_a_refused_end_makes_the_step_fail_at_once(run: Run) -> None:
 def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
     run: Run, reason: str, within: float
 ) -> None:
-    async def story() -> tuple[Desk, float]:
-        desk = Desk(clock := FakeClock())
+    async def story() -> tuple[Harness, float]:
+        harness = Harness(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock):
+            async with step(harness.ctx, "clone", clock=clock):
                 await clock.sleep(1000)
 
         since = 0.0
         for down in (False, True):
-            desk.down = False
+            harness.down = False
             working = asyncio.ensure_future(work())
             await clock.advance(5)
-            desk.down = down
-            desk.ctx.lost = reason == "lost"
-            desk.ctx.cancel(reason)
+            harness.down = down
+            harness.ctx.lost = reason == "lost"
+            harness.ctx.cancel(reason)
             working.cancel()
             since = clock.monotonic()
             await clock.settle()
             while not working.done():
                 await clock.advance(0.25)
             assert working.cancelled(), "the trouble with the log is not what ended it"
-        return desk, clock.monotonic() - since
+        return harness, clock.monotonic() - since
 
-    desk, took = run(story())
-    assert desk.entries[0].out == f"[stopped: {_WHY[reason]}]\n"
-    assert (desk.entries[0].exit_code, desk.entries[0].duration_ms) == (None, 5000)
+    harness, took = run(story())
+    assert harness.entries[0].out == f"[stopped: {_WHY[reason]}]\n"
+    assert (harness.entries[0].exit_code, harness.entries[0].duration_ms) == (None, 5000)
     assert within <= took <= within + 2
-    assert len(desk.warnings) == (0 if reason == "lost" else 1)
+    assert len(harness.warnings) == (0 if reason == "lost" else 1)
 
 
 @pytest.mark.parametrize("down", [False, True])
 def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end(run: Run, down: bool) -> None:
-    class Slow(Desk):
+    class Slow(Harness):
         async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
             await self.clock.sleep(1)
             return await super().add_execution_log_entry(entry)
 
     async def story() -> float:
-        desk = Slow(clock := FakeClock())
+        harness = Slow(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock):
+            async with step(harness.ctx, "clone", clock=clock):
                 pytest.fail("it was told to stop before")
 
         working = asyncio.ensure_future(work())
         await clock.advance(0.5)
-        desk.down = down
-        desk.ctx.cancel("canceled")
+        harness.down = down
+        harness.ctx.cancel("canceled")
         working.cancel()
         while not working.done():
             await clock.advance(0.25)
         assert working.cancelled()
-        assert [(one.out, one.duration_ms is None) for one in desk.entries] == (
+        assert [(one.out, one.duration_ms is None) for one in harness.entries] == (
             [] if down else [(f"[stopped: {_WHY['canceled']}]\n", False)]
         )
         return clock.monotonic()
@@ -222,16 +222,16 @@ def test_every_way_of_being_stopped_is_told() -> None:
 
 
 def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: Run) -> None:
-    class Slow(Desk):
+    class Slow(Harness):
         async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
             await self.clock.sleep(0.5)
             await super().update_execution_log_entry(number, entry)
 
     async def story() -> None:
-        desk = Slow(clock := FakeClock())
+        harness = Slow(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock) as entry:
+            async with step(harness.ctx, "clone", clock=clock) as entry:
                 entry.write("a")
                 await clock.sleep(1.2)
                 entry.write("b")
@@ -239,7 +239,7 @@ def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: 
 
         working = asyncio.ensure_future(work())
         await clock.advance(4)
-        assert (desk.entries[0].out, desk.moments) == ("ab", [0, 1.5, 3])
+        assert (harness.entries[0].out, harness.moments) == ("ab", [0, 1.5, 3])
         working.cancel()
         await clock.advance(1)
 
@@ -249,34 +249,34 @@ def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: 
 @pytest.mark.parametrize("back", [True, False])
 def test_cancelled_while_its_end_is_stored_it_tries_a_little_longer(run: Run, back: bool) -> None:
     async def story() -> None:
-        desk = Desk(clock := FakeClock())
+        harness = Harness(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock):
-                desk.down = True
+            async with step(harness.ctx, "clone", clock=clock):
+                harness.down = True
 
         working = asyncio.ensure_future(work())
         await clock.advance(3)
         working.cancel()
-        desk.down = not back
+        harness.down = not back
         await clock.advance(1 if back else LAST_TRY + 1)
         assert working.cancelled()
-        assert desk.entries[0].exit_code == (0 if back else None)
-        assert len(desk.warnings) == (0 if back else 1)
+        assert harness.entries[0].exit_code == (0 if back else None)
+        assert len(harness.warnings) == (0 if back else 1)
 
     run(story())
 
 
 def test_cancelled_twice_it_waits_no_more_for_a_store_that_hangs(run: Run) -> None:
-    class Hanging(Desk):
+    class Hanging(Harness):
         async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
             await self.clock.sleep(1000)
 
     async def story() -> None:
-        desk = Hanging(clock := FakeClock())
+        harness = Hanging(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock):
+            async with step(harness.ctx, "clone", clock=clock):
                 pass
 
         working = asyncio.ensure_future(work())
@@ -290,43 +290,43 @@ def test_cancelled_twice_it_waits_no_more_for_a_store_that_hangs(run: Run) -> No
 
 
 def test_an_update_on_its_way_is_never_overtaken_by_the_end(run: Run) -> None:
-    class Slow(Desk):
+    class Slow(Harness):
         async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
             if entry.exit_code is None:
                 await self.clock.sleep(5)
             await super().update_execution_log_entry(number, entry)
 
     async def story() -> None:
-        desk = Slow(clock := FakeClock())
+        harness = Slow(clock := FakeClock())
 
         async def work() -> None:
-            async with step(desk.ctx, "clone", clock=clock) as entry:
+            async with step(harness.ctx, "clone", clock=clock) as entry:
                 entry.write("once")
                 await clock.sleep(2)
 
         working = asyncio.ensure_future(work())
         await clock.advance(10)
         await working
-        assert desk.moments == [0, 6, 6]
-        assert desk.entries[0].exit_code == 0
+        assert harness.moments == [0, 6, 6]
+        assert harness.entries[0].exit_code == 0
 
     run(story())
 
 
 def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> None:
-    async def story() -> Desk:
-        desk = Desk(clock := FakeClock(), keeps_logs=False)
+    async def story() -> Harness:
+        harness = Harness(clock := FakeClock(), keeps_logs=False)
         async with step(
-            desk.ctx, "clone", ["git", "clone", "a b", "hunter-22"], redact=["hunter-22"], clock=clock
+            harness.ctx, "clone", ["git", "clone", "a b", "hunter-22"], redact=["hunter-22"], clock=clock
         ) as e:
             e.write("one\ntw")
             e.write("o hunter-22\nlast")
             await clock.advance(1.5)
-        async with step(desk.ctx, "flood", clock=clock) as e:
+        async with step(harness.ctx, "flood", clock=clock) as e:
             e.write("x" * 999 + "\n")
             for _ in range(OUT_LIMIT // 1000 + 10):
                 e.write("x" * 999 + "\n")
-        return desk
+        return harness
 
     said = run(story()).said
     assert {level for level, _ in said} == {"info"}
@@ -342,23 +342,23 @@ def test_where_a_store_keeps_no_execution_log_the_logger_is_told(run: Run) -> No
 
 
 def test_a_flood_of_short_lines_costs_a_logger_no_time() -> None:
-    desk = Desk(keeps_logs=False)
+    harness = Harness(keeps_logs=False)
 
     async def story() -> float:
         since = time.thread_time()  # of the processor: the loop's thread may have to wait for it
-        async with step(desk.ctx, "flood") as entry:
+        async with step(harness.ctx, "flood") as entry:
             entry.write(b"y\n" * 5_000_000)
         return time.thread_time() - since
 
     assert asyncio.run(story()) < 1, "nothing else on the loop has its turn meanwhile"
     lines = OUT_LIMIT // 2
-    assert len(desk.said) == lines + 3
-    assert desk.said[-2][1] == f"flood: {5_000_000 - lines} more lines are not shown"
+    assert len(harness.said) == lines + 3
+    assert harness.said[-2][1] == f"flood: {5_000_000 - lines} more lines are not shown"
 
 
 def test_a_command_that_is_one_string_is_refused(run: Run) -> None:
     async def story() -> None:
-        async with step(Desk().ctx, "clone", "git clone"):
+        async with step(Harness().ctx, "clone", "git clone"):
             pass
 
     with pytest.raises(ConfigurationError, match="give a list of words"):
@@ -367,9 +367,9 @@ def test_a_command_that_is_one_string_is_refused(run: Run) -> None:
 
 def test_a_command_of_very_many_words_is_cut(run: Run) -> None:
     async def story() -> None:
-        desk = Desk(clock := FakeClock())
-        async with step(desk.ctx, "clone", [""] * 1_000_000, clock=clock):
-            assert len(desk.entries[0].command) < 20_000
+        harness = Harness(clock := FakeClock())
+        async with step(harness.ctx, "clone", [""] * 1_000_000, clock=clock):
+            assert len(harness.entries[0].command) < 20_000
 
     run(story())
 

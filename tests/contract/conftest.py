@@ -12,95 +12,95 @@ import psycopg
 import pytest
 
 from tests.contract import flow_offers, table_offers
-from tests.contract.bench import Bench, bench_at
-from tests.contract.flow_place import FlowPlace
-from tests.contract.lent_place import LentPlace
+from tests.contract.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend
+from tests.contract.flow_backend import FlowBackend
+from tests.contract.lent_backend import LentBackend
 from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
-from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace
-from tests.contract.table_place import PostgresRows, SqliteRows, TablePlace
+from tests.contract.store_harness import StoreHarness, harness_at
+from tests.contract.table_backend import PostgresRows, SqliteRows, TableBackend
 from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 
 STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite", "redis")
 DEADLINE = 90.0
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest) -> Place:
+def backend(request: pytest.FixtureRequest) -> Backend:
     """Where one store keeps its jobs; there are none yet."""
-    place: Place = request.getfixturevalue(f"{request.param}_place")
-    return place
+    backend: Backend = request.getfixturevalue(f"{request.param}_place")
+    return backend
 
 
 @pytest.fixture
-def bench(place: Place) -> Bench:
+def harness(backend: Backend) -> StoreHarness:
     """A store without jobs, opened when the test begins."""
-    return bench_at(place)
+    return harness_at(backend)
 
 
 @pytest.fixture
-def forgetful_bench(place: Place) -> Bench:
+def forgetful_bench(backend: Backend) -> StoreHarness:
     """The same with ``history=None``."""
-    return bench_at(place, history=None)
+    return harness_at(backend, history=None)
 
 
 @pytest.fixture
-def bare_bench(request: pytest.FixtureRequest, place: Place, tmp_path: Path) -> Bench:
+def bare_bench(request: pytest.FixtureRequest, backend: Backend, tmp_path: Path) -> StoreHarness:
     """A bench for tests that take the schema away: not opened, and nothing of it is shared with other tests."""
-    match place.name:
+    match backend.name:
         case "sqlite":
-            place = SqlitePlace(tmp_path / "bare.db")
+            backend = SqliteBackend(tmp_path / "bare.db")
         case "postgres":
-            place = PostgresPlace(request.getfixturevalue("postgres_url"))
-    return bench_at(place, opened=False)
+            backend = PostgresBackend(request.getfixturevalue("postgres_url"))
+    return harness_at(backend, opened=False)
 
 
 @pytest.fixture
-def memory_place() -> Place:
-    return MemoryPlace()
+def memory_place() -> Backend:
+    return MemoryBackend()
 
 
 @pytest.fixture
-def sqlite_place(sqlite_template: Path, tmp_path: Path) -> Place:
-    return SqlitePlace.copy(sqlite_template, tmp_path / "jobs.db")
+def sqlite_place(sqlite_template: Path, tmp_path: Path) -> Backend:
+    return SqliteBackend.copy(sqlite_template, tmp_path / "jobs.db")
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the schema installed: copying it is cheaper than installing."""
     path = tmp_path_factory.mktemp("template") / "jobs.db"
-    SqlitePlace(path).install()
+    SqliteBackend(path).install()
     return path
 
 
 @pytest.fixture(scope="session")
-def street() -> Iterator[Street]:
+def shared_server() -> Iterator[SharedServer]:
     """One server for all tests of a session; each lends a store under a path of its own."""
-    with Street() as street:
-        yield street
+    with SharedServer() as shared_server:
+        yield shared_server
 
 
 @pytest.fixture
-def http_place(street: Street) -> Iterator[Place]:
-    place = LentPlace(MemoryPlace(), street)
-    yield place
-    place.close()
+def http_place(shared_server: SharedServer) -> Iterator[Backend]:
+    backend = LentBackend(MemoryBackend(), shared_server)
+    yield backend
+    backend.close()
 
 
 @pytest.fixture
-def lent_postgres_place(street: Street, postgres_place: Place) -> Iterator[Place]:
-    place = LentPlace(postgres_place, street)
-    yield place
-    place.close()
+def lent_postgres_place(shared_server: SharedServer, postgres_place: Backend) -> Iterator[Backend]:
+    backend = LentBackend(postgres_place, shared_server)
+    yield backend
+    backend.close()
 
 
 @pytest.fixture
-def table_place(table_rows: PostgresRows) -> Place:
+def table_place(table_rows: PostgresRows) -> Backend:
     table_rows.ask("DROP FUNCTION IF EXISTS refuse CASCADE")
     table_rows.ask("DELETE FROM jobs")  # of a few rows, cheaper than to truncate
     table_rows.ask("ALTER SEQUENCE jobs_id_seq RESTART")
-    return TablePlace(table_rows)
+    return TableBackend(table_rows)
 
 
 @pytest.fixture(scope="session")
@@ -114,33 +114,33 @@ def table_rows(postgres_server: Databases) -> Iterator[PostgresRows]:
 
 
 @pytest.fixture
-def table_sqlite_place(tmp_path: Path) -> Place:
-    return TablePlace(SqliteRows(tmp_path / "app.db"))
+def table_sqlite_place(tmp_path: Path) -> Backend:
+    return TableBackend(SqliteRows(tmp_path / "app.db"))
 
 
 @pytest.fixture
-def redis_place(redis_url: str) -> Iterator[Place]:
-    place = FlowPlace(redis_url)
-    yield place
-    place.close()
+def redis_place(redis_url: str) -> Iterator[Backend]:
+    backend = FlowBackend(redis_url)
+    yield backend
+    backend.close()
 
 
 @pytest.fixture
-def postgres_place(contract_database: PostgresPlace) -> Place:
+def postgres_place(contract_database: PostgresBackend) -> Backend:
     contract_database.empty()
     return contract_database
 
 
 @pytest.fixture(scope="session")
-def contract_database(postgres_server: Databases) -> Iterator[PostgresPlace]:
+def contract_database(postgres_server: Databases) -> Iterator[PostgresBackend]:
     """One database for all tests of a session: emptying it is cheaper than making another."""
     url = postgres_server.create_database()
-    place = PostgresPlace(url)
-    place.install()
+    backend = PostgresBackend(url)
+    backend.install()
     with psycopg.connect(url, autocommit=True) as connection:
         make_claims_patient(connection)
-    yield place
-    place.close()
+    yield backend
+    backend.close()
     postgres_server.drop_database(url)
 
 
@@ -177,7 +177,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     async def opened() -> None:
         async with AsyncExitStack() as stack:
             for argument in arguments.values():
-                if isinstance(argument, Bench):
+                if isinstance(argument, StoreHarness):
                     await stack.enter_async_context(argument)
             await asyncio.wait_for(test(**arguments), DEADLINE)
 

@@ -10,33 +10,33 @@ from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.propagation import load, unload
-from tests.contract.bench import ERRORED, Bench
+from tests.contract.store_harness import ERRORED, StoreHarness
 from tests.support.spans import Spans, facts_of, traceparent_of
 
 NEW = NewJob(task="t", flags=("mine",))
 
 
-async def test_an_enqueued_job_carries_the_span_and_the_correlation_id(bench: Bench) -> None:
+async def test_an_enqueued_job_carries_the_span_and_the_correlation_id(harness: StoreHarness) -> None:
     spans = Spans()
     with bound("order 7"):
-        made = await spans.traces().store(bench.store).enqueue(NEW)
-    (claim,) = await bench.claim()
+        made = await spans.traces().store(harness.store).enqueue(NEW)
+    (claim,) = await harness.claim()
     span = spans.one("enqueue t")
     assert unload(claim.record.flags) == {"traceparent": traceparent_of(span), "correlation_id": "order 7"}
     assert "mine" in claim.record.flags
     assert facts_of(span)["messaging.message.id"] == str(made.id) == str(claim.record.id)
 
 
-async def test_many_jobs_carry_the_one_span_that_enqueued_them(bench: Bench) -> None:
+async def test_many_jobs_carry_the_one_span_that_enqueued_them(harness: StoreHarness) -> None:
     async def stream() -> AsyncIterator[NewJob]:
         yield NEW
 
     spans = Spans()
-    store = spans.traces().store(bench.store)
+    store = spans.traces().store(harness.store)
     await store.enqueue_many([NEW, NEW])
     await store.enqueue_many(stream())
     await store.add_jobs([NEW, NewJob(task="u")])
-    claims = await bench.claim(limit=5)
+    claims = await harness.claim(limit=5)
     carried = [unload(claim.record.flags)["traceparent"] for claim in sorted(claims, key=lambda one: one.record.id)]
     first, second, both = *spans.named("enqueue t"), spans.one("enqueue")
     assert carried == [traceparent_of(span) for span in (first, first, second, both, both)]
@@ -44,29 +44,29 @@ async def test_many_jobs_carry_the_one_span_that_enqueued_them(bench: Bench) -> 
     assert counts == [2, 1, 2]
 
 
-async def test_it_stays_through_a_retry(bench: Bench) -> None:
+async def test_it_stays_through_a_retry(harness: StoreHarness) -> None:
     spans = Spans()
-    await spans.traces().store(bench.store).enqueue(NEW)
-    (first,) = await bench.claim()
-    await bench.settle(first.lease, ERRORED)
-    await bench.pass_time(61)
-    (second,) = await bench.claim()
+    await spans.traces().store(harness.store).enqueue(NEW)
+    (first,) = await harness.claim()
+    await harness.settle(first.lease, ERRORED)
+    await harness.pass_time(61)
+    (second,) = await harness.claim()
     assert second.record.flags == first.record.flags
     assert second.record.attempts == 2
 
 
-async def test_a_job_that_takes_anothers_place_carries_its_own(bench: Bench) -> None:
+async def test_a_job_that_takes_anothers_place_carries_its_own(harness: StoreHarness) -> None:
     spans = Spans()
-    store = spans.traces().store(bench.store)
+    store = spans.traces().store(harness.store)
     for mode in (KeyMode.REPLACE, KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT, KeyMode.UNSAFE_DEDUPE):
         await store.enqueue(msgspec.structs.replace(NEW, key="k", key_mode=mode))
-    (claim,) = await bench.claim()
+    (claim,) = await harness.claim()
     assert unload(claim.record.flags)["traceparent"] == traceparent_of(spans.named("enqueue t")[2])
 
 
-async def test_a_job_enqueued_with_an_attempts_end_carries_it(bench: Bench) -> None:
-    lease = await bench.start()
+async def test_a_job_enqueued_with_an_attempts_end_carries_it(harness: StoreHarness) -> None:
+    lease = await harness.start()
     follower = load(NewJob(task="next"), {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
-    await bench.settle(lease, msgspec.structs.replace(COMPLETED, then=(follower,)))
-    (claim,) = await bench.claim(tasks=("next",))
+    await harness.settle(lease, msgspec.structs.replace(COMPLETED, then=(follower,)))
+    (claim,) = await harness.claim(tasks=("next",))
     assert claim.record.flags == follower.flags

@@ -6,58 +6,58 @@ import pytest
 
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.store import Foreign
-from tests.contract.bench import LEASE, Bench
+from tests.contract.store_harness import LEASE, StoreHarness
 
 SLACK = slack(LEASE)
 
 
-def ends_in(bench: Bench, *ours: object, slack: float = SLACK) -> float | None:
-    seen = bench.heart.foreign(ours, slack)  # type: ignore[arg-type]
+def ends_in(harness: StoreHarness, *ours: object, slack: float = SLACK) -> float | None:
+    seen = harness.heartbeats.foreign(ours, slack)  # type: ignore[arg-type]
     assert seen is not None
     assert not seen.late
     return None if seen.ends_in is None else round(seen.ends_in, 3)
 
 
-async def test_the_end_of_the_first_foreign_lease_is_told_in_seconds_and_with_the_slack(bench: Bench) -> None:
-    assert bench.heart.foreign((), SLACK) == Foreign()
-    first = await bench.start()
-    await bench.pass_time(10)
-    second = await bench.start("u")
-    assert ends_in(bench) == 20 + SLACK
-    assert ends_in(bench, first) == 30 + SLACK, "what is ours is not spoken of"
-    assert ends_in(bench, first, second) is None
-    bench.heart.beat([first], LEASE)
-    await bench.pass_time(5)
-    assert ends_in(bench) == 25 + SLACK
+async def test_the_end_of_the_first_foreign_lease_is_told_in_seconds_and_with_the_slack(harness: StoreHarness) -> None:
+    assert harness.heartbeats.foreign((), SLACK) == Foreign()
+    first = await harness.start()
+    await harness.pass_time(10)
+    second = await harness.start("u")
+    assert ends_in(harness) == 20 + SLACK
+    assert ends_in(harness, first) == 30 + SLACK, "what is ours is not spoken of"
+    assert ends_in(harness, first, second) is None
+    harness.heartbeats.beat([first], LEASE)
+    await harness.pass_time(5)
+    assert ends_in(harness) == 25 + SLACK
 
 
-async def test_a_lease_that_is_over_is_late_and_names_nothing(bench: Bench) -> None:
-    lease = await bench.start()
-    await bench.pass_time(30.5)
-    assert ends_in(bench) == 0.5, "the slack is not over"
-    await bench.pass_time(1)
-    assert bench.heart.foreign((), SLACK) == Foreign(late=True)
-    assert bench.heart.foreign((lease,), SLACK) == Foreign()
-    other = await bench.start("u")
-    seen = bench.heart.foreign((), SLACK)
+async def test_a_lease_that_is_over_is_late_and_names_nothing(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await harness.pass_time(30.5)
+    assert ends_in(harness) == 0.5, "the slack is not over"
+    await harness.pass_time(1)
+    assert harness.heartbeats.foreign((), SLACK) == Foreign(late=True)
+    assert harness.heartbeats.foreign((lease,), SLACK) == Foreign()
+    other = await harness.start("u")
+    seen = harness.heartbeats.foreign((), SLACK)
     assert seen is not None
     assert seen.late
     assert seen.ends_in == pytest.approx(31)
-    bench.heart.reset_stalled(SLACK)
-    assert ends_in(bench) == 31
-    bench.heart.release([other])
-    assert bench.heart.foreign((), SLACK) == Foreign()
+    harness.heartbeats.reset_stalled(SLACK)
+    assert ends_in(harness) == 31
+    harness.heartbeats.release([other])
+    assert harness.heartbeats.foreign((), SLACK) == Foreign()
 
 
-async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(bench: Bench) -> None:
-    lease = await bench.start()
-    assert bench.store.foreign() is None
+async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    assert harness.store.foreign() is None
     for ours, told in (((), Foreign(ends_in=31.0)), ((lease,), Foreign()), (None, None)):
-        assert await bench.claim(ours=ours) == []
-        await bench.store.next_due(None)
-        assert bench.store.foreign() == told
-        assert bench.store.foreign() is None, "told once"
-    await bench.pass_time(32)
-    await bench.claim(ours=())
-    await bench.store.next_due(None)
-    assert bench.store.foreign() == Foreign(), "a past end names nothing"
+        assert await harness.claim(ours=ours) == []
+        await harness.store.next_due(None)
+        assert harness.store.foreign() == told
+        assert harness.store.foreign() is None, "told once"
+    await harness.pass_time(32)
+    await harness.claim(ours=())
+    await harness.store.next_due(None)
+    assert harness.store.foreign() == Foreign(), "a past end names nothing"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Heart, Verdict
-from tests.contract.bench import ERRORED, LEASE, Bench, new_token
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Verdict
+from tests.contract.store_harness import ERRORED, LEASE, StoreHarness, new_token
 
 
 async def work(store: QueueStore, name: str, limit: int, seen: list[int]) -> None:
@@ -31,19 +31,19 @@ async def settle_all(store: QueueStore, claims: Sequence[Claim[Job]]) -> None:
         left = [lease for lease, verdict in zip(left, verdicts, strict=True) if verdict is Verdict.BUSY]
 
 
-async def test_eight_workers_run_each_of_five_hundred_jobs_exactly_once(bench: Bench) -> None:
-    ids = await bench.store.enqueue_many(NewJob(task="t") for _ in range(500))
+async def test_eight_workers_run_each_of_five_hundred_jobs_exactly_once(harness: StoreHarness) -> None:
+    ids = await harness.store.enqueue_many(NewJob(task="t") for _ in range(500))
     seen: list[int] = []
-    stores = [await bench.another() for _ in range(8)]
+    stores = [await harness.another() for _ in range(8)]
     await asyncio.gather(*(work(store, f"w{n}", 1 + n * 3, seen) for n, store in enumerate(stores)))
     assert sorted(seen) == sorted(ids)
-    assert (await bench.store.counts())[State.COMPLETED] == 500
+    assert (await harness.store.counts())[State.COMPLETED] == 500
 
 
-async def test_two_claimers_never_share_a_job(bench: Bench) -> None:
-    stores = [await bench.another() for _ in range(4)]
+async def test_two_claimers_never_share_a_job(harness: StoreHarness) -> None:
+    stores = [await harness.another() for _ in range(4)]
     for _ in range(15):
-        await bench.store.enqueue_many(NewJob(task="t") for _ in range(10))
+        await harness.store.enqueue_many(NewJob(task="t") for _ in range(10))
         requests = [ClaimRequest(worker="w", token=new_token(), limit=3, lease=LEASE) for _ in stores]
         claimed = await asyncio.gather(*(store.claim(each) for store, each in zip(stores, requests, strict=True)))
         ids = [claim.lease.job_id for claims in claimed for claim in claims]
@@ -51,10 +51,10 @@ async def test_two_claimers_never_share_a_job(bench: Bench) -> None:
         assert ids, "somebody must get something"
 
 
-async def test_two_claimers_never_share_a_suspect(bench: Bench) -> None:
+async def test_two_claimers_never_share_a_suspect(harness: StoreHarness) -> None:
     for number in range(20):
-        await bench.make_suspect(task=f"t{number}")
-    stores = [await bench.another() for _ in range(4)]
+        await harness.make_suspect(task=f"t{number}")
+    stores = [await harness.another() for _ in range(4)]
     taken: list[int] = []
     while len(taken) < 20:
         requests = [ClaimRequest(worker="w", token=new_token(), limit=1, lease=LEASE, suspects=True) for _ in stores]
@@ -65,8 +65,8 @@ async def test_two_claimers_never_share_a_suspect(bench: Bench) -> None:
         assert len(taken) == len(set(taken)), Counter(taken).most_common(1)
 
 
-async def test_jobs_of_one_queue_never_run_side_by_side(bench: Bench) -> None:
-    await bench.store.enqueue_many(NewJob(task="t", queue=f"q{n % 3}") for n in range(60))
+async def test_jobs_of_one_queue_never_run_side_by_side(harness: StoreHarness) -> None:
+    await harness.store.enqueue_many(NewJob(task="t", queue=f"q{n % 3}") for n in range(60))
     running: Counter[str] = Counter()
     order: dict[str, list[int]] = {"q0": [], "q1": [], "q2": []}
 
@@ -83,91 +83,91 @@ async def test_jobs_of_one_queue_never_run_side_by_side(bench: Bench) -> None:
                 running[claim.queue or ""] -= 1
             await settle_all(store, claims)
 
-    stores = [await bench.another() for _ in range(4)]
+    stores = [await harness.another() for _ in range(4)]
     await asyncio.gather(*(serve(store, f"w{n}") for n, store in enumerate(stores)))
     assert all(len(ids) == 20 and ids == sorted(ids) for ids in order.values())
 
 
-async def test_one_lease_is_settled_once_however_many_try(bench: Bench) -> None:
-    stores = [await bench.another() for _ in range(3)]
+async def test_one_lease_is_settled_once_however_many_try(harness: StoreHarness) -> None:
+    stores = [await harness.another() for _ in range(3)]
     for _ in range(10):
-        lease = await bench.start()
+        lease = await harness.start()
         answers = await asyncio.gather(*(store.settle([(lease, COMPLETED)]) for store in stores))
         verdicts = Counter(verdict for (verdict,) in answers)
         assert verdicts[Verdict.SETTLED] == 1
         assert set(verdicts) <= {Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.BUSY}
 
 
-async def test_a_settlement_and_a_reset_exclude_each_other(bench: Bench) -> None:
-    hearts = [bench.another_heart(await bench.another()) for _ in range(2)]
+async def test_a_settlement_and_a_reset_exclude_each_other(harness: StoreHarness) -> None:
+    hearts = [harness.another_heart(await harness.another()) for _ in range(2)]
     for _ in range(10):
-        lease = await bench.start()
-        await bench.pass_time(31)
-        sweeps = asyncio.gather(*(asyncio.to_thread(heart.reset_stalled, 0.0) for heart in hearts))
-        verdict, pages = await asyncio.gather(bench.settle(lease), sweeps)
+        lease = await harness.start()
+        await harness.pass_time(31)
+        sweeps = asyncio.gather(*(asyncio.to_thread(heartbeats.reset_stalled, 0.0) for heartbeats in hearts))
+        verdict, pages = await asyncio.gather(harness.settle(lease), sweeps)
         taken = [reset.job_id for page in pages for reset in page]
-        state = (await bench.job(lease.job_id)).state
+        state = (await harness.job(lease.job_id)).state
         assert (verdict, taken, state) in (
             (Verdict.SETTLED, [], State.COMPLETED),
             (Verdict.LOST, [lease.job_id], State.QUEUED),
             (Verdict.BUSY, [lease.job_id], State.QUEUED),
         )
-        await bench.store.remove(lease.job_id)
+        await harness.store.remove(lease.job_id)
 
 
-async def test_a_beat_and_a_reset_agree_on_who_holds_the_job(bench: Bench) -> None:
-    heart = bench.another_heart(await bench.another())
+async def test_a_beat_and_a_reset_agree_on_who_holds_the_job(harness: StoreHarness) -> None:
+    heartbeats = harness.another_heart(await harness.another())
     for _ in range(10):
-        lease = await bench.start()
-        await bench.pass_time(31)
+        lease = await harness.start()
+        await harness.pass_time(31)
         pulse, resets = await asyncio.gather(
-            asyncio.to_thread(bench.heart.beat, [lease], 30.0), asyncio.to_thread(heart.reset_stalled, 0.0)
+            asyncio.to_thread(harness.heartbeats.beat, [lease], 30.0), asyncio.to_thread(heartbeats.reset_stalled, 0.0)
         )
         if (lease.job_id, lease.token) in pulse.lost | pulse.busy:
             assert [reset.job_id for reset in resets] == [lease.job_id]
         else:
             assert list(resets) == []
-        await bench.store.cancel(lease.job_id)
-        await bench.settle(lease, ERRORED)
-        await bench.store.remove(lease.job_id)
+        await harness.store.cancel(lease.job_id)
+        await harness.settle(lease, ERRORED)
+        await harness.store.remove(lease.job_id)
 
 
-async def test_a_cancellation_is_never_lost_to_a_settlement(bench: Bench) -> None:
-    other = await bench.another()
+async def test_a_cancellation_is_never_lost_to_a_settlement(harness: StoreHarness) -> None:
+    other = await harness.another()
     for _ in range(10):
-        lease = await bench.start()
-        verdict, _ = await asyncio.gather(bench.settle(lease, ERRORED), other.cancel(lease.job_id))
+        lease = await harness.start()
+        verdict, _ = await asyncio.gather(harness.settle(lease, ERRORED), other.cancel(lease.job_id))
         if verdict is Verdict.BUSY:  # by the cancellation, which was first
-            assert await bench.settle(lease, ERRORED) is Verdict.SETTLED
-        assert (await bench.job(lease.job_id)).state is State.CANCELED
+            assert await harness.settle(lease, ERRORED) is Verdict.SETTLED
+        assert (await harness.job(lease.job_id)).state is State.CANCELED
 
 
-async def test_two_resetters_take_each_job_once(bench: Bench) -> None:
-    await bench.store.enqueue_many(NewJob(task="t") for _ in range(200))
+async def test_two_resetters_take_each_job_once(harness: StoreHarness) -> None:
+    await harness.store.enqueue_many(NewJob(task="t") for _ in range(200))
     for _ in range(2):
-        await bench.claim(100)
-    await bench.pass_time(31)
-    hearts = [bench.another_heart(await bench.another()) for _ in range(3)]
+        await harness.claim(100)
+    await harness.pass_time(31)
+    hearts = [harness.another_heart(await harness.another()) for _ in range(3)]
 
-    def sweep(heart: Heart) -> list[int]:
+    def sweep(heartbeats: Heartbeats) -> list[int]:
         found: list[int] = []
-        while page := heart.reset_stalled(0.0):
+        while page := heartbeats.reset_stalled(0.0):
             found.extend(reset.job_id for reset in page)
         return found
 
-    found = await asyncio.gather(*(asyncio.to_thread(sweep, heart) for heart in hearts))
+    found = await asyncio.gather(*(asyncio.to_thread(sweep, heartbeats) for heartbeats in hearts))
     ids = [job_id for page in found for job_id in page]
     assert len(ids) == len(set(ids)) == 200
-    assert {job.resets for job in await bench.everything()} == {1}
+    assert {job.resets for job in await harness.everything()} == {1}
 
 
-async def test_an_abandoned_claim_never_holds_a_job_however_they_race(bench: Bench) -> None:
-    other = await bench.another()
+async def test_an_abandoned_claim_never_holds_a_job_however_they_race(harness: StoreHarness) -> None:
+    other = await harness.another()
     for _ in range(10):
-        job = await bench.add()
+        job = await harness.add()
         token = new_token()
         request = ClaimRequest(worker="w", token=token, limit=1, lease=LEASE)
-        await asyncio.gather(other.claim(request), asyncio.to_thread(bench.heart.abandon, token))
-        after = await bench.job(job.id)
+        await asyncio.gather(other.claim(request), asyncio.to_thread(harness.heartbeats.abandon, token))
+        after = await harness.job(job.id)
         assert (after.state, after.attempts) == (State.QUEUED, 0)
-        await bench.store.remove(job.id)
+        await harness.store.remove(job.id)

@@ -6,93 +6,95 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.store import Refusal, Unwritten, Verdict
-from tests.contract.bench import ERRORED, FAILED, SNOOZED, Bench, in_thread
+from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness, in_thread
 
 
-async def start_many(bench: Bench, count: int = 4) -> list[Lease]:
-    return [await bench.start(f"t{number}") for number in range(count)]
+async def start_many(harness: StoreHarness, count: int = 4) -> list[Lease]:
+    return [await harness.start(f"t{number}") for number in range(count)]
 
 
-async def test_an_end_that_the_database_refuses_is_unwritten_and_the_others_are_recorded(bench: Bench) -> None:
-    leases = await start_many(bench)
-    bench.place.refuse(leases[2].job_id, State.COMPLETED)
-    replies = await bench.store.settle([(lease, COMPLETED) for lease in leases])
+async def test_an_end_that_the_database_refuses_is_unwritten_and_the_others_are_recorded(harness: StoreHarness) -> None:
+    leases = await start_many(harness)
+    harness.backend.refuse(leases[2].job_id, State.COMPLETED)
+    replies = await harness.store.settle([(lease, COMPLETED) for lease in leases])
     assert replies[2] == Unwritten(why=replies[2].why if isinstance(replies[2], Unwritten) else "")
-    assert [reply for place, reply in enumerate(replies) if place != 2] == [Verdict.SETTLED] * 3
-    assert (await bench.job(leases[2].job_id)).state is State.PROCESSING
-    assert await bench.settle(leases[2], ERRORED) is Verdict.SETTLED
-    assert (await bench.job(leases[2].job_id)).state is State.ERRORED
+    assert [reply for backend, reply in enumerate(replies) if backend != 2] == [Verdict.SETTLED] * 3
+    assert (await harness.job(leases[2].job_id)).state is State.PROCESSING
+    assert await harness.settle(leases[2], ERRORED) is Verdict.SETTLED
+    assert (await harness.job(leases[2].job_id)).state is State.ERRORED
 
 
-async def test_one_whose_every_end_is_refused_keeps_no_other_from_being_settled(bench: Bench) -> None:
-    leases = await start_many(bench)
-    bench.place.refuse(leases[0].job_id)
+async def test_one_whose_every_end_is_refused_keeps_no_other_from_being_settled(harness: StoreHarness) -> None:
+    leases = await start_many(harness)
+    harness.backend.refuse(leases[0].job_id)
     for settlement in (COMPLETED, ERRORED, FAILED, SNOOZED):
-        assert isinstance(await bench.settle(leases[0], settlement), Unwritten)
-    replies = await bench.store.settle(list(zip(leases, (ERRORED, FAILED, COMPLETED, SNOOZED), strict=True)))
+        assert isinstance(await harness.settle(leases[0], settlement), Unwritten)
+    replies = await harness.store.settle(list(zip(leases, (ERRORED, FAILED, COMPLETED, SNOOZED), strict=True)))
     assert [isinstance(reply, Unwritten) for reply in replies] == [True, False, False, False]
-    assert (await bench.job(leases[0].job_id)).state is State.PROCESSING
-    assert (await bench.job(leases[3].job_id)).state is State.QUEUED
+    assert (await harness.job(leases[0].job_id)).state is State.PROCESSING
+    assert (await harness.job(leases[3].job_id)).state is State.QUEUED
 
 
-async def test_a_beat_renews_the_others_and_names_the_one_that_is_refused(bench: Bench) -> None:
-    leases = await start_many(bench)
+async def test_a_beat_renews_the_others_and_names_the_one_that_is_refused(harness: StoreHarness) -> None:
+    leases = await start_many(harness)
     bad = leases[1]
-    bench.place.refuse(bad.job_id)
-    await bench.pass_time(20)
-    pulse = await in_thread(bench.heart.beat, leases, 30.0)
+    harness.backend.refuse(bad.job_id)
+    await harness.pass_time(20)
+    pulse = await in_thread(harness.heartbeats.beat, leases, 30.0)
     assert bad.job_id not in {job_id for job_id, _ in pulse.canceled | pulse.busy}
-    if bench.place.name == "http":  # what nobody renews is not the remote worker's for long
+    if harness.backend.name == "http":  # what nobody renews is not the remote worker's for long
         assert pulse.lost == {(bad.job_id, bad.token)}
     else:
         assert pulse.refused == {(bad.job_id, bad.token)}
-        assert [(one.job_id, one.doing) for one in bench.heart.refused()] == [(bad.job_id, "beat")]
-        assert list(bench.heart.refused()) == []
-    await bench.pass_time(15)
-    assert [one.job_id for one in bench.heart.reset_stalled(0.0)] == []
-    assert (await bench.job(bad.job_id)).state is State.PROCESSING
+        assert [(one.job_id, one.doing) for one in harness.heartbeats.refused()] == [(bad.job_id, "beat")]
+        assert list(harness.heartbeats.refused()) == []
+    await harness.pass_time(15)
+    assert [one.job_id for one in harness.heartbeats.reset_stalled(0.0)] == []
+    assert (await harness.job(bad.job_id)).state is State.PROCESSING
 
 
-async def test_a_release_hands_back_the_others(bench: Bench) -> None:
-    leases = await start_many(bench)
-    bench.place.refuse(leases[1].job_id)
-    assert list(await in_thread(bench.heart.release, leases)) == []
-    states = [(await bench.job(lease.job_id)).state for lease in leases]
+async def test_a_release_hands_back_the_others(harness: StoreHarness) -> None:
+    leases = await start_many(harness)
+    harness.backend.refuse(leases[1].job_id)
+    assert list(await in_thread(harness.heartbeats.release, leases)) == []
+    states = [(await harness.job(lease.job_id)).state for lease in leases]
     assert states == [State.QUEUED, State.PROCESSING, State.QUEUED, State.QUEUED]
 
 
-async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(bench: Bench) -> None:
-    leases = await start_many(bench)
-    bench.place.refuse(leases[1].job_id)
-    taken = await in_thread(bench.heart.reset_worker, "w1")
+async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(harness: StoreHarness) -> None:
+    leases = await start_many(harness)
+    harness.backend.refuse(leases[1].job_id)
+    taken = await in_thread(harness.heartbeats.reset_worker, "w1")
     assert [one.job_id for one in taken] == [lease.job_id for lease in leases if lease is not leases[1]]
-    refused: list[Refusal] = list(bench.heart.refused())
+    refused: list[Refusal] = list(harness.heartbeats.refused())
     assert {(one.job_id, one.doing) for one in refused} in ({(leases[1].job_id, "reset")}, set())
 
 
-async def test_what_a_cancellation_has_made_of_an_error_is_told(bench: Bench) -> None:
-    error, snooze, done = await start_many(bench, 3)
+async def test_what_a_cancellation_has_made_of_an_error_is_told(harness: StoreHarness) -> None:
+    error, snooze, done = await start_many(harness, 3)
     for lease in (error, snooze, done):
-        await bench.store.cancel(lease.job_id)
-    replies = await bench.store.settle([(error, ERRORED), (snooze, SNOOZED), (done, COMPLETED)])
+        await harness.store.cancel(lease.job_id)
+    replies = await harness.store.settle([(error, ERRORED), (snooze, SNOOZED), (done, COMPLETED)])
     assert [reply.state if isinstance(reply, Settlement) else reply for reply in replies] == [
         State.CANCELED,
         State.CANCELED,
         Verdict.SETTLED,
     ]
-    again = await bench.settle(error, ERRORED, repeat=True)
+    again = await harness.settle(error, ERRORED, repeat=True)
     assert isinstance(again, Settlement)
     assert (again.state, again.ended, again.error) == (State.CANCELED, "canceled", "it failed")
 
 
-async def test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded(bench: Bench) -> None:
-    taken, removed = await bench.start("a", key="taken"), await bench.start("b", key="removed")
-    await bench.add("c", key="taken")
-    await bench.store.remove_key("removed")
-    replies = await bench.store.settle([(taken, ERRORED), (removed, ERRORED)])
+async def test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded(
+    harness: StoreHarness,
+) -> None:
+    taken, removed = await harness.start("a", key="taken"), await harness.start("b", key="removed")
+    await harness.add("c", key="taken")
+    await harness.store.remove_key("removed")
+    replies = await harness.store.settle([(taken, ERRORED), (removed, ERRORED)])
     told = [(reply.state, reply.ended, reply.delay) for reply in replies if isinstance(reply, Settlement)]
     assert told == [(State.FAILED, "failed", 0.0), (State.CANCELED, "canceled", 0.0)]
-    assert [(await bench.job(lease.job_id)).state for lease in (taken, removed)] == [State.FAILED, State.CANCELED]
-    again = await bench.settle(taken, ERRORED, repeat=True)
+    assert [(await harness.job(lease.job_id)).state for lease in (taken, removed)] == [State.FAILED, State.CANCELED]
+    again = await harness.settle(taken, ERRORED, repeat=True)
     assert isinstance(again, Settlement)
     assert again.state is State.FAILED

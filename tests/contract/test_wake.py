@@ -9,13 +9,13 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import QueueStore
-from tests.contract.bench import ERRORED, SNOOZED, Bench
+from tests.contract.store_harness import ERRORED, SNOOZED, StoreHarness
 
 LONG = 40.0
 SHORT = 0.05
 
 
-async def asleep(bench: Bench, store: QueueStore) -> asyncio.Task[bool]:
+async def asleep(harness: StoreHarness, store: QueueStore) -> asyncio.Task[bool]:
     """A worker's wait, begun after every hint of the past has been heard."""
     async with asyncio.timeout(LONG):
         while await store.wait(SHORT):
@@ -31,61 +31,61 @@ async def woken(waiting: asyncio.Task[bool]) -> bool:
         return await waiting
 
 
-async def by_enqueue(bench: Bench) -> Callable[[], Awaitable[object]]:
-    return bench.add
+async def by_enqueue(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    return harness.add
 
 
-async def by_enqueue_many(bench: Bench) -> Callable[[], Awaitable[object]]:
-    return lambda: bench.store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
+async def by_enqueue_many(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    return lambda: harness.store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
 
 
-async def by_retry(bench: Bench) -> Callable[[], Awaitable[object]]:
-    job = await bench.in_state(State.FAILED)
-    return lambda: bench.store.retry(job.id)
+async def by_retry(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    job = await harness.in_state(State.FAILED)
+    return lambda: harness.store.retry(job.id)
 
 
-async def by_key(bench: Bench) -> Callable[[], Awaitable[object]]:
-    await bench.add(key="k", delay=600.0)
-    return lambda: bench.add(key="k")
+async def by_key(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    await harness.add(key="k", delay=600.0)
+    return lambda: harness.add(key="k")
 
 
-async def by_release(bench: Bench) -> Callable[[], Awaitable[object]]:
-    lease = await bench.start()
-    return lambda: asyncio.to_thread(bench.heart.release, [lease])
+async def by_release(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    lease = await harness.start()
+    return lambda: asyncio.to_thread(harness.heartbeats.release, [lease])
 
 
-async def by_abandon(bench: Bench) -> Callable[[], Awaitable[object]]:
-    lease = await bench.start()
-    return lambda: asyncio.to_thread(bench.heart.abandon, lease.token)
+async def by_abandon(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    lease = await harness.start()
+    return lambda: asyncio.to_thread(harness.heartbeats.abandon, lease.token)
 
 
-async def by_reset(bench: Bench) -> Callable[[], Awaitable[object]]:
-    await bench.start()
-    return lambda: asyncio.to_thread(bench.heart.reset_worker, "w1")
+async def by_reset(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    await harness.start()
+    return lambda: asyncio.to_thread(harness.heartbeats.reset_worker, "w1")
 
 
-async def by_stall(bench: Bench) -> Callable[[], Awaitable[object]]:
-    await bench.start()
-    await bench.pass_time(31)
-    return lambda: asyncio.to_thread(bench.heart.reset_stalled, 0.0)
+async def by_stall(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    await harness.start()
+    await harness.pass_time(31)
+    return lambda: asyncio.to_thread(harness.heartbeats.reset_stalled, 0.0)
 
 
-async def by_a_freed_queue(bench: Bench) -> Callable[[], Awaitable[object]]:
-    lease = await bench.start(queue="q")
-    await bench.add(queue="q")
-    return lambda: bench.settle(lease)
+async def by_a_freed_queue(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    lease = await harness.start(queue="q")
+    await harness.add(queue="q")
+    return lambda: harness.settle(lease)
 
 
-async def by_a_queue_freed_by_an_error(bench: Bench) -> Callable[[], Awaitable[object]]:
-    lease = await bench.start(queue="q")
-    await bench.add(queue="q")
-    return lambda: bench.settle(lease, ERRORED)
+async def by_a_queue_freed_by_an_error(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    lease = await harness.start(queue="q")
+    await harness.add(queue="q")
+    return lambda: harness.settle(lease, ERRORED)
 
 
-async def by_a_queue_freed_by_a_snooze(bench: Bench) -> Callable[[], Awaitable[object]]:
-    lease = await bench.start(queue="q")
-    await bench.add(queue="q")
-    return lambda: bench.settle(lease, SNOOZED)
+async def by_a_queue_freed_by_a_snooze(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    lease = await harness.start(queue="q")
+    await harness.add(queue="q")
+    return lambda: harness.settle(lease, SNOOZED)
 
 
 CAUSES = [
@@ -105,46 +105,46 @@ CAUSES = [
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.__name__)
 async def test_a_sleeper_in_another_process_is_woken(
-    bench: Bench, cause: Callable[[Bench], Awaitable[Callable[[], Awaitable[object]]]]
+    harness: StoreHarness, cause: Callable[[StoreHarness], Awaitable[Callable[[], Awaitable[object]]]]
 ) -> None:
-    store = await bench.another()
-    act = await cause(bench)
-    waiting = await asleep(bench, store)
+    store = await harness.another()
+    act = await cause(harness)
+    waiting = await asleep(harness, store)
     await act()
     assert await woken(waiting) is True
 
 
-async def test_a_wait_without_news_ends_after_its_time(bench: Bench) -> None:
-    waiting = await asleep(bench, bench.store)
+async def test_a_wait_without_news_ends_after_its_time(harness: StoreHarness) -> None:
+    waiting = await asleep(harness, harness.store)
     waiting.cancel()
-    assert await bench.store.wait(SHORT) is False
+    assert await harness.store.wait(SHORT) is False
 
 
-async def test_a_job_enqueued_between_the_claim_and_the_wait_is_not_slept_over(bench: Bench) -> None:
-    store = await bench.another()
-    waiting = await asleep(bench, store)
+async def test_a_job_enqueued_between_the_claim_and_the_wait_is_not_slept_over(harness: StoreHarness) -> None:
+    store = await harness.another()
+    waiting = await asleep(harness, store)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert list(await bench.claim()) == []
-    await bench.add()
+    assert list(await harness.claim()) == []
+    await harness.add()
     async with asyncio.timeout(LONG / 2):
         assert await store.wait(LONG) is True
 
 
-async def test_a_canceled_wait_leaves_the_store_usable(bench: Bench) -> None:
-    waiting = await asleep(bench, bench.store)
+async def test_a_canceled_wait_leaves_the_store_usable(harness: StoreHarness) -> None:
+    waiting = await asleep(harness, harness.store)
     waiting.cancel()
     await asyncio.wait([waiting])
     assert waiting.cancelled()
-    waiting = await asleep(bench, bench.store)
-    other = await bench.another()
+    waiting = await asleep(harness, harness.store)
+    other = await harness.another()
     await other.enqueue(NewJob(task="t"))
     assert await woken(waiting) is True
-    assert len(await bench.claim()) == 1
+    assert len(await harness.claim()) == 1
 
 
-async def test_every_sleeper_hears_of_many_jobs(bench: Bench) -> None:
-    stores = [await bench.another() for _ in range(3)]
-    sleepers = [await asleep(bench, store) for store in stores]
-    await bench.store.enqueue_many(NewJob(task="t") for _ in range(50))
+async def test_every_sleeper_hears_of_many_jobs(harness: StoreHarness) -> None:
+    stores = [await harness.another() for _ in range(3)]
+    sleepers = [await asleep(harness, store) for store in stores]
+    await harness.store.enqueue_many(NewJob(task="t") for _ in range(50))
     assert any([await woken(sleeper) for sleeper in sleepers])

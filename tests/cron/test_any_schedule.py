@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import Run
-from tests.cron.desk import Desk, at_desk
+from tests.cron.harness import Harness, in_harness
 
 Match = Callable[[datetime], bool]
 
@@ -47,49 +47,49 @@ def test_every_tick_becomes_exactly_one_job(run: Run, patterns: list[str], secon
     crontab = "\n".join(f"{pattern} {name} ?fill=52w" for name, pattern in items.items())
 
     async def scenario() -> None:
-        async with at_desk("2030-01-01T00:00:00") as desk:
-            await desk.clock.advance(second)
-            await desk.start(crontab)
+        async with in_harness("2030-01-01T00:00:00") as harness:
+            await harness.clock.advance(second)
+            await harness.start(crontab)
             running = 1
             for what, how in steps:
-                running = await _do(desk, crontab, running, what, how)
+                running = await _do(harness, crontab, running, what, how)
             if not running:
-                await desk.start(crontab)
-            await desk.clock.advance(130)
-            await _check(desk, items)
+                await harness.start(crontab)
+            await harness.clock.advance(130)
+            await _check(harness, items)
 
     run(scenario(), 120)
 
 
-async def _do(desk: Desk, crontab: str, running: int, what: str, how: Any) -> int:
+async def _do(harness: Harness, crontab: str, running: int, what: str, how: Any) -> int:
     """One thing that happens; gives how many schedulers run afterwards."""
     match what:
         case "pass":
-            await desk.clock.advance(how)
+            await harness.clock.advance(how)
         case "clock":
-            desk.store.ahead += timedelta(seconds=how)
+            harness.store.ahead += timedelta(seconds=how)
         case "start" if running < 3:
-            await desk.start(crontab)
+            await harness.start(crontab)
             return running + 1
         case "crash":
-            await desk.stop()
-            await desk.clock.advance(how)
+            await harness.stop()
+            await harness.clock.advance(how)
             return 0
         case "outage":
-            desk.store.down = True
-            await desk.clock.advance(how)
-            desk.store.down = False
-            await desk.clock.advance(6)
+            harness.store.down = True
+            await harness.clock.advance(how)
+            harness.store.down = False
+            await harness.clock.advance(6)
         case "lose replies":
-            desk.store.mute = how
+            harness.store.mute = how
     return running
 
 
-async def _check(desk: Desk, items: dict[str, str]) -> None:
-    made: Counter[tuple[str, str]] = await desk.count()
+async def _check(harness: Harness, items: dict[str, str]) -> None:
+    made: Counter[tuple[str, str]] = await harness.count()
     assert set(made.values()) <= {1}, "twice"
-    now = await desk.at()
-    for known in await desk.store.known_items():
+    now = await harness.at()
+    for known in await harness.store.known_items():
         matches = PATTERNS[items[known.identifier]]
         at = known.known_since.replace(second=0, microsecond=0)
         at += MINUTE * (at < known.known_since)

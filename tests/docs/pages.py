@@ -66,7 +66,7 @@ def run_steps(steps: list[Step], folder: Path, database: str | None) -> Iterator
 
 def environment() -> dict[str, str]:
     """This one, without anything that names a store, and with our programs first."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOWHAND_", "PG"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOWHAND_", "PG", "COLUMNS"))}
     kept.pop("DATABASE_URL", None)
     # Not resolved: a virtual environment's python is a link, and its programs lie beside the link.
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", "NO_COLOR": "1"}

@@ -64,7 +64,7 @@ def test_every_file_and_function_of_the_walk_exists() -> None:
     missing = [f"{file}:{name}" for file, name in places if not _defines(SOURCE / file, name)]
     missing += [file for file in _FILE.findall(page) if not (SOURCE / file).exists()]
     files = {file for file, _ in places} | {file.name for file in SOURCE.glob("*.py")}
-    # `Taker._claim`, where the sentence has named the file before.
+    # `Claimer._claim`, where the sentence has named the file before.
     for short in re.findall(r"`([A-Z]\w+\.\w+)`", page):
         if not any(_defines(SOURCE / file, short) for file in files):
             missing.append(short)

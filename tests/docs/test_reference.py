@@ -147,7 +147,7 @@ def test_the_page_of_stores_names_every_method_and_option() -> None:
 
 
 def methods_of_the_seams() -> set[str]:
-    seams = (store.Store, store.Heart, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
+    seams = (store.Store, store.Heartbeats, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
     others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore, operating.Operator)
     return {name for seam in (*seams, *others) for name in vars(seam) if not name.startswith("_")}
 

@@ -98,7 +98,7 @@ def test_the_page_of_tables_names_options_of_a_worker_that_exist() -> None:
 def test_what_a_table_does_not_offer_is_the_same_in_the_code_in_the_suite_and_on_the_page() -> None:
     refused = NOT_OFFERED["table of yours"]
     lacking = {name for name in methods_of_the_seams() if not hasattr(TableStore, name)}
-    assert lacking - set(vars(store.Heart)) == refused
+    assert lacking - set(vars(store.Heartbeats)) == refused
     said: dict[str, bool] = {}
     for block in (DOCS / "explanation" / "stores.md").read_text().split("\n\n"):
         lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith("|")]
@@ -124,7 +124,7 @@ def test_the_page_of_http_names_every_field_of_a_message() -> None:
     messages = [kind for kind in vars(wire).values() if isinstance(kind, type) and issubclass(kind, wire.Message)]
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page))))
     for message in messages:
-        assert set(message.__struct_fields__) <= named, message.__name__
+        assert set(message.__struct_encode_fields__) <= named, message.__name__
 
 
 def test_the_page_of_http_has_the_limits() -> None:

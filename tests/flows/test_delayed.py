@@ -10,7 +10,7 @@ from typing import Any
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Limiter, Queue
 from tests.conftest import Run
-from tests.flows.stage import until
+from tests.flows.harness import until
 
 LATE = 0.04
 """Seconds, of half of them; of 19 in 20 no more than 0.05 are promised where the machine has nothing else to do."""

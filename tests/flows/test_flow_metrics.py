@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stowhand import Cancel, Poison
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import JobLost, JobsReset
-from stowhand.flows import DelayError, Flow, FlowJob, FlowMonitor, LineCount
+from stowhand.flows import DelayError, Flow, FlowJob, FlowMonitor, QueueCount
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.observe.flow_metrics import FlowMetrics
@@ -131,8 +131,8 @@ class Shaky:
             raise StoreUnreachable("gone")
         return 3
 
-    async def counts(self) -> Sequence[LineCount]:
-        return [LineCount(queue="first", priority=1, waiting=self.looks)]
+    async def counts(self) -> Sequence[QueueCount]:
+        return [QueueCount(queue="first", priority=1, waiting=self.looks)]
 
 
 def test_a_monitor_tells_its_trouble_and_how_many_jobs_it_has_taken_back(run: Run) -> None:
@@ -141,7 +141,7 @@ def test_a_monitor_tells_its_trouble_and_how_many_jobs_it_has_taken_back(run: Ru
     troubles: list[StoreError] = []
     looks: list[tuple[int, int]] = []
 
-    def looked(counts: Sequence[LineCount]) -> None:
+    def looked(counts: Sequence[QueueCount]) -> None:
         looks.append((counts[0].waiting, monitor.returned))
         if len(looks) == 2:
             monitor.stop()

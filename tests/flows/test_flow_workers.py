@@ -15,7 +15,7 @@ from stowhand.flows import Flow, FlowJob, Queue, Status
 from stowhand.flows.redis import store
 from stowhand.flows.stepping import WorkerFunction
 from tests.conftest import Run
-from tests.flows.stage import WAIT, through, until
+from tests.flows.harness import WAIT, through, until
 from tests.support.valkey import LiveRedis
 
 

@@ -16,7 +16,7 @@ from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Limiter, Queue, Status
 from stowhand.flows.redis.scripts import SCRIPTS
 from tests.conftest import Run
-from tests.flows.stage import NAMES, WAIT, Passed, chain, counting, holding_first, patient, through
+from tests.flows.harness import NAMES, WAIT, Passed, chain, counting, holding_first, patient, through
 from tests.support.logs import lines_of
 from tests.support.redis_proxy import Cut, RedisProxy
 from tests.support.valkey import RedisServer, find_redis

@@ -10,7 +10,7 @@ import pytest
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Layout, Queue
 from tests.conftest import Run
-from tests.flows.stage import WAIT, until
+from tests.flows.harness import WAIT, until
 from tests.support.spans import Spans, facts_of, ids_of, links_of, traceparent_of
 
 Function = Callable[[FlowJob], object]

@@ -18,7 +18,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Retry, Settlement, settle
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.store import Claim, ClaimRequest, Heart, Reply, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Reply, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 from tests.conftest import Run
 from tests.interop.dbworker import NEWER, OLDER, Theirs
@@ -30,8 +30,8 @@ MINUTE = timedelta(minutes=1)
 class Ours:
     """A worker of ours, in single steps."""
 
-    def __init__(self, store: TableStore[dict[str, Any]], heart: Heart) -> None:
-        self.store, self.heart = store, heart
+    def __init__(self, store: TableStore[dict[str, Any]], heartbeats: Heartbeats) -> None:
+        self.store, self.heartbeats = store, heartbeats
 
     async def claim(self, limit: int = 1) -> Sequence[Claim[dict[str, Any]]]:
         return await self.store.claim(ClaimRequest(worker="our-host", token=str(uuid4()), limit=limit, lease=30.0))
@@ -40,7 +40,7 @@ class Ours:
         return (await self.store.settle([(claim.lease, settlement)]))[0]
 
     def reset(self) -> list[tuple[int, State]]:
-        return [(one.job_id, one.state) for one in self.heart.reset_stalled(0.0)]
+        return [(one.job_id, one.state) for one in self.heartbeats.reset_stalled(0.0)]
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +80,11 @@ async def ours(url: str, ahead: timedelta = timedelta(0), **options: Any) -> Asy
     given: dict[str, Any] = {"name": "jobs", "table_name": "jobs", "stalled_max_age": 30.0, "max_num_retries": 2}
     pinned = None if not ahead else lambda: datetime.now(UTC) + ahead
     async with TableStore(url, TableOptions(**given | {"retry_after": 60.0} | options), _pinned=pinned) as store:
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         try:
-            yield Ours(store, heart)
+            yield Ours(store, heartbeats)
         finally:
-            heart.close()
+            heartbeats.close()
 
 
 def retry(claim: Claim[Any], error: str = "no luck") -> Settlement:
@@ -144,12 +144,12 @@ def test_their_reset_takes_ours_only_when_stale_and_our_zombie_is_fenced(
     async def go() -> None:
         async with ours(database) as side:
             (claim,) = await side.claim()
-            await asyncio.to_thread(side.heart.beat, [claim.lease], 30.0)
+            await asyncio.to_thread(side.heartbeats.beat, [claim.lease], 30.0)
             assert theirs.reset(30.0, 3) == ([], [])
             theirs.sql("update jobs set last_heartbeat_at = now() - interval '1 minute' where id = 1")
             assert theirs.reset(30.0, 3) == ([1], [])
             before = theirs.row(1)
-            assert side.heart.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
+            assert side.heartbeats.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
             assert await side.settle(claim) is Verdict.LOST
             assert theirs.row(1) == before
             assert theirs.dequeue() == 1
@@ -159,8 +159,8 @@ def test_their_reset_takes_ours_only_when_stale_and_our_zombie_is_fenced(
             side.store.attend(attempt)
             with pytest.raises(LogRefused):
                 await attempt.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=datetime.now(UTC)))
-            assert side.heart.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
-            assert list(side.heart.release([claim.lease])) == []
+            assert side.heartbeats.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
+            assert list(side.heartbeats.release([claim.lease])) == []
             assert await side.settle(claim, retry(claim)) is Verdict.LOST
             assert theirs.row(1) == before
             assert theirs.complete(1)
@@ -237,7 +237,7 @@ def test_a_cancel_is_understood_by_both(run: Run, database: str, theirs: Theirs)
             (claim,) = await side.claim()
             assert theirs.dequeue() == 2
             theirs.sql("update jobs set cancel = true where id <= 3")
-            assert side.heart.beat([claim.lease], 30.0).canceled == {(1, claim.lease.token)}
+            assert side.heartbeats.beat([claim.lease], 30.0).canceled == {(1, claim.lease.token)}
             assert theirs.heartbeat([2]) == ({2}, {2})
             recorded = await side.settle(claim, retry(claim))
             assert isinstance(recorded, Settlement)

@@ -16,7 +16,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
 from stowhand.protocols.operating import Ages, QueueRow
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
-from stowhand.protocols.store import ClaimRequest, Heart
+from stowhand.protocols.store import ClaimRequest, Heartbeats
 from stowhand.testing import FakeClock
 
 LEASE = 10.0
@@ -39,10 +39,10 @@ Ordinal = int
 class Twin:
     """One store that lives the same life as the others."""
 
-    def __init__(self, name: str, store: QueueStore, heart: Heart) -> None:
+    def __init__(self, name: str, store: QueueStore, heartbeats: Heartbeats) -> None:
         self.name = name
         self.store = store
-        self.heart = heart
+        self.heartbeats = heartbeats
         self.ids: list[int] = []
         """Ordinal to id."""
         self.ordinals: dict[int, Ordinal] = {}
@@ -181,7 +181,7 @@ class Operations:
         leases = self._some_leases(4)
 
         async def do(twin: Twin) -> Callable[[], object]:
-            pulse = twin.heart.beat([twin.lease(held) for held in leases], LEASE)
+            pulse = twin.heartbeats.beat([twin.lease(held) for held in leases], LEASE)
             return lambda: [twin.pairs(pairs) for pairs in (pulse.lost, pulse.canceled, pulse.busy)]
 
         return f"beat {leases}", do
@@ -190,7 +190,7 @@ class Operations:
         leases = self._some_leases(3)
 
         async def do(twin: Twin) -> Callable[[], object]:
-            twin.heart.release([twin.lease(held) for held in leases])
+            twin.heartbeats.release([twin.lease(held) for held in leases])
             return lambda: None
 
         return f"release {leases}", do
@@ -199,7 +199,7 @@ class Operations:
         leases = self._some_leases(1)
 
         async def do(twin: Twin) -> Callable[[], object]:
-            return resets(twin, [reset for held in leases for reset in twin.heart.reset_lease(twin.lease(held))])
+            return resets(twin, [reset for held in leases for reset in twin.heartbeats.reset_lease(twin.lease(held))])
 
         return f"reset_lease {leases}", do
 
@@ -208,7 +208,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             for _, token, _ in leases:
-                twin.heart.abandon(token)
+                twin.heartbeats.abandon(token)
             return lambda: None
 
         return f"abandon {leases}", do
@@ -218,7 +218,7 @@ class Operations:
         slack = self._random.choice([0.0, 5.0])
 
         async def do(twin: Twin) -> Callable[[], object]:
-            found = twin.heart.reset_stalled(slack) if worker is None else twin.heart.reset_worker(worker)
+            found = twin.heartbeats.reset_stalled(slack) if worker is None else twin.heartbeats.reset_worker(worker)
             return resets(twin, found)
 
         return f"sweep worker={worker} slack={slack}", do

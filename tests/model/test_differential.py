@@ -19,7 +19,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from tests.conftest import Run
-from tests.contract.places import MemoryPlace, Place, PostgresPlace, SqlitePlace, payload_of
+from tests.contract.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, payload_of
 from tests.model.operations import Operations, Twin
 from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
@@ -32,18 +32,18 @@ SEEDS = range(8)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_store_lives_the_same_life(
-    seed: int, run: Run, tmp_path: Path, differential_database: PostgresPlace
+    seed: int, run: Run, tmp_path: Path, differential_database: PostgresBackend
 ) -> None:
-    file = SqlitePlace(tmp_path / "jobs.db")
+    file = SqliteBackend(tmp_path / "jobs.db")
     file.install()
     differential_database.empty()
-    run(live([MemoryPlace(), file, differential_database], seed), timeout=100)
+    run(live([MemoryBackend(), file, differential_database], seed), timeout=100)
 
 
 @pytest.fixture(scope="module")
 def differential_database(postgres_server: Databases) -> Any:
     url = postgres_server.create_database()
-    place = PostgresPlace(url)
+    place = PostgresBackend(url)
     place.install()
     with psycopg.connect(url, autocommit=True) as connection:
         make_claims_patient(connection)
@@ -52,7 +52,7 @@ def differential_database(postgres_server: Databases) -> Any:
     postgres_server.drop_database(url)
 
 
-async def live(places: list[Place], seed: int) -> None:
+async def live(places: list[Backend], seed: int) -> None:
     clock = FakeClock()
     options = StoreOptions(pinned=clock.now)
     operations = Operations(seed, clock)
@@ -77,16 +77,16 @@ async def live(places: list[Place], seed: int) -> None:
                 )
 
 
-async def open_twin(place: Place, options: StoreOptions, stack: AsyncExitStack) -> Twin:
+async def open_twin(place: Backend, options: StoreOptions, stack: AsyncExitStack) -> Twin:
     store = place.store(options)
     await store.open()
     stack.push_async_callback(store.close)
-    heart = store.heart()
-    stack.callback(heart.close)
-    return Twin(place.name, store, heart)
+    heartbeats = store.heartbeats()
+    stack.callback(heartbeats.close)
+    return Twin(place.name, store, heartbeats)
 
 
-async def look(place: Place, twin: Twin) -> Rows:
+async def look(place: Backend, twin: Twin) -> Rows:
     """Every row, by the order of birth; and what the store says of all of them together."""
     jobs = await twin.store.list(JobFilter(states=tuple(State), limit=10_000))
     secrets = place.secrets()

@@ -251,7 +251,11 @@ def test_options_reach_the_store_and_the_worker() -> None:
         once=True,
     )
     store: Any = plan.store
-    assert (store._home.schema, store._home.dialer.prepared, store._home.options.pool_size) == ("jobs", False, 7)
+    assert (store._context.schema, store._context.dialer.prepared, store._context.options.pool_size) == (
+        "jobs",
+        False,
+        7,
+    )
     worker = plan.worker
     assert (worker.concurrency, worker.poll_interval, worker.lease, worker.once) == (9, 1.5, 60.0, True)
     assert worker.forbidden_flags is flags

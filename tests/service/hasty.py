@@ -15,7 +15,7 @@ from stowhand.worker import worker
 from tests.service.patient import add
 
 if __name__ == "__main__":
-    stop_requests.Wishes.add = add  # type: ignore[method-assign]
+    stop_requests.StopRequests.add = add  # type: ignore[method-assign]
     worker.LAST_PAUSE, worker.LAST_CALLS = 0.5, 0.1
     process.STOPPED = 1.5
     if sys.argv[1] == "giving":

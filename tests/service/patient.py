@@ -10,10 +10,10 @@ import os
 from stowhand.cli import main
 from stowhand.service import process, stop_requests, supervisor
 
-ADD = stop_requests.Wishes.add
+ADD = stop_requests.StopRequests.add
 
 
-def add(self: stop_requests.Wishes) -> bool:
+def add(self: stop_requests.StopRequests) -> bool:
     """As it is; in a signal's handler too, so it is written at once."""
     counts = ADD(self)
     if counts:
@@ -22,7 +22,7 @@ def add(self: stop_requests.Wishes) -> bool:
 
 
 if __name__ == "__main__":
-    stop_requests.Wishes.add = add  # type: ignore[method-assign]
+    stop_requests.StopRequests.add = add  # type: ignore[method-assign]
     process.STOPPED = 120.0
     vars(supervisor)["STOPPED"] = 120.0
     main()

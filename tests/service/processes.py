@@ -143,9 +143,9 @@ def enqueue_suspect(url: str, job: NewJob) -> int:
 
 async def make_suspect(store: QueueStore) -> None:
     """Of the only job that is to be had."""
-    heart = store.heart()
+    heartbeats = store.heartbeats()
     for token in ("0" * 31 + "1", "0" * 31 + "2"):
         (claim,) = await store.claim(ClaimRequest(worker="w", token=token, limit=1, lease=30))
-        (reset,) = await asyncio.to_thread(heart.reset_lease, claim.lease)
+        (reset,) = await asyncio.to_thread(heartbeats.reset_lease, claim.lease)
         assert reset.state is State.QUEUED
-    heart.close()
+    heartbeats.close()

@@ -22,7 +22,7 @@ from stowhand.cli.health import asked
 from stowhand.clock import stopwatch
 from stowhand.events import Events
 from stowhand.service.health import SILENT, STARTING, Process, Report, bounds, stuck, stuck_processes, unready_processes
-from stowhand.service.health_reporter import Watchman
+from stowhand.service.health_reporter import HealthReporter
 from stowhand.service.supervisor import Supervisor
 from tests.conftest import Run
 from tests.service.manager import Manager
@@ -248,7 +248,7 @@ def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:
 
 def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all_stop(run: Run, tmp_path: Path) -> None:
     settings = read_settings({"processes": "2"}, environ={})
-    watchman = Watchman(settings, None)
+    health_reporter = HealthReporter(settings, None)
 
     async def scenario() -> None:
         supervisor = Supervisor(settings, lambda: None, Events())  # type: ignore[arg-type, return-value]
@@ -257,14 +257,14 @@ def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all
             child.process = await asyncio.create_subprocess_exec("true")
             await child.process.wait()
             child.ended = stopwatch()
-        with watchman.supervising(supervisor):
-            assert watchman.trouble() == [], "its hour of life is no hour of silence"
+        with health_reporter.supervising(supervisor):
+            assert health_reporter.trouble() == [], "its hour of life is no hour of silence"
             supervisor.children[0].ended -= STARTING + 1
-            assert watchman.trouble() == ["process 1: nothing for 61 s, at most 60 s"]
+            assert health_reporter.trouble() == ["process 1: nothing for 61 s, at most 60 s"]
             supervisor.children[1].started = stopwatch()
-            assert len(watchman.trouble()) == 1, "another is being made"
+            assert len(health_reporter.trouble()) == 1, "another is being made"
             supervisor.wish()
-            assert watchman.trouble() == [], "they have ended as they were told"
-            assert "it is stopping" in watchman.unready(), "also where no signal has asked for it"
+            assert health_reporter.trouble() == [], "they have ended as they were told"
+            assert "it is stopping" in health_reporter.unready(), "also where no signal has asked for it"
 
     run(scenario())

@@ -56,9 +56,9 @@ def test_a_newer_version_that_breaks_nothing_is_no_reason_to_leave(url: str, run
         app = new_app(url)
         await app.open(install=True)
         apply_a_newer_migration(url, breaking=False)
-        heart = (await app.open()).heart()
-        heart.check()
-        heart.close()
+        heartbeats = (await app.open()).heartbeats()
+        heartbeats.check()
+        heartbeats.close()
         await app.close()
 
     run(story())
@@ -68,7 +68,7 @@ def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claimer, "SCHEMA_PATIENCE", 2)
-    monkeypatch.setattr(stowhand.worker, "LAST_PAUSE", 0.1)
+    monkeypatch.setattr(stowhand.worker.worker, "LAST_PAUSE", 0.1)
 
     async def story() -> None:
         app = new_app(url)

@@ -83,7 +83,7 @@ def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url
     async def scenario() -> int:
         store = open_store(url, settings.store.options())
         await store.install()
-        supervisor = Supervisor(settings, store.heart, Events())
+        supervisor = Supervisor(settings, store.heartbeats, Events())
         running = asyncio.create_task(supervisor.run())
         await _until(lambda: bool(supervisor.children[1].name))
         assert supervisor.children[1].process is None, "too late to show anything"
@@ -104,7 +104,7 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(
     async def scenario() -> None:
         store = open_store(url, settings.store.options())
         await store.install()
-        supervisor = Supervisor(settings, store.heart, Events())
+        supervisor = Supervisor(settings, store.heartbeats, Events())
         child = supervisor.children[0]
         child.quick_deaths = 20
         running = asyncio.create_task(supervisor.run())

@@ -149,8 +149,8 @@ class Heart:
 
 def _supervisor(url: str, held: Sequence[ResetJob] = ()) -> Supervisor:
     settings = WorkerSettings(store=StoreSettings(connection=ResolvedStore(url, "a test")), processes=2)
-    heart = Heart(held)
-    return Supervisor(settings, lambda: heart, Events())  # type: ignore[arg-type, return-value]
+    heartbeats = Heart(held)
+    return Supervisor(settings, lambda: heartbeats, Events())  # type: ignore[arg-type, return-value]
 
 
 def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_again_later(run: Run) -> None:

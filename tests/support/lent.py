@@ -1,6 +1,6 @@
 """Lent stores for tests: one real HTTP server in a thread, and under each path of it another store.
 
-with Street() as street:
+with SharedServer() as street:
     url = street.lend(store)             opened in the server's loop
     …
     street.take_back(url)
@@ -21,15 +21,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stowhand.clock import SystemClock
 from stowhand.events import Events
 from stowhand.protocols.store import Store
-from stowhand.remote.server.authenticator import Doorkeeper
+from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.health import Health
-from stowhand.remote.server.http_app import LendingApp
+from stowhand.remote.server.http_app import HttpApp
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.shared_store import Loan
+from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.slow_requests import bounded
-from stowhand.remote.server.store_server import Lender
+from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.token_file import TokenFile
-from stowhand.remote.server.wake_broadcast import Bell
+from stowhand.remote.server.wake_broadcast import WakeBroadcast
 
 T = TypeVar("T")
 SECRET = b"the secret of every server of one test run, so that a restart is no other server"
@@ -40,12 +40,12 @@ class House:
 
     def __init__(self, store: Store[Any], tokens: Path | None) -> None:
         events, clock = Events(), SystemClock()
-        doorkeeper = Doorkeeper(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
-        loan = Loan(store)
+        authenticator = Authenticator(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
+        loan = SharedStore(store)
         self._store = store
-        self.bell = Bell(store, events, clock)
-        self._lender = Lender(loan, self.bell, Proofs(SECRET), clock, doorkeeper.still)
-        self.app: ASGIApp = LendingApp(self._lender, doorkeeper, Health(loan, self.bell, events, clock), events)
+        self.bell = WakeBroadcast(store, events, clock)
+        self._store_server = StoreServer(loan, self.bell, Proofs(SECRET), clock, authenticator.still)
+        self.app: ASGIApp = HttpApp(self._store_server, authenticator, Health(loan, self.bell, events, clock), events)
 
     async def open(self) -> None:
         await self._store.open()
@@ -53,11 +53,11 @@ class House:
 
     async def close(self) -> None:
         await self.bell.stop()
-        self._lender.close()
+        self._store_server.close()
         await self._store.close()
 
 
-class Street:
+class SharedServer:
     """A server on a port of its own. Use it as a context manager."""
 
     def __init__(self, port: int = 0) -> None:
@@ -85,7 +85,7 @@ class Street:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="lending street", daemon=True)
 
-    def __enter__(self) -> Street:
+    def __enter__(self) -> SharedServer:
         self._thread.start()
         return self
 

@@ -18,7 +18,7 @@ from stowhand.jobs.lifecycle import Complete
 from stowhand.protocols.handler import Attempt, Policy
 from stowhand.protocols.store import Claim
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
+from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
 
@@ -39,9 +39,9 @@ async def test_jobs_one_after_another_in_one_lane_share_its_task() -> None:
     async def act(attempt: Attempt[Job]) -> None:
         seen.append(asyncio.current_task())
 
-    async with at_work(act, concurrency=1) as stage:
-        await stage.add(count=5)
-        await stage.clock.settle()
+    async with at_work(act, concurrency=1) as harness:
+        await harness.add(count=5)
+        await harness.clock.settle()
         assert len(seen) == 5
         assert len(set(seen)) == 1
 
@@ -51,11 +51,11 @@ async def test_jobs_one_after_another_in_one_lane_share_its_task() -> None:
 
 async def test_an_attempt_that_takes_too_long_is_cancelled_and_retried() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 100), clock=clock, job_timeout=7.5) as stage:
-        job = await stage.does(seconds=7.4)
+    async with at_work(taking(clock, 100), clock=clock, job_timeout=7.5) as harness:
+        job = await harness.does(seconds=7.4)
         assert job.state is State.PROCESSING
-        await stage.clock.advance(0.2)
-        job = await stage.job(job.id)
+        await harness.clock.advance(0.2)
+        job = await harness.job(job.id)
         assert (job.state, job.last_error) == (State.ERRORED, "timed out: the attempt took longer than 7.5 s")
 
 
@@ -66,11 +66,11 @@ async def test_time_spent_before_the_first_wait_counts() -> None:
         clock._elapsed += 4  # works, without letting go of the loop
         await clock.sleep(100)
 
-    async with at_work(act, clock=clock, job_timeout=5.0) as stage:
-        job_id = await stage.add()
+    async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+        job_id = await harness.add()
         await clock.settle()
         await clock.advance(1.1)
-        assert (await stage.job(job_id)).state is State.ERRORED
+        assert (await harness.job(job_id)).state is State.ERRORED
 
 
 async def test_the_handlers_own_policy_comes_before_the_workers_timeout() -> None:
@@ -83,13 +83,13 @@ async def test_the_handlers_own_policy_comes_before_the_workers_timeout() -> Non
         def policy(self, claim: Claim[Job]) -> Policy:
             return Policy(timeout=2.0 if claim.task == "short" else None)
 
-    async with at_work(Timed(), clock=clock, job_timeout=20.0) as stage:
-        short, long = await stage.add("short"), await stage.add("long")
-        await stage.clock.advance(2.1)
-        assert (await stage.job(short)).state is State.ERRORED
-        assert (await stage.job(long)).state is State.PROCESSING
-        await stage.clock.advance(18)
-        assert (await stage.job(long)).state is State.ERRORED
+    async with at_work(Timed(), clock=clock, job_timeout=20.0) as harness:
+        short, long = await harness.add("short"), await harness.add("long")
+        await harness.clock.advance(2.1)
+        assert (await harness.job(short)).state is State.ERRORED
+        assert (await harness.job(long)).state is State.PROCESSING
+        await harness.clock.advance(18)
+        assert (await harness.job(long)).state is State.ERRORED
 
 
 async def test_a_handler_that_finishes_although_cancelled_keeps_its_result() -> None:
@@ -102,10 +102,10 @@ async def test_a_handler_that_finishes_although_cancelled_keeps_its_result() -> 
             await clock.sleep(3)
         return Complete()
 
-    async with at_work({"act": act, "probe": probe}, clock=clock, job_timeout=5.0, concurrency=1) as stage:
-        job = await stage.does(seconds=8.1)
+    async with at_work({"act": act, "probe": probe}, clock=clock, job_timeout=5.0, concurrency=1) as harness:
+        job = await harness.does(seconds=8.1)
         assert job.state is State.COMPLETED
-        await assert_lane_is_clean(stage)
+        await assert_lane_is_clean(harness)
 
 
 async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
@@ -118,14 +118,14 @@ async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
 
     clock = CountingClock()
     acts = {"act": nothing, "waits": taking(clock, 1)}
-    async with at_work(acts, clock=clock, job_timeout=1234.5, concurrency=1) as stage:
-        await stage.does()
+    async with at_work(acts, clock=clock, job_timeout=1234.5, concurrency=1) as harness:
+        await harness.does()
         before = asyncio.all_tasks()
-        await stage.add(count=50)
-        await stage.clock.settle()
-        assert len(stage.told(JobEnded)) == 51
+        await harness.add(count=50)
+        await harness.clock.settle()
+        assert len(harness.told(JobEnded)) == 51
         assert (clock.timers, asyncio.all_tasks()) == (0, before)
-        await stage.does("waits")
+        await harness.does("waits")
         assert clock.timers == 1
 
 
@@ -150,8 +150,8 @@ async def test_the_timer_of_an_ended_attempt_is_cancelled() -> None:
             return timer
 
     clock = WatchedClock()
-    async with at_work(taking(clock, 1), clock=clock, job_timeout=1234.5) as stage:
-        await stage.does(seconds=1.1)
+    async with at_work(taking(clock, 1), clock=clock, job_timeout=1234.5) as harness:
+        await harness.does(seconds=1.1)
         assert [timer.cancelled for timer in clock.watched] == [True]
 
 
@@ -165,13 +165,13 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
             attempt.detached = True
             raise
 
-    async with at_work(act, clock=clock, job_timeout=5.0) as stage:
-        job = await stage.does(seconds=5.1)
+    async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+        job = await harness.does(seconds=5.1)
         assert "its thread cannot be stopped and its result will be ignored" in str(job.last_error)
-        assert [event.job_id for event in stage.told(ThreadAbandoned)] == [job.id]
-        stage.worker.stop(now=True)
-        await stage.ended()
-        assert stage.worker.unfinished == [], "its outcome is recorded: its lease is nobody's any more"
+        assert [event.job_id for event in harness.told(ThreadAbandoned)] == [job.id]
+        harness.worker.stop(now=True)
+        await harness.ended()
+        assert harness.worker.unfinished == [], "its outcome is recorded: its lease is nobody's any more"
 
 
 async def test_an_attempt_hears_why_it_should_stop() -> None:
@@ -186,8 +186,8 @@ async def test_an_attempt_hears_why_it_should_stop() -> None:
         finally:
             heard.append(f"{attempt.canceled} {await waiting} {await attempt.until_canceled()}")
 
-    async with at_work(act, clock=clock, job_timeout=5.0) as stage:
-        await stage.does(seconds=5.1)
+    async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+        await harness.does(seconds=5.1)
         assert heard == ["True timeout timeout"]
 
 
@@ -250,13 +250,13 @@ def this_task() -> asyncio.Task[Any]:
     return task
 
 
-async def assert_lane_is_clean(stage: Stage) -> None:
+async def assert_lane_is_clean(harness: WorkerHarness) -> None:
     """The next job in the same lane finds no trace."""
-    done = len(stage.told(JobEnded))
-    await stage.add("probe")
-    await stage.clock.settle()
-    assert len(stage.told(JobEnded)) > done, "the lane does not work any more"
-    verdict = next(row for row in stage.store.rows() if row.task == "verdict")
+    done = len(harness.told(JobEnded))
+    await harness.add("probe")
+    await harness.clock.settle()
+    assert len(harness.told(JobEnded)) > done, "the lane does not work any more"
+    verdict = next(row for row in harness.store.rows() if row.task == "verdict")
     assert verdict.payload == '[0, "nobody", 0, "nobody"]'
 
 
@@ -275,13 +275,13 @@ async def assert_lane_is_clean(stage: Stage) -> None:
 )
 async def test_what_a_handler_does_to_its_task_does_not_reach_the_next_job(act: Any, state: State) -> None:
     acts = {"act": act, "probe": probe}
-    async with at_work(acts, concurrency=1, tasks=("act", "probe")) as stage:
-        job_id = await stage.add("act")
-        while not stage.told(JobEnded):
+    async with at_work(acts, concurrency=1, tasks=("act", "probe")) as harness:
+        job_id = await harness.add("act")
+        while not harness.told(JobEnded):
             await asyncio.sleep(0.002)
-            await stage.clock.settle()
-        assert (await stage.job(job_id)).state is state
-        await assert_lane_is_clean(stage)
+            await harness.clock.settle()
+        assert (await harness.job(job_id)).state is state
+        await assert_lane_is_clean(harness)
 
 
 @pytest.mark.parametrize("scope", [lambda: asyncio.timeout(60), asyncio.TaskGroup])
@@ -293,10 +293,10 @@ async def test_our_timeout_goes_through_a_handlers_own_scopes(scope: Callable[[]
             await clock.sleep(100)
 
     acts = {"act": act, "probe": probe}
-    async with at_work(acts, clock=clock, concurrency=1, job_timeout=5.0, tasks=("act", "probe")) as stage:
-        job = await stage.does(seconds=5.1)
+    async with at_work(acts, clock=clock, concurrency=1, job_timeout=5.0, tasks=("act", "probe")) as harness:
+        job = await harness.does(seconds=5.1)
         assert str(job.last_error).startswith("timed out")
-        await assert_lane_is_clean(stage)
+        await assert_lane_is_clean(harness)
 
 
 async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_either() -> None:
@@ -307,18 +307,20 @@ async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_ei
                 return nothing(attempt)
             return probe(attempt)
 
-    async with at_work(Middleware(), concurrency=1, tasks=("act", "probe")) as stage:
-        await stage.does()
-        await assert_lane_is_clean(stage)
+    async with at_work(Middleware(), concurrency=1, tasks=("act", "probe")) as harness:
+        await harness.does()
+        await assert_lane_is_clean(harness)
 
 
 async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else() -> None:
     """The timer fires in the very turn of the loop in which the handler's wait ends."""
     clock = FakeClock()
-    async with at_work({"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, job_timeout=5.0) as stage:
-        job = await stage.does(seconds=5)
+    async with at_work(
+        {"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, job_timeout=5.0
+    ) as harness:
+        job = await harness.does(seconds=5)
         assert job.state in (State.COMPLETED, State.ERRORED)
-        await assert_lane_is_clean(stage)
+        await assert_lane_is_clean(harness)
 
 
 async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None:
@@ -337,8 +339,8 @@ async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None
     gc.collect()
     gc.disable()
     try:
-        async with at_work(act, clock=clock, job_timeout=5.0) as stage:
-            await stage.does(seconds=5.1)
+        async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+            await harness.does(seconds=5.1)
             assert alive == []
     finally:
         gc.enable()
@@ -350,9 +352,9 @@ async def test_a_handler_that_is_no_coroutine_fails_its_own_attempt_only() -> No
             given: Any = 7
             return given if attempt.record.task == "bad" else nothing(attempt)
 
-    async with at_work(Wrong()) as stage:
-        assert (await stage.does("bad")).state is State.ERRORED
-        assert (await stage.does("good")).state is State.COMPLETED
+    async with at_work(Wrong()) as harness:
+        assert (await harness.does("bad")).state is State.ERRORED
+        assert (await harness.does("good")).state is State.COMPLETED
 
 
 async def test_a_lane_cancelled_by_somebody_else_ends_the_worker_loudly_and_in_order() -> None:
@@ -364,28 +366,28 @@ async def test_a_lane_cancelled_by_somebody_else_ends_the_worker_loudly_and_in_o
                 task.cancel()
 
     acts = {"brief": taking(clock, 1), "long": taking(clock, 100), "cancels": cancels_the_idle_lane}
-    async with at_work(acts, clock=clock, concurrency=3) as stage:
-        kept = await stage.add("long")
-        await stage.clock.settle()
+    async with at_work(acts, clock=clock, concurrency=3) as harness:
+        kept = await harness.add("long")
+        await harness.clock.settle()
         others = asyncio.all_tasks()
-        await stage.add("brief", count=2)
-        await stage.clock.advance(2)
-        await stage.add("cancels")
+        await harness.add("brief", count=2)
+        await harness.clock.advance(2)
+        await harness.add("cancels")
         with pytest.raises(RuntimeError, match="cancelled by somebody else"):
-            await stage.ended()
-        assert (await stage.job(kept)).state is State.QUEUED
+            await harness.ended()
+        assert (await harness.job(kept)).state is State.QUEUED
 
 
 async def test_a_handler_that_waits_lets_the_next_job_start_in_another_lane() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(taking(clock, 10), clock=clock, store=store, concurrency=4) as stage:
-        await stage.add(count=10)
-        await stage.clock.settle()
-        assert stage.worker.running == 4
-        await stage.clock.advance(10.1)
-        assert stage.worker.running == 4
-        assert len(stage.told(JobEnded)) == 4
+    async with at_work(taking(clock, 10), clock=clock, store=store, concurrency=4) as harness:
+        await harness.add(count=10)
+        await harness.clock.settle()
+        assert harness.worker.running == 4
+        await harness.clock.advance(10.1)
+        assert harness.worker.running == 4
+        assert len(harness.told(JobEnded)) == 4
 
 
 def test_handlers_are_made_from_functions() -> None:

@@ -13,73 +13,73 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import ClaimRequest, Pulse, Terms
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
+from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
 
 
 async def test_short_jobs_are_never_renewed_and_an_idle_worker_beats_nothing() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 9), clock=clock, lease=30.0) as stage:
-        await stage.add(count=4)
+    async with at_work(taking(clock, 9), clock=clock, lease=30.0) as harness:
+        await harness.add(count=4)
         await clock.advance(300)
-        assert len(stage.told(JobEnded)) == 4
-        assert stage.store.called("beat") == []
+        assert len(harness.told(JobEnded)) == 4
+        assert harness.store.called("beat") == []
 
 
 async def test_a_long_job_is_renewed_every_third_of_its_lease() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 100), clock=clock, lease=30.0) as stage:
-        job = await stage.does(seconds=99)
-        beats = stage.store.moments("beat")
+    async with at_work(taking(clock, 100), clock=clock, lease=30.0) as harness:
+        job = await harness.does(seconds=99)
+        beats = harness.store.moments("beat")
         assert 8 <= len(beats) <= 10
         assert all(later - earlier <= 11 for earlier, later in pairwise(beats))
         await clock.advance(2)
-        assert (await stage.job(job.id)).state is State.COMPLETED
+        assert (await harness.job(job.id)).state is State.COMPLETED
 
 
 async def test_one_statement_renews_everything_that_is_due() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 100), clock=clock, concurrency=10) as stage:
-        await stage.add(count=10)
+    async with at_work(taking(clock, 100), clock=clock, concurrency=10) as harness:
+        await harness.add(count=10)
         await clock.advance(12)
-        assert [len(ids) for ids in stage.store.called("beat")] == [10]
+        assert [len(ids) for ids in harness.store.called("beat")] == [10]
 
 
 async def test_leases_that_are_nearly_due_are_renewed_along_with_those_that_are() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 18), clock=clock, lease=30.0) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 18), clock=clock, lease=30.0) as harness:
+        await harness.add()
         await clock.advance(4)
-        await stage.add()
+        await harness.add()
         await clock.advance(12)
-        assert stage.store.called("beat") == [[1, 2]]
+        assert harness.store.called("beat") == [[1, 2]]
 
 
 async def test_what_has_ended_is_renewed_until_its_settlement_is_answered() -> None:
     """Even after an outage in which its lease seemed lost: the store may have kept it, and its answer will tell."""
     clock = FakeClock()
-    async with at_work(nothing, clock=clock, lease=30.0) as stage:
-        stage.store.down |= {"settle", "beat", "foreign"}
-        job_id = await stage.add()
+    async with at_work(nothing, clock=clock, lease=30.0) as harness:
+        harness.store.down |= {"settle", "beat", "foreign"}
+        job_id = await harness.add()
         await clock.advance(40)
-        stage.store.down.discard("beat")
+        harness.store.down.discard("beat")
         await clock.advance(3)
-        stage.store.down.discard("foreign")
+        harness.store.down.discard("foreign")
         await clock.advance(200)
-        stage.store.down.clear()
+        harness.store.down.clear()
         await clock.advance(6)
-        assert [event.job_id for event in stage.told(JobEnded)] == [job_id]
-        assert stage.told(JobLost) == []
+        assert [event.job_id for event in harness.told(JobEnded)] == [job_id]
+        assert harness.told(JobLost) == []
 
 
 async def test_one_failed_beat_cancels_nothing() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 40), clock=clock) as stage:
-        job_id = await stage.add()
-        stage.store.mute.append("beat")
+    async with at_work(taking(clock, 40), clock=clock) as harness:
+        job_id = await harness.add()
+        harness.store.mute.append("beat")
         await clock.advance(41)
-        assert (await stage.job(job_id)).state is State.COMPLETED
-        assert [event.doing for event in stage.told(StoreTrouble)] == ["beat"]
-        assert [event.doing for event in stage.told(StoreRecovered)] == ["beat"]
+        assert (await harness.job(job_id)).state is State.COMPLETED
+        assert [event.doing for event in harness.told(StoreTrouble)] == ["beat"]
+        assert [event.doing for event in harness.told(StoreRecovered)] == ["beat"]
 
 
 async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_away_and_nothing_is_written() -> None:
@@ -93,56 +93,56 @@ async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_aw
             stopped.append(clock.monotonic())
             assert attempt.lost
 
-    async with at_work(act, clock=clock, lease=30.0) as stage:
-        job_id = await stage.add()
+    async with at_work(act, clock=clock, lease=30.0) as harness:
+        job_id = await harness.add()
         await clock.advance(15)
-        (sent,) = stage.store.moments("beat")
-        stage.store.down.update({"beat", "foreign"})
+        (sent,) = harness.store.moments("beat")
+        harness.store.down.update({"beat", "foreign"})
         await clock.advance(60)
         assert len(stopped) == 1
         assert sent + 25 < stopped[0] < sent + 30, "counted from the sending of the last good beat"
-        assert [event.lease.job_id for event in stage.told(LeaseEnding)] == [job_id]
-        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
-        assert stage.store.called("settle") == []
-        job = await stage.job(job_id)
+        assert [event.lease.job_id for event in harness.told(LeaseEnding)] == [job_id]
+        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert harness.store.called("settle") == []
+        job = await harness.job(job_id)
         assert (job.state, job.attempts) == (State.PROCESSING, 1)
 
 
 async def test_the_deadline_counts_from_the_sending_of_the_claim_and_not_from_its_reply() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock, lease=30.0) as stage:
-        stage.store.gates["claim"] = asyncio.Event()
-        await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock, lease=30.0) as harness:
+        harness.store.gates["claim"] = asyncio.Event()
+        await harness.add()
         await clock.settle()
         sent = clock.monotonic()
-        stage.store.down.update({"beat", "foreign"})
+        harness.store.down.update({"beat", "foreign"})
         await clock.advance(20)
-        stage.store.gates.pop("claim").set()
+        harness.store.gates.pop("claim").set()
         await clock.settle()
-        assert stage.worker.running == 1
+        assert harness.worker.running == 1
         await clock.advance(sent + 29.9 - clock.monotonic())
-        assert stage.worker.running == 0
+        assert harness.worker.running == 0
 
 
 async def test_the_deadline_counts_from_the_sending_of_a_beat_and_not_from_its_reply() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock, lease=30.0) as stage:
-        await stage.add()
-        slow = stage.store.after
+    async with at_work(taking(clock, 1000), clock=clock, lease=30.0) as harness:
+        await harness.add()
+        slow = harness.store.after
 
         def answer_late(name: str) -> None:
             if name == "beat":
                 clock._elapsed += 5.0
-                stage.store.down.update({"beat", "foreign"})
+                harness.store.down.update({"beat", "foreign"})
             slow(name)
 
-        stage.store.after = answer_late  # type: ignore[method-assign]
+        harness.store.after = answer_late  # type: ignore[method-assign]
         await clock.advance(12)
-        (sent,) = stage.store.moments("beat")
+        (sent,) = harness.store.moments("beat")
         await clock.advance(sent + 28.5 - clock.monotonic())
-        assert stage.worker.running == 1
+        assert harness.worker.running == 1
         await clock.advance(sent + 29.9 - clock.monotonic())
-        assert stage.worker.running == 0
+        assert harness.worker.running == 0
 
 
 async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life() -> None:
@@ -156,43 +156,43 @@ async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life()
             except asyncio.CancelledError:
                 assert attempt.lost
 
-    async with at_work(act, clock=clock, lease=30.0) as stage:
-        job_id = await stage.add()
-        stage.store.down.update({"beat", "foreign"})
+    async with at_work(act, clock=clock, lease=30.0) as harness:
+        job_id = await harness.add()
+        harness.store.down.update({"beat", "foreign"})
         await clock.advance(29.9)
-        assert len(stage.told(LeaseEnding)) == 1
-        stage.store.down.clear()
-        stage.store.calls.clear()
+        assert len(harness.told(LeaseEnding)) == 1
+        harness.store.down.clear()
+        harness.store.calls.clear()
         await clock.advance(10)  # taken back meanwhile, and claimed anew: that lease is not due to be renewed yet
-        assert job_id not in [one for ids in stage.store.called("beat") for one in ids]
-        assert len(stage.told(LeaseEnding)) == 1
+        assert job_id not in [one for ids in harness.store.called("beat") for one in ids]
+        assert len(harness.told(LeaseEnding)) == 1
         await clock.advance(400)
-        assert stage.store.called("settle") == [([job_id], False)], "only the second claim's outcome is written"
-        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+        assert harness.store.called("settle") == [([job_id], False)], "only the second claim's outcome is written"
+        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
 
 
 async def test_a_lost_answer_stops_the_handler_and_writes_nothing() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock, tasks=("act",)) as stage:
-        job_id = await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock, tasks=("act",)) as harness:
+        job_id = await harness.add()
         await clock.advance(1)
-        stage.store.heart().reset_worker("w")
-        await stage.store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
+        harness.store.heartbeats().reset_worker("w")
+        await harness.store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
         await clock.advance(12)
-        assert stage.worker.running == 0
-        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
-        assert stage.store.called("settle") == []
-        assert stage.row(job_id).token == "t"
+        assert harness.worker.running == 0
+        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert harness.store.called("settle") == []
+        assert harness.row(job_id).token == "t"
 
 
 async def test_a_job_asked_to_cancel_is_canceled_at_the_next_beat() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock) as stage:
-        job_id = await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        job_id = await harness.add()
         await clock.advance(1)
-        await stage.store.cancel(job_id)
+        await harness.store.cancel(job_id)
         await clock.advance(11)
-        job = await stage.job(job_id)
+        job = await harness.job(job_id)
         assert (job.state, job.last_error) == (State.CANCELED, "canceled while running")
 
 
@@ -208,18 +208,18 @@ async def test_a_handler_that_completes_although_asked_to_cancel_has_completed()
         except asyncio.CancelledError:
             await clock.sleep(1)
 
-    async with at_work(stubborn, clock=clock) as stage:
-        job_id = await stage.add()
+    async with at_work(stubborn, clock=clock) as harness:
+        job_id = await harness.add()
         await clock.advance(1)
-        await stage.store.cancel(job_id)
+        await harness.store.cancel(job_id)
         await clock.advance(13)
-        assert (await stage.job(job_id)).state is State.COMPLETED
+        assert (await harness.job(job_id)).state is State.COMPLETED
 
 
 async def test_answers_about_leases_no_longer_held_are_ignored() -> None:
     clock = FakeClock()
 
-    class LateHeart(FaultyHeart):
+    class LateHeart(FaultyHeartbeats):
         """Every beat's answer also names leases of the same jobs that were settled long ago."""
 
         def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
@@ -228,30 +228,30 @@ async def test_answers_about_leases_no_longer_held_are_ignored() -> None:
             return Pulse(lost=old, canceled=old, busy=old)
 
     class LateStore(FaultyStore):
-        def heart(self) -> FaultyHeart:
+        def heartbeats(self) -> FaultyHeartbeats:
             return LateHeart(self)
 
-    async with at_work(taking(clock, 45), clock=clock, store=LateStore(clock)) as stage:
-        job = await stage.does(seconds=44)
+    async with at_work(taking(clock, 45), clock=clock, store=LateStore(clock)) as harness:
+        job = await harness.does(seconds=44)
         assert job.state is State.PROCESSING
         await clock.advance(2)
-        assert (await stage.job(job.id)).state is State.COMPLETED
+        assert (await harness.job(job.id)).state is State.COMPLETED
 
 
 async def test_busy_rows_stay_alive_beyond_their_lease_and_the_others_are_renewed() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 200), clock=clock, lease=9.0, concurrency=3) as stage:
-        await stage.add(count=3)
-        stage.store.locked.add(2)
+    async with at_work(taking(clock, 200), clock=clock, lease=9.0, concurrency=3) as harness:
+        await harness.add(count=3)
+        harness.store.locked.add(2)
         await clock.advance(100)
-        assert stage.worker.running == 3
-        stage.store.locked.clear()
+        assert harness.worker.running == 3
+        harness.store.locked.clear()
         await clock.advance(1)
-        until = stage.row(2).lease_until
+        until = harness.row(2).lease_until
         assert until is not None
         assert (until - clock.now()).total_seconds() > 7, "renewed as soon as it could be, not a beat later"
         await clock.advance(100)
-        assert len(stage.told(JobEnded)) == 3
+        assert len(harness.told(JobEnded)) == 3
 
 
 async def test_a_stopped_handler_that_hangs_is_not_kept_alive_for_ever() -> None:
@@ -262,43 +262,43 @@ async def test_a_stopped_handler_that_hangs_is_not_kept_alive_for_ever() -> None
             with suppress(asyncio.CancelledError):
                 await clock.sleep(300)
 
-    async with at_work(act, clock=clock, lease=10.0, job_timeout=5.0, concurrency=1) as stage:
-        job_id = await stage.add()
+    async with at_work(act, clock=clock, lease=10.0, job_timeout=5.0, concurrency=1) as harness:
+        job_id = await harness.add()
         await clock.advance(34)
-        assert stage.row(job_id).token is not None
-        assert clock.monotonic() - max(stage.store.moments("beat")) < 5, "so far it is kept"
+        assert harness.row(job_id).token is not None
+        assert clock.monotonic() - max(harness.store.moments("beat")) < 5, "so far it is kept"
         await clock.advance(40)
-        assert stage.row(job_id).state is not State.PROCESSING, "after three leases more it was given back"
-        assert stage.row(job_id).resets == 1
+        assert harness.row(job_id).state is not State.PROCESSING, "after three leases more it was given back"
+        assert harness.row(job_id).resets == 1
         await clock.advance(300)
-        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
+        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
 
 
 async def test_a_job_claimed_ahead_is_not_lost_by_the_beat() -> None:
-    async with at_work(nothing) as stage:
-        await stage.add(count=500)
-        await stage.clock.advance(5)
-        assert len(stage.told(JobEnded)) == 500
-        assert stage.told(JobLost) == []
+    async with at_work(nothing) as harness:
+        await harness.add(count=500)
+        await harness.clock.advance(5)
+        assert len(harness.told(JobEnded)) == 500
+        assert harness.told(JobLost) == []
 
 
 async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, tasks=("act",)) as stage:
+    async with at_work(nothing, clock=clock, store=store, tasks=("act",)) as harness:
         await clock.advance(1)
-        await stage.add("other")
+        await harness.add("other")
         await store.claim(ClaimRequest(worker="dead", token="t", limit=1, lease=5.0))
         store._rows.live[1].task = "act"
         await clock.advance(60)
-        assert (await stage.job(1)).state is State.COMPLETED
+        assert (await harness.job(1)).state is State.COMPLETED
 
 
 async def test_a_lease_that_ends_while_its_row_is_locked_is_looked_at_every_interval_and_hurries_nobody() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, tasks=("act",), lease=30.0) as stage:
-        job = await stage.add("other")
+    async with at_work(nothing, clock=clock, store=store, tasks=("act",), lease=30.0) as harness:
+        job = await harness.add("other")
         await store.claim(ClaimRequest(worker="dead", token="t", limit=1, lease=30.0))
         store.locked.add(job)
         await clock.advance(100)
@@ -306,7 +306,7 @@ async def test_a_lease_that_ends_while_its_row_is_locked_is_looked_at_every_inte
         assert all(4.9 <= later - earlier <= 6 for earlier, later in pairwise(looks)), looks
         store.locked.clear()
         await clock.advance(6)
-        assert (await stage.job(job)).state is State.QUEUED
+        assert (await harness.job(job)).state is State.QUEUED
 
 
 async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None:
@@ -334,12 +334,12 @@ async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
         def attend(self, attempt: object) -> None: ...
 
     store = Late(clock)
-    async with at_work(taking(clock, 20), clock=clock, store=store, jobs=[NewJob(task="act")]) as stage:
-        assert stage.worker.options.lease == 6
+    async with at_work(taking(clock, 20), clock=clock, store=store, jobs=[NewJob(task="act")]) as harness:
+        assert harness.worker.options.lease == 6
         await clock.advance(0.1)
-        until = stage.row(1).lease_until
+        until = harness.row(1).lease_until
         assert until is not None
         assert (until - clock.now()).total_seconds() <= 6
         await clock.advance(21)
-        assert [event.attempt for event in stage.told(JobEnded)] == [1]
+        assert [event.attempt for event in harness.told(JobEnded)] == [1]
         assert len(store.moments("beat")) >= 9

@@ -15,7 +15,7 @@ from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Asking, Attempt, Claimable
 from stowhand.testing import FakeClock
 from stowhand.worker.budget import Budget
-from tests.worker.stage import ChoosyStore, at_work, taking
+from tests.worker.worker_harness import ChoosyStore, at_work, taking
 
 FITS = Where("size", "together <=", 10)
 
@@ -29,13 +29,13 @@ async def test_ten_hold_one_of_three_sixes_at_a_time_in_three_slots() -> None:
     budget = Budget(10, cost=cost, column="priority")
     async with at_work(
         budget.around(lambda ctx, job: taking(clock, 1)(ctx)), clock=clock, store=ChoosyStore(clock), concurrency=3
-    ) as stage:
+    ) as harness:
         for _ in range(3):
-            await stage.add(priority=6)
+            await harness.add(priority=6)
         await clock.advance(2.5)
-        assert len(stage.told(JobStarted)) == 3, "the next starts when the one before it ends, not at the next poll"
+        assert len(harness.told(JobStarted)) == 3, "the next starts when the one before it ends, not at the next poll"
         await clock.advance(2)
-        assert {row.state for row in stage.store.rows()} == {State.COMPLETED}
+        assert {row.state for row in harness.store.rows()} == {State.COMPLETED}
         assert (budget.peak, budget.taken) == (6, 0)
 
 
@@ -44,11 +44,11 @@ async def test_a_small_one_is_taken_past_a_large_one() -> None:
     budget = Budget(10, cost=cost, column="priority")
     async with at_work(
         budget.around(lambda ctx, job: taking(clock, 10)(ctx)), clock=clock, store=ChoosyStore(clock), concurrency=3
-    ) as stage:
+    ) as harness:
         for size in (6, 7, 4):
-            await stage.add(priority=size)
+            await harness.add(priority=size)
         await clock.advance(1)
-        assert [event.job_id for event in stage.told(JobStarted)] == [3, 1], "smaller priorities come first"
+        assert [event.job_id for event in harness.told(JobStarted)] == [3, 1], "smaller priorities come first"
         assert budget.left == 0
 
 
@@ -58,14 +58,14 @@ async def test_what_costs_more_than_its_column_says_waits_for_room_and_more_than
     budget: Budget[Job] = Budget(10, cost=lambda job: next(costs), column="priority")
     async with at_work(
         budget.around(lambda ctx, job: taking(clock, 5)(ctx)), clock=clock, store=ChoosyStore(clock), concurrency=3
-    ) as stage:
-        await stage.add(priority=1)
-        await stage.add(priority=1)
+    ) as harness:
+        await harness.add(priority=1)
+        await harness.add(priority=1)
         await clock.advance(4)
         assert budget.taken == 6
         await clock.advance(5)
         assert (budget.taken, budget.peak) == (6, 6)
-        job = await stage.does(priority=1, seconds=6)
+        job = await harness.does(priority=1, seconds=6)
         assert job.state is State.FAILED
         assert "the whole budget is 10" in str(job.last_error)
 
@@ -77,8 +77,8 @@ async def test_the_headroom_comes_back_however_the_attempt_ends() -> None:
     async def fails(ctx: Attempt[Job], job: Job) -> None:
         raise ValueError
 
-    async with at_work(budget.around(fails), clock=clock, store=ChoosyStore(clock)) as stage:
-        await stage.does(priority=10)
+    async with at_work(budget.around(fails), clock=clock, store=ChoosyStore(clock)) as harness:
+        await harness.does(priority=10)
         assert budget.left == 10
 
 
@@ -119,8 +119,8 @@ async def test_a_cost_may_be_a_decimal_as_numeric_columns_and_sums_give_it() -> 
     async def looks(ctx: Attempt[Job], job: Job) -> None:
         assert budget.left == 4
 
-    async with at_work(budget.around(looks), clock=clock, store=ChoosyStore(clock)) as stage:
-        assert (await stage.does(priority=6)).state is State.COMPLETED
+    async with at_work(budget.around(looks), clock=clock, store=ChoosyStore(clock)) as harness:
+        assert (await harness.does(priority=6)).state is State.COMPLETED
 
 
 class Paired:
@@ -142,9 +142,9 @@ class Paired:
 async def test_a_record_that_never_fits_is_not_begun_for_the_handler_inside() -> None:
     clock, inner = FakeClock(), Paired()
     budget: Budget[Job] = Budget(10, cost=lambda job: 11 if job.id == 1 else 1, column="priority")
-    async with at_work(budget.around(inner), clock=clock, store=ChoosyStore(clock)) as stage:
-        assert (await stage.does()).state is State.FAILED
-        assert (await stage.does()).state is State.COMPLETED
+    async with at_work(budget.around(inner), clock=clock, store=ChoosyStore(clock)) as harness:
+        assert (await harness.does()).state is State.FAILED
+        assert (await harness.does()).state is State.COMPLETED
         assert inner.calls == ["pre 2", "post 2"]
         assert budget.taken == 0
 

@@ -15,7 +15,7 @@ from stowhand.jobs.lifecycle import Ended, Retry, Settlement, settle
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, at_work, nothing, taking
+from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 
 class Enclosing(FaultyStore):
@@ -59,54 +59,56 @@ class Enclosed:
 
 async def test_an_end_that_nobody_knows_is_told_and_holds_nobody_up() -> None:
     store = Enclosing(clock := FakeClock())
-    async with at_work(nothing, clock=clock, store=store) as stage:
+    async with at_work(nothing, clock=clock, store=store) as harness:
         store.down.add("commit")
-        await stage.does()
-        assert (len(stage.told(JobUnknown)), stage.told(JobEnded)) == (1, [])
+        await harness.does()
+        assert (len(harness.told(JobUnknown)), harness.told(JobEnded)) == (1, [])
         store.down.clear()
-        assert (await stage.does()).state is State.COMPLETED
-        stage.worker.stop()
-        assert await stage.ended() < 1
+        assert (await harness.does()).state is State.COMPLETED
+        harness.worker.stop()
+        assert await harness.ended() < 1
 
 
 async def test_the_event_says_what_stands_in_the_record() -> None:
     store = Enclosing(clock := FakeClock())
     store.recorded = settle(Retry("could not be committed"), attempts=1, max_attempts=5, backoff=lambda n: 60.0)
-    async with at_work(nothing, clock=clock, store=store) as stage:
-        assert (await stage.does()).state is State.ERRORED
-        assert [(told.ended, told.error) for told in stage.told(JobEnded)] == [(Ended.RETRY, "could not be committed")]
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        assert (await harness.does()).state is State.ERRORED
+        assert [(told.ended, told.error) for told in harness.told(JobEnded)] == [
+            (Ended.RETRY, "could not be committed")
+        ]
 
 
 async def test_one_that_is_busy_is_ended_again_in_its_own_transaction() -> None:
     store = Enclosing(clock := FakeClock())
     store.busy = 2
-    async with at_work(nothing, clock=clock, store=store) as stage:
-        assert (await stage.does(seconds=2)).state is State.COMPLETED
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        assert (await harness.does(seconds=2)).state is State.COMPLETED
         assert len(store.called("commit")) == 3
 
 
 async def test_the_slot_is_held_until_the_transaction_has_ended() -> None:
     store = Enclosing(clock := FakeClock())
     store.gates["commit"] = asyncio.Event()
-    async with at_work(taking(clock, 1), clock=clock, store=store, concurrency=2) as stage:
-        await stage.add(count=5)
+    async with at_work(taking(clock, 1), clock=clock, store=store, concurrency=2) as harness:
+        await harness.add(count=5)
         await clock.advance(5)
-        assert len(stage.told(JobStarted)) == 2
+        assert len(harness.told(JobStarted)) == 2
         store.gates["commit"].set()
         await clock.advance(5)
-        assert len(stage.told(JobEnded)) == 5
+        assert len(harness.told(JobEnded)) == 5
 
 
 async def test_what_is_not_ended_is_rolled_back_and_handed_back() -> None:
     store = Enclosing(clock := FakeClock())
-    async with at_work(taking(clock, 1000), clock=clock, store=store, grace=1.0) as stage:
-        job_id = await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock, store=store, grace=1.0) as harness:
+        job_id = await harness.add()
         await clock.advance(1)
         store.down.add("rollback")
-        stage.worker.stop()
-        await stage.ended()
+        harness.worker.stop()
+        await harness.ended()
         assert len(store.called("rollback")) == 1
-        assert (stage.row(job_id).state, stage.row(job_id).attempts) == (State.QUEUED, 0)
+        assert (harness.row(job_id).state, harness.row(job_id).attempts) == (State.QUEUED, 0)
 
 
 async def test_an_attempt_that_could_not_be_enclosed_is_not_begun_and_costs_nothing() -> None:
@@ -116,13 +118,13 @@ async def test_an_attempt_that_could_not_be_enclosed_is_not_begun_and_costs_noth
     async def act(ctx: Attempt[Job]) -> None:
         ran.append(ctx.lease.job_id)
 
-    async with at_work(act, clock=clock, store=store) as stage:
+    async with at_work(act, clock=clock, store=store) as harness:
         store.down.add("begin")
-        job = await stage.does()
+        job = await harness.does()
         assert (job.state, job.attempts, ran) == (State.QUEUED, 0, [])
         store.down.clear()
         await clock.advance(5)
-        assert (await stage.job(job.id)).state is State.COMPLETED
+        assert (await harness.job(job.id)).state is State.COMPLETED
 
 
 async def test_a_store_that_does_not_admit_a_worker_ends_it_before_a_claim() -> None:
@@ -131,6 +133,6 @@ async def test_a_store_that_does_not_admit_a_worker_ends_it_before_a_claim() -> 
             raise StoreUnreachable("not like this")
 
     store = Unfit(clock := FakeClock())
-    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")]) as stage:
-        assert isinstance(stage.ending.exception(), StoreUnreachable)
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")]) as harness:
+        assert isinstance(harness.ending.exception(), StoreUnreachable)
         assert store.called("claim") == []

@@ -24,7 +24,7 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import endings, settler, slot, worker
-from tests.worker.stage import KINDS, FaultyStore, at_work, handler_of, nothing
+from tests.worker.worker_harness import KINDS, FaultyStore, at_work, handler_of, nothing
 
 
 async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.Mon
     clock = FakeClock()
     store = FaultyStore(clock)
     await store.enqueue_many([NewJob(task="act")] * 20)
-    one = worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock)
+    one = worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock, events=Events())
     await one.run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
 
@@ -83,9 +83,9 @@ async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> N
     async def act(attempt: Any) -> None:
         await clock.sleep(2.5)
 
-    async with at_work(act, clock=clock) as stage:
-        await stage.does(seconds=3)
-        (event,) = stage.told(JobEnded)
+    async with at_work(act, clock=clock) as harness:
+        await harness.does(seconds=3)
+        (event,) = harness.told(JobEnded)
         assert (event.worker, event.task, event.attempt, event.max_attempts) == ("w", "act", 1, 25)
         assert (event.seconds, event.error) == (2.5, None)
 

@@ -18,37 +18,37 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.flags import PATIENCE
 from stowhand.worker.worker import Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
+from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 
-def ordinary(stage: Stage) -> list[Any]:
+def ordinary(harness: WorkerHarness) -> list[Any]:
     """The claims that were not for suspects."""
-    return [asked for asked in stage.store.called("claim") if not asked.suspects]
+    return [asked for asked in harness.store.called("claim") if not asked.suspects]
 
 
 def flagged(*flags: str) -> list[NewJob]:
     return [NewJob(task="act", flags=(flag,) if flag else ()) for flag in flags]
 
 
-def worked_off(stage: Stage) -> list[int]:
-    return sorted(event.job_id for event in stage.told(JobEnded))
+def worked_off(harness: WorkerHarness) -> list[int]:
+    return sorted(event.job_id for event in harness.told(JobEnded))
 
 
 # -- a list ----------------------------------------------------------------------------------------
 
 
 async def test_jobs_with_a_forbidden_flag_wait_untouched_and_the_others_run() -> None:
-    async with at_work(nothing, jobs=flagged("slow", "", "other", "slow"), forbidden_flags=["slow"]) as stage:
-        await stage.clock.advance(1)
-        assert worked_off(stage) == [2, 3]
-        left = await stage.job(1)
+    async with at_work(nothing, jobs=flagged("slow", "", "other", "slow"), forbidden_flags=["slow"]) as harness:
+        await harness.clock.advance(1)
+        assert worked_off(harness) == [2, 3]
+        left = await harness.job(1)
         assert (left.state, left.attempts) == (State.QUEUED, 0)
 
 
 async def test_a_list_leaves_claims_plural() -> None:
-    async with at_work(nothing, concurrency=7, forbidden_flags=("slow",)) as stage:
-        await stage.clock.advance(1)
-        assert ordinary(stage)[0].limit == 7
+    async with at_work(nothing, concurrency=7, forbidden_flags=("slow",)) as harness:
+        await harness.clock.advance(1)
+        assert ordinary(harness)[0].limit == 7
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,11 @@ def answering(flags: list[str] | None) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("flags", [None, [], ["slow"], ("slow", "other")])
 async def test_a_function_says_what_is_forbidden(kind: int, flags: Any) -> None:
-    async with at_work(nothing, jobs=flagged("slow", "", "other"), forbidden_flags=answering(flags)[kind]) as stage:
-        await stage.clock.advance(1)
-        assert worked_off(stage) == [n for n, flag in ((1, "slow"), (2, ""), (3, "other")) if flag not in (flags or ())]
+    async with at_work(nothing, jobs=flagged("slow", "", "other"), forbidden_flags=answering(flags)[kind]) as harness:
+        await harness.clock.advance(1)
+        assert worked_off(harness) == [
+            n for n, flag in ((1, "slow"), (2, ""), (3, "other")) if flag not in (flags or ())
+        ]
 
 
 async def test_a_function_is_asked_once_before_each_claim_which_takes_one_job() -> None:
@@ -95,24 +97,24 @@ async def test_a_function_is_asked_once_before_each_claim_which_takes_one_job() 
         asked += 1
         return []
 
-    async with at_work(nothing, concurrency=5, forbidden_flags=forbidden) as stage:
-        await stage.add(count=40)
-        await stage.clock.advance(1)
-        assert len(worked_off(stage)) == 40
-        assert {request.limit for request in stage.store.called("claim")} == {1}
-        ordinary = [request for request in stage.store.called("claim") if not request.suspects]
+    async with at_work(nothing, concurrency=5, forbidden_flags=forbidden) as harness:
+        await harness.add(count=40)
+        await harness.clock.advance(1)
+        assert len(worked_off(harness)) == 40
+        assert {request.limit for request in harness.store.called("claim")} == {1}
+        ordinary = [request for request in harness.store.called("claim") if not request.suspects]
         assert asked == len(ordinary), "nothing has changed when suspects are asked for right after them"
 
 
 async def test_with_a_function_as_many_jobs_run_at_once_as_may() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 10), clock=clock, concurrency=5, forbidden_flags=lambda: None) as stage:
-        await stage.add(count=12)
+    async with at_work(taking(clock, 10), clock=clock, concurrency=5, forbidden_flags=lambda: None) as harness:
+        await harness.add(count=12)
         await clock.advance(5)
-        assert stage.worker.running == 5
-        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 5, "nothing is taken ahead"
+        assert harness.worker.running == 5
+        assert sum(row.state is State.PROCESSING for row in harness.store.rows()) == 5, "nothing is taken ahead"
         await clock.advance(30)
-        assert len(worked_off(stage)) == 12
+        assert len(worked_off(harness)) == 12
 
 
 async def test_what_a_job_counts_before_it_first_waits_is_seen_by_the_next_answer() -> None:
@@ -125,37 +127,39 @@ async def test_what_a_job_counts_before_it_first_waits_is_seen_by_the_next_answe
     def forbidden() -> list[str]:
         return [flag for flag, count in started.items() if count >= 2]
 
-    async with at_work(act, clock=clock, jobs=flagged(*"aaaabbbb"), concurrency=8, forbidden_flags=forbidden) as stage:
+    async with at_work(
+        act, clock=clock, jobs=flagged(*"aaaabbbb"), concurrency=8, forbidden_flags=forbidden
+    ) as harness:
         await clock.advance(20)
         assert started == {"a": 2, "b": 2}
-        assert worked_off(stage) == [1, 2, 5, 6]
+        assert worked_off(harness) == [1, 2, 5, 6]
 
 
 async def test_a_job_whose_flag_is_allowed_again_is_found_at_the_next_poll() -> None:
     forbidden = ["slow"]
-    async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as stage:
-        await stage.clock.advance(3.9)
-        asked = len(ordinary(stage))
+    async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as harness:
+        await harness.clock.advance(3.9)
+        asked = len(ordinary(harness))
         assert asked <= 3, "a forbidden job that is due must not keep an idle worker busy"
         forbidden.clear()
-        await stage.clock.advance(2.1)
-        assert worked_off(stage) == [1]
+        await harness.clock.advance(2.1)
+        assert worked_off(harness) == [1]
 
 
 async def test_wake_finds_it_at_once() -> None:
     forbidden = ["slow"]
-    async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as stage:
-        await stage.clock.advance(0.1)
+    async with at_work(nothing, jobs=flagged("slow"), forbidden_flags=lambda: forbidden) as harness:
+        await harness.clock.advance(0.1)
         forbidden.clear()
-        stage.worker.wake()
-        await stage.clock.advance()
-        assert worked_off(stage) == [1]
+        harness.worker.wake()
+        await harness.clock.advance()
+        assert worked_off(harness) == [1]
 
 
 async def test_once_ends_although_forbidden_jobs_wait() -> None:
-    async with at_work(nothing, jobs=flagged("slow", ""), once=True, forbidden_flags=lambda: ["slow"]) as stage:
-        assert await stage.ended() < 5
-        assert worked_off(stage) == [2]
+    async with at_work(nothing, jobs=flagged("slow", ""), once=True, forbidden_flags=lambda: ["slow"]) as harness:
+        assert await harness.ended() < 5
+        assert worked_off(harness) == [2]
 
 
 async def test_several_workers_obey_each_its_own_function() -> None:
@@ -211,10 +215,10 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
     def forbidden() -> Any:
         return failing(how)() if fails else None
 
-    async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as stage:
-        await stage.clock.advance(60)
-        assert not stage.store.called("claim")
-        told = stage.told(StoreTrouble)
+    async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
+        await harness.clock.advance(60)
+        assert not harness.store.called("claim")
+        told = harness.told(StoreTrouble)
         assert {event.doing for event in told} == {"forbidden flags"}
         assert "no such table" in told[0].error if how == "raises" else "forbidden flags: " in told[0].error
         pauses = [event.retry_in for event in told]
@@ -222,9 +226,9 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
         assert pauses[-1] == 5.0
         assert len(told) < 25
         fails = False
-        await stage.clock.advance(5)
-        assert worked_off(stage) == [1]
-        assert [(event.doing, event.failures) for event in stage.told(StoreRecovered)] == [
+        await harness.clock.advance(5)
+        assert worked_off(harness) == [1]
+        assert [(event.doing, event.failures) for event in harness.told(StoreRecovered)] == [
             ("forbidden flags", len(told))
         ]
 
@@ -238,10 +242,10 @@ async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> No
         finally:
             ended.append(True)
 
-    async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as stage:
-        await stage.clock.advance(PATIENCE + 0.05)
-        assert "no answer within 10 s" in stage.told(StoreTrouble)[0].error
-        await stage.clock.advance(PATIENCE * 2)
+    async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
+        await harness.clock.advance(PATIENCE + 0.05)
+        assert "no answer within 10 s" in harness.told(StoreTrouble)[0].error
+        await harness.clock.advance(PATIENCE * 2)
         assert len(ended) >= 2
 
 
@@ -249,47 +253,47 @@ async def test_a_worker_stops_while_it_waits_for_an_answer() -> None:
     async def forbidden() -> None:
         await asyncio.Event().wait()
 
-    async with at_work(nothing, forbidden_flags=forbidden) as stage:
-        await stage.clock.advance(1)
-        stage.worker.stop()
-        assert await stage.ended() < 6
+    async with at_work(nothing, forbidden_flags=forbidden) as harness:
+        await harness.clock.advance(1)
+        harness.worker.stop()
+        assert await harness.ended() < 6
 
 
 # -- what is told ----------------------------------------------------------------------------------
 
 
 async def test_each_claim_is_told_before_and_after() -> None:
-    async with at_work(nothing, concurrency=3) as stage:
-        await stage.add(count=2)
-        await stage.clock.advance(1)
-        asked = [request.limit for request in stage.store.called("claim")]
-        assert [event.limit for event in stage.told(Claiming)] == asked
-        assert len(stage.told(Claimed)) == len(asked)
-        assert sum(event.jobs for event in stage.told(Claimed)) == 2
-        assert stage.told(Claimed)[-1].jobs == 0
+    async with at_work(nothing, concurrency=3) as harness:
+        await harness.add(count=2)
+        await harness.clock.advance(1)
+        asked = [request.limit for request in harness.store.called("claim")]
+        assert [event.limit for event in harness.told(Claiming)] == asked
+        assert len(harness.told(Claimed)) == len(asked)
+        assert sum(event.jobs for event in harness.told(Claimed)) == 2
+        assert harness.told(Claimed)[-1].jobs == 0
 
 
 async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.down.add("claim")
-        await stage.add()
-        await stage.clock.advance(0.05)
-        assert len(stage.told(Claiming)) == len(stage.told(Claimed)) + 1
-        assert stage.told(StoreTrouble)[0].doing == "claim"
+    async with at_work(nothing) as harness:
+        harness.store.down.add("claim")
+        await harness.add()
+        await harness.clock.advance(0.05)
+        assert len(harness.told(Claiming)) == len(harness.told(Claimed)) + 1
+        assert harness.told(StoreTrouble)[0].doing == "claim"
 
 
 async def test_tasks_may_change_while_a_worker_runs() -> None:
-    async with at_work(nothing, tasks=("a",)) as stage:
+    async with at_work(nothing, tasks=("a",)) as harness:
         for task in ("a", "b", "c"):
-            await stage.add(task)
-        await stage.clock.advance()
-        assert worked_off(stage) == [1]
-        stage.worker.retask(("c",))
-        await stage.clock.advance()
-        assert worked_off(stage) == [1, 3]
-        await stage.add("a")
-        await stage.clock.advance(30)
-        assert worked_off(stage) == [1, 3]
+            await harness.add(task)
+        await harness.clock.advance()
+        assert worked_off(harness) == [1]
+        harness.worker.retask(("c",))
+        await harness.clock.advance()
+        assert worked_off(harness) == [1, 3]
+        await harness.add("a")
+        await harness.clock.advance(30)
+        assert worked_off(harness) == [1, 3]
 
 
 # -- in an application -----------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.testing import FakeClock
-from stowhand.worker.sweeper import Sweep
-from tests.worker.stage import FaultyStore, at_work, nothing, taking
+from stowhand.worker.sweeper import Sweeper
+from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 
 class SilentStore(FaultyStore):
@@ -33,76 +33,76 @@ async def dies(store: FaultyStore, lease: float) -> None:
 @pytest.mark.parametrize("kind", [FaultyStore, SilentStore])
 @pytest.mark.parametrize("lease", [3.0, 15.0, 30.0])
 @pytest.mark.parametrize("since", [0.1, 4.9, 7.3, 9.9])
-@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("is_listening", [True, False])
 async def test_a_dead_workers_job_starts_elsewhere_within_its_lease_and_two_seconds(
-    kind: type[FaultyStore], lease: float, since: float, hears: bool
+    kind: type[FaultyStore], lease: float, since: float, is_listening: bool
 ) -> None:
     """Whenever it dies: shortly after a look of the idle worker's, or just before the next."""
     clock = FakeClock()
     store = kind(clock)
-    store.hears = hears
-    async with at_work(nothing, clock=clock, store=store, lease=lease) as stage:
-        stage.worker.retask(("nothing",))
+    store.is_listening = is_listening
+    async with at_work(nothing, clock=clock, store=store, lease=lease) as harness:
+        harness.worker.retask(("nothing",))
         await clock.advance(120 + since)
         await dies(store, lease)
-        stage.worker._taker.tasks = ("act",)  # as if it had served it all along, and had not been woken
+        harness.worker._claimer.tasks = ("act",)  # as if it had served it all along, and had not been woken
         await clock.advance(lease)
-        assert stage.told(JobStarted) == [], "its lease is respected"
+        assert harness.told(JobStarted) == [], "its lease is respected"
         await clock.advance(2)
-        assert [event.job_id for event in stage.told(JobStarted)] == [1]
+        assert [event.job_id for event in harness.told(JobStarted)] == [1]
 
 
 async def test_a_busy_worker_with_a_free_slot_takes_it_as_soon() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(taking(clock, 1000), clock=clock, store=store, lease=30.0, concurrency=2) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock, store=store, lease=30.0, concurrency=2) as harness:
+        await harness.add()
         await clock.advance(61)
         store._rows.live[1].task = "long"
         await dies(store, 30.0)
         await clock.advance(32)
-        assert [event.job_id for event in stage.told(JobStarted)] == [1, 2]
+        assert [event.job_id for event in harness.told(JobStarted)] == [1, 2]
 
 
 async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
     """The reply to its own claim was lost, and in a long outage the token that was to be given back was forgotten."""
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await clock.advance(20)
         store.mute.append("claim")
-        stage.worker._keeper.abandon = lambda token: None  # type: ignore[method-assign]
-        await stage.add()
+        harness.worker._heartbeater.abandon = lambda token: None  # type: ignore[method-assign]
+        await harness.add()
         await clock.advance(32.5)
-        assert [event.job_id for event in stage.told(JobStarted)] == [1]
-        assert (await stage.job(1)).state is State.COMPLETED
+        assert [event.job_id for event in harness.told(JobStarted)] == [1]
+        assert (await harness.job(1)).state is State.COMPLETED
 
 
 async def test_where_no_foreign_lease_is_alive_an_idle_worker_asks_no_more_often_than_every_half_minute() -> None:
     clock = FakeClock()
-    async with at_work(nothing, clock=clock, lease=30.0) as stage:
+    async with at_work(nothing, clock=clock, lease=30.0) as harness:
         await clock.advance(601)
-        assert len(stage.store.moments("foreign")) <= 601 / 30 + 1
-        assert len(stage.store.called("claim")) <= 2 * (601 / 10 + 1), "as ever"
+        assert len(harness.store.moments("foreign")) <= 601 / 30 + 1
+        assert len(harness.store.called("claim")) <= 2 * (601 / 10 + 1), "as ever"
 
 
 async def test_a_lease_that_is_renewed_again_and_again_is_not_looked_at_more_often_than_it_is_long() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await dies(store, 30.0)
-        heart, lease = store.heart(), Lease(1, "t30.0", 1)
+        heartbeats, lease = store.heartbeats(), Lease(1, "t30.0", 1)
         for _ in range(60):
             await clock.advance(10)
-            heart.beat([lease], 30.0)
+            heartbeats.beat([lease], 30.0)
         assert len(store.moments("foreign")) <= 600 / 30 + 2
-        assert stage.told(JobStarted) == []
+        assert harness.told(JobStarted) == []
 
 
 def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
     clock = FakeClock()
-    heart = FaultyStore(clock).heart()
-    sweeps = [Sweep(heart, Events(), clock, name=f"worker {n}", interval=5.0, slack=1.0) for n in range(60)]
+    heartbeats = FaultyStore(clock).heartbeats()
+    sweeps = [Sweeper(heartbeats, Events(), clock, name=f"worker {n}", interval=5.0, slack=1.0) for n in range(60)]
     for sweep in sweeps:
         sweep.foresee(Foreign(ends_in=2.0))
     moments = sorted(sweep.ends for sweep in sweeps)
@@ -112,13 +112,13 @@ def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
 
 async def test_claims_ask_about_foreign_leases_once_a_second_at_most() -> None:
     clock = FakeClock()
-    async with at_work(nothing, clock=clock) as stage:
+    async with at_work(nothing, clock=clock) as harness:
         for _ in range(50):
-            await stage.add()
+            await harness.add()
             await clock.advance(0.1)
         asked = [
             moment
-            for name, moment, request in stage.store.calls
+            for name, moment, request in harness.store.calls
             if name == "claim" and not request.suspects and request.ours is not None
         ]
         assert 3 <= len(asked) <= 7
@@ -129,24 +129,24 @@ async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_h
     """A past end is not spoken of: the poll that comes between its end and the look says nothing of it."""
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await dies(store, 30.0)
-        sweep = stage.worker._keeper._sweep
+        sweep = harness.worker._heartbeater._sweep
         sweep._jitter = 0.5
         await clock.advance(11)
         ends = sweep.ends
         await clock.advance(ends - 0.4 - clock.monotonic())
         sweep.foresee(Foreign(ends_in=None))
         await clock.advance(0.5)
-        assert [event.job_id for event in stage.told(JobStarted)] == [1]
+        assert [event.job_id for event in harness.told(JobStarted)] == [1]
 
 
 async def test_settled_leases_name_nothing() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, lease=30.0) as stage:
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await dies(store, 30.0)
         await clock.advance(11)
         await store.settle([(Lease(1, "t30.0", 1), COMPLETED)])
         await clock.advance(11)
-        assert stage.worker._keeper._sweep.ends == float("inf")
+        assert harness.worker._heartbeater._sweep.ends == float("inf")

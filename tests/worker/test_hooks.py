@@ -17,7 +17,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.admission import read
 from stowhand.worker.worker import Worker
-from tests.worker.stage import ChoosyStore, FaultyStore, Stage, at_work, nothing, taking
+from tests.worker.worker_harness import ChoosyStore, FaultyStore, WorkerHarness, at_work, nothing, taking
 
 
 class Recorder:
@@ -26,7 +26,7 @@ class Recorder:
     def __init__(self, act: Callable[[Attempt[Job]], Any] = nothing) -> None:
         self.act = act
         self.calls: list[str] = []
-        self.stage: Stage | None = None
+        self.harness: WorkerHarness | None = None
         self.states: list[State] = []
         self.answers: list[Any] = []
         self.asked: list[Asking] = []
@@ -47,8 +47,8 @@ class Recorder:
 
     async def post_handle(self, ctx: Attempt[Job], record: Job) -> None:
         self.calls.append(f"post {record.id}")
-        if self.stage is not None:
-            self.states.append(self.stage.row(record.id).state)
+        if self.harness is not None:
+            self.states.append(self.harness.row(record.id).state)
 
 
 async def fails(ctx: Attempt[Job]) -> None:
@@ -62,9 +62,9 @@ async def exits(ctx: Attempt[Job]) -> None:
 @pytest.mark.parametrize(("act", "state"), [(nothing, State.COMPLETED), (fails, State.ERRORED), (exits, State.ERRORED)])
 async def test_the_hooks_stand_around_the_handler_and_the_last_sees_the_record_marked(act: Any, state: State) -> None:
     recorder = Recorder(act)
-    async with at_work(recorder, concurrency=1) as stage:
-        recorder.stage = stage
-        job = await stage.does()
+    async with at_work(recorder, concurrency=1) as harness:
+        recorder.harness = harness
+        job = await harness.does()
         assert recorder.calls == [f"pre {job.id}", f"handle {job.id}", f"post {job.id}"]
         assert recorder.states == [state]
 
@@ -76,10 +76,10 @@ async def test_a_bare_async_function_is_a_handler() -> None:
         seen.append((ctx.lease.job_id, record.task))
 
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store) as stage:
-        stage.worker.stop()
-        await stage.ended()
-        await stage.add("hello")
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        harness.worker.stop()
+        await harness.ended()
+        await harness.add("hello")
         await Worker(store, handle, WorkerOptions(once=True), clock=clock).run()
     assert seen == [(1, "hello")]
 
@@ -98,8 +98,8 @@ async def test_a_pre_handle_that_raises_is_the_attempts_error_and_post_handle_fo
         raise ValueError("no room")
 
     recorder.pre_handle = raises  # type: ignore[method-assign]
-    async with at_work(recorder) as stage:
-        job = await stage.does()
+    async with at_work(recorder) as harness:
+        job = await harness.does()
         assert (job.state, recorder.calls) == (State.ERRORED, ["pre", f"post {job.id}"])
         assert "no room" in str(job.last_error)
 
@@ -111,10 +111,10 @@ async def test_a_post_handle_that_raises_is_told_and_harms_nothing() -> None:
         raise ValueError("too late")
 
     recorder.post_handle = raises  # type: ignore[method-assign]
-    async with at_work(recorder, concurrency=1) as stage:
-        assert (await stage.does()).state is State.COMPLETED
-        assert (await stage.does()).state is State.COMPLETED
-        told = stage.told(HookFailed)
+    async with at_work(recorder, concurrency=1) as harness:
+        assert (await harness.does()).state is State.COMPLETED
+        assert (await harness.does()).state is State.COMPLETED
+        told = harness.told(HookFailed)
         assert [(event.hook, event.job_id) for event in told] == [("post_handle", 1), ("post_handle", 2)]
         assert "too late" in told[0].error
 
@@ -134,14 +134,14 @@ async def test_post_handle_holds_the_slot_and_the_stop_waits_for_it() -> None:
         running -= 1
 
     recorder.pre_handle, recorder.post_handle = before, after  # type: ignore[method-assign]
-    async with at_work(recorder, clock=clock, concurrency=2) as stage:
-        await stage.add(count=6)
+    async with at_work(recorder, clock=clock, concurrency=2) as harness:
+        await harness.add(count=6)
         await clock.advance(10)
         assert most == 2
-        await stage.add()
+        await harness.add()
         await clock.advance(1.5)
-        stage.worker.stop()
-        await stage.ended()
+        harness.worker.stop()
+        await harness.ended()
         assert running == 0, "the worker ended before its hooks had"
 
 
@@ -158,38 +158,38 @@ async def test_each_pre_claim_waits_until_the_last_pre_handle_has_returned() -> 
         return True
 
     recorder.pre_handle, recorder.pre_claim = before, asks  # type: ignore[method-assign]
-    async with at_work(recorder, clock=clock, concurrency=3) as stage:
+    async with at_work(recorder, clock=clock, concurrency=3) as harness:
         order.clear()
-        await stage.add(count=3)
+        await harness.add(count=3)
         await clock.advance(5)
         assert order == [
             "asked, 0 running, 3 free", "prepared 1",
             "asked, 1 running, 2 free", "prepared 2",
             "asked, 2 running, 1 free", "prepared 3",
         ]  # fmt: skip
-        assert {request.limit for request in stage.store.called("claim")} == {1}
+        assert {request.limit for request in harness.store.called("claim")} == {1}
 
 
 async def test_pre_claim_may_take_several_at_once() -> None:
     recorder = Recorder(taking(clock := FakeClock(), 5))
     recorder.answers = [False] + [Claimable(limit=2)] * 9
-    async with at_work(recorder, clock=clock, concurrency=3, poll_interval=1.0) as stage:
-        await stage.add(count=3)
+    async with at_work(recorder, clock=clock, concurrency=3, poll_interval=1.0) as harness:
+        await harness.add(count=3)
         await clock.advance(2)
-        assert [request.limit for request in stage.store.called("claim")][:2] == [2, 1]
+        assert [request.limit for request in harness.store.called("claim")][:2] == [2, 1]
 
 
 async def test_a_no_of_pre_claim_claims_nothing_for_an_interval() -> None:
     recorder, clock = Recorder(), FakeClock()
     recorder.answers = [False, False]
-    async with at_work(recorder, clock=clock, poll_interval=3.0) as stage:
-        assert (len(recorder.asked), stage.store.called("claim")) == (1, [])
+    async with at_work(recorder, clock=clock, poll_interval=3.0) as harness:
+        assert (len(recorder.asked), harness.store.called("claim")) == (1, [])
         await clock.advance(2.9)
         assert len(recorder.asked) == 1
         await clock.advance(0.2)
-        assert (len(recorder.asked), stage.store.called("claim")) == (2, [])
+        assert (len(recorder.asked), harness.store.called("claim")) == (2, [])
         await clock.advance(3.1)
-        assert stage.store.called("claim") != []
+        assert harness.store.called("claim") != []
 
 
 @pytest.mark.parametrize("answer", [ValueError("no"), None, "size < 10", 7, Claimable(limit=0)])
@@ -198,13 +198,13 @@ async def test_a_pre_claim_that_raises_or_says_nothing_is_told_and_asked_again_a
 ) -> None:
     recorder, clock = Recorder(), FakeClock()
     recorder.answers = [answer]
-    async with at_work(recorder, clock=clock, poll_interval=3.0) as stage:
-        await stage.add()
+    async with at_work(recorder, clock=clock, poll_interval=3.0) as harness:
+        await harness.add()
         await clock.advance(2.9)
         assert len(recorder.asked) == 1, "a wake-up must not shorten the interval"
-        assert [event.hook for event in stage.told(HookFailed)] == ["pre_claim"]
+        assert [event.hook for event in harness.told(HookFailed)] == ["pre_claim"]
         await clock.advance(0.2)
-        assert (await stage.job(1)).state is State.COMPLETED
+        assert (await harness.job(1)).state is State.COMPLETED
 
 
 async def test_conditions_travel_with_the_claim_also_for_suspects() -> None:
@@ -241,8 +241,8 @@ def test_text_as_a_condition_is_refused_with_what_to_write() -> None:
 async def test_an_error_that_the_handler_calls_hopeless_fails_at_once() -> None:
     recorder = Recorder(fails)
     recorder.retryable = lambda error: not isinstance(error, ValueError)  # type: ignore[attr-defined]
-    async with at_work(recorder) as stage:
-        job = await stage.does()
+    async with at_work(recorder) as harness:
+        job = await harness.does()
         assert (job.state, job.attempts) == (State.FAILED, 1)
         assert "ValueError: no" in str(job.last_error)
 
@@ -251,9 +251,9 @@ async def test_the_handlers_logger_bears_the_job() -> None:
     async def says(ctx: Attempt[Job]) -> None:
         ctx.logger.warning("disk is nearly full", left=7)
 
-    async with at_work(says) as stage:
-        job = await stage.does("tidy")
-        (said,) = stage.told(JobSaid)
+    async with at_work(says) as harness:
+        job = await harness.does("tidy")
+        (said,) = harness.told(JobSaid)
         assert (said.job_id, said.task, said.level) == (job.id, "tidy", "warning")
         assert (said.message, said.facts) == ("disk is nearly full", {"left": 7})
 
@@ -265,9 +265,9 @@ async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:
         await clock.sleep(2)
         raise ValueError("no")
 
-    async with at_work(Recorder(slow_failure), clock=clock) as stage:
-        await stage.does(seconds=3)
-        told = [event for event in stage.told(HookRan) if event.hook != "pre_claim"]
+    async with at_work(Recorder(slow_failure), clock=clock) as harness:
+        await harness.does(seconds=3)
+        told = [event for event in harness.told(HookRan) if event.hook != "pre_claim"]
         assert [(event.hook, event.failed) for event in told] == [
             ("pre_handle", False), ("handle", True), ("post_handle", False),
         ]  # fmt: skip
@@ -277,13 +277,13 @@ async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:
 async def test_a_handler_that_is_cancelled_by_the_stop_has_its_post_handle_too() -> None:
     clock = FakeClock()
     recorder = Recorder(taking(clock, 1000))
-    async with at_work(recorder, clock=clock, grace=1.0) as stage:
-        job_id = await stage.add()
+    async with at_work(recorder, clock=clock, grace=1.0) as harness:
+        job_id = await harness.add()
         await clock.advance(1)
-        stage.worker.stop()
-        await stage.ended()
+        harness.worker.stop()
+        await harness.ended()
         assert recorder.calls == [f"pre {job_id}", f"handle {job_id}", f"post {job_id}"]
-        assert stage.row(job_id).state is State.QUEUED
+        assert harness.row(job_id).state is State.QUEUED
 
 
 # -- how many, how long ----------------------------------------------------------------------------
@@ -299,34 +299,34 @@ async def test_a_worker_may_end_after_so_many_jobs() -> None:
         await clock.sleep(1)
         running -= 1
 
-    async with at_work(act, clock=clock, concurrency=2, max_jobs=5) as stage:
-        await stage.add(count=20)
-        took = await stage.ended()
-        states = [row.state for row in stage.store.rows()]
+    async with at_work(act, clock=clock, concurrency=2, max_jobs=5) as harness:
+        await harness.add(count=20)
+        took = await harness.ended()
+        states = [row.state for row in harness.store.rows()]
         assert (states.count(State.COMPLETED), states.count(State.QUEUED)) == (5, 15)
         assert most == 2
         assert took <= 4
 
 
 async def test_quick_jobs_are_counted_as_well() -> None:
-    async with at_work(nothing, max_jobs=7, concurrency=3) as stage:
-        await stage.add(count=100)
-        await stage.ended()
-        assert [row.state for row in stage.store.rows()].count(State.COMPLETED) == 7
+    async with at_work(nothing, max_jobs=7, concurrency=3) as harness:
+        await harness.add(count=100)
+        await harness.ended()
+        assert [row.state for row in harness.store.rows()].count(State.COMPLETED) == 7
 
 
 async def test_after_its_active_time_a_worker_takes_nothing_new_and_lets_what_runs_end() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 10), clock=clock, concurrency=2, max_active_time=15.0, grace=1.0) as stage:
-        await stage.add(count=6)
-        took = await stage.ended()
+    async with at_work(taking(clock, 10), clock=clock, concurrency=2, max_active_time=15.0, grace=1.0) as harness:
+        await harness.add(count=6)
+        took = await harness.ended()
         assert 20 <= took <= 21, "the second two had begun within the time, and ended"
-        assert [row.state for row in stage.store.rows()].count(State.COMPLETED) == 4
+        assert [row.state for row in harness.store.rows()].count(State.COMPLETED) == 4
 
 
 async def test_an_idle_worker_ends_when_its_active_time_is_over() -> None:
-    async with at_work(nothing, max_active_time=5.0) as stage:
-        assert await stage.ended() <= 6
+    async with at_work(nothing, max_active_time=5.0) as harness:
+        assert await harness.ended() <= 6
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5])
@@ -343,6 +343,6 @@ async def test_stopping_while_pre_claim_thinks_is_prompt() -> None:
             await asyncio.Event().wait()
             return True
 
-    async with at_work(Slow(), clock=clock) as stage:
-        stage.worker.stop()
-        assert await stage.ended() <= 6
+    async with at_work(Slow(), clock=clock) as harness:
+        harness.worker.stop()
+        assert await harness.ended() <= 6

@@ -18,8 +18,8 @@ from stowhand.protocols.handler import Asking, Attempt, Claimable, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker
-from tests.worker.stage import FaultyStore, at_work, nothing, taking
 from tests.worker.test_hooks import Recorder, fails
+from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 LEAVE: list[asyncio.Event] = []
 """What deaf hooks listen to in the end."""
@@ -47,14 +47,14 @@ async def test_a_slot_is_held_until_the_record_is_marked_though_the_store_is_slo
     clock = FakeClock()
     recorder = Recorder(taking(clock, 1))
     store = FaultyStore(clock)
-    async with at_work(recorder, store=store, clock=clock, concurrency=2) as stage:
+    async with at_work(recorder, store=store, clock=clock, concurrency=2) as harness:
         store.gates["settle"] = asyncio.Event()
-        await stage.add(count=6)
+        await harness.add(count=6)
         await clock.advance(5)
-        assert len(stage.told(JobStarted)) == 2, "neither has had its post_handle"
+        assert len(harness.told(JobStarted)) == 2, "neither has had its post_handle"
         store.gates["settle"].set()
         await clock.advance(5)
-        assert len(stage.told(JobStarted)) == 6
+        assert len(harness.told(JobStarted)) == 6
 
 
 async def test_post_handle_has_what_is_left_of_the_grace() -> None:
@@ -66,11 +66,11 @@ async def test_post_handle_has_what_is_left_of_the_grace() -> None:
         ended.append(record.id)
 
     recorder.post_handle = after  # type: ignore[method-assign]
-    async with at_work(recorder, clock=clock, grace=20.0) as stage:
-        await stage.add()
+    async with at_work(recorder, clock=clock, grace=20.0) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.worker.stop()
-        assert 11 <= await stage.ended() < 13
+        harness.worker.stop()
+        assert 11 <= await harness.ended() < 13
         assert ended == [1]
 
 
@@ -81,16 +81,16 @@ async def test_a_deaf_post_handle_is_left_behind_when_the_worker_stops() -> None
         await deaf()
 
     recorder.post_handle = after  # type: ignore[method-assign]
-    async with at_work(recorder, grace=3.0) as stage:
-        await stage.add()
-        await stage.clock.advance(1)
-        stage.worker.stop()
+    async with at_work(recorder, grace=3.0) as harness:
+        await harness.add()
+        await harness.clock.advance(1)
+        harness.worker.stop()
         for _ in range(40):  # the last second is a real one
-            await stage.clock.advance(0.5)
-            if stage.worker._hooks._closed:
+            await harness.clock.advance(0.5)
+            if harness.worker._hooks._closed:
                 break
-        await asyncio.wait_for(asyncio.shield(stage.ending), 20)
-        ended = stage.clock.monotonic()
+        await asyncio.wait_for(asyncio.shield(harness.ending), 20)
+        ended = harness.clock.monotonic()
         await gone()
     assert ended <= 10
 
@@ -101,10 +101,10 @@ async def test_a_deaf_pre_claim_is_left_behind_when_the_worker_stops() -> None:
             await deaf()
             return True
 
-    async with at_work(Deaf()) as stage:
-        stage.worker.stop()
-        await stage.clock.advance(6)
-        await asyncio.wait_for(asyncio.shield(stage.ending), 20)
+    async with at_work(Deaf()) as harness:
+        harness.worker.stop()
+        await harness.clock.advance(6)
+        await asyncio.wait_for(asyncio.shield(harness.ending), 20)
         await gone()
 
 
@@ -119,13 +119,13 @@ async def test_a_pre_claim_that_raises_what_is_no_exception_is_asked_again_as_we
         return True
 
     recorder.pre_claim = asks  # type: ignore[method-assign]
-    async with at_work(recorder, clock=clock, poll_interval=3.0) as stage:
-        await stage.add()
+    async with at_work(recorder, clock=clock, poll_interval=3.0) as harness:
+        await harness.add()
         await clock.advance(2.9)
-        assert [event.hook for event in stage.told(HookFailed)] == ["pre_claim"]
+        assert [event.hook for event in harness.told(HookFailed)] == ["pre_claim"]
         await clock.advance(0.2)
-        assert (await stage.job(1)).state is State.COMPLETED
-        assert [event.failed for event in stage.told(HookRan) if event.hook == "pre_claim"][:2] == [True, False]
+        assert (await harness.job(1)).state is State.COMPLETED
+        assert [event.failed for event in harness.told(HookRan) if event.hook == "pre_claim"][:2] == [True, False]
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
@@ -136,10 +136,10 @@ async def test_a_post_handle_that_raises_what_is_no_exception_is_told_as_well(er
         raise error
 
     recorder.post_handle = raises  # type: ignore[method-assign]
-    async with at_work(recorder, concurrency=1) as stage:
-        assert (await stage.does()).state is State.COMPLETED
-        assert (await stage.does()).state is State.COMPLETED
-        assert [event.hook for event in stage.told(HookFailed)] == ["post_handle"] * 2
+    async with at_work(recorder, concurrency=1) as harness:
+        assert (await harness.does()).state is State.COMPLETED
+        assert (await harness.does()).state is State.COMPLETED
+        assert [event.hook for event in harness.told(HookFailed)] == ["post_handle"] * 2
 
 
 async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_counts() -> None:
@@ -156,15 +156,15 @@ async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_
             await clock.sleep(3)
             taken.discard(record.id)
 
-    async with at_work(Counts(), clock=clock, poll_interval=600.0) as stage:
-        await stage.add(count=2)
+    async with at_work(Counts(), clock=clock, poll_interval=600.0) as harness:
+        await harness.add(count=2)
         await clock.advance(4)
-        assert len(stage.told(JobStarted)) == 2
+        assert len(harness.told(JobStarted)) == 2
 
 
 async def test_forbidden_flags_count_beside_pre_claim() -> None:
-    async with at_work(Recorder(), forbidden_flags=("slow",)) as stage:
-        assert {request.forbidden_flags for request in stage.store.called("claim")} == {("slow",)}
+    async with at_work(Recorder(), forbidden_flags=("slow",)) as harness:
+        assert {request.forbidden_flags for request in harness.store.called("claim")} == {("slow",)}
 
 
 async def test_nothing_is_claimed_ahead_for_hooks_that_hold_slots() -> None:
@@ -173,18 +173,18 @@ async def test_nothing_is_claimed_ahead_for_hooks_that_hold_slots() -> None:
         async def handle(self, ctx: Attempt[Job], record: Job) -> None: ...
 
     jobs = [NewJob(task="act")] * 60
-    async with at_work(Prepared(), concurrency=3, jobs=jobs, once=True) as stage:
-        await stage.ended()
-        assert max(request.limit for request in stage.store.called("claim")) == 3
+    async with at_work(Prepared(), concurrency=3, jobs=jobs, once=True) as harness:
+        await harness.ended()
+        assert max(request.limit for request in harness.store.called("claim")) == 3
 
 
 async def test_conditions_are_refused_by_a_store_that_takes_none() -> None:
     recorder = Recorder()
     recorder.answers = [Where("priority", "<=", 5)]
-    async with at_work(recorder, jobs=[NewJob(task="act", priority=9)]) as stage:
+    async with at_work(recorder, jobs=[NewJob(task="act", priority=9)]) as harness:
         with pytest.raises(ConfigurationError, match="a queue takes no conditions"):
-            await stage.ended()
-        assert stage.row(1).state is State.QUEUED
+            await harness.ended()
+        assert harness.row(1).state is State.QUEUED
 
 
 async def test_the_number_of_jobs_holds_also_when_pre_claim_lets_many_in() -> None:
@@ -192,30 +192,30 @@ async def test_the_number_of_jobs_holds_also_when_pre_claim_lets_many_in() -> No
     recorder = Recorder(taking(clock, 1))
     recorder.answers = [Claimable(limit=10)] * 50
     jobs = [NewJob(task="act")] * 20
-    async with at_work(recorder, clock=clock, concurrency=10, max_jobs=3, jobs=jobs) as stage:
-        await stage.ended()
-        assert [row.state for row in stage.store.rows()].count(State.COMPLETED) == 3
+    async with at_work(recorder, clock=clock, concurrency=10, max_jobs=3, jobs=jobs) as harness:
+        await harness.ended()
+        assert [row.state for row in harness.store.rows()].count(State.COMPLETED) == 3
 
 
 async def test_the_active_time_ends_also_while_the_store_is_away() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     store.down = {"claim", "abandon", "beat", "next_due", "wait"}
-    async with at_work(nothing, clock=clock, store=store, max_active_time=10.0) as stage:
-        assert 10 <= await stage.ended() <= 20
+    async with at_work(nothing, clock=clock, store=store, max_active_time=10.0) as harness:
+        assert 10 <= await harness.ended() <= 20
 
 
 async def test_what_has_ended_is_recorded_before_the_active_time_ends_a_worker() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, max_active_time=10.0) as stage:
+    async with at_work(nothing, clock=clock, store=store, max_active_time=10.0) as harness:
         store.down.add("settle")
-        await stage.add()
+        await harness.add()
         await clock.advance(30)
-        assert not stage.ending.done()
+        assert not harness.ending.done()
         store.down.clear()
-        await stage.ended()
-        assert stage.row(1).state is State.COMPLETED
+        await harness.ended()
+        assert harness.row(1).state is State.COMPLETED
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel", "lost", "stop", "unprepared"])
@@ -234,18 +234,18 @@ async def test_every_pre_handle_has_its_post_handle_and_that_one_may_wait(how: s
 
     recorder.pre_handle, recorder.post_handle = before, after  # type: ignore[method-assign]
     limit: dict[str, Any] = {"job_timeout": 5.0} if how in ("timeout", "unprepared") else {}
-    async with at_work(recorder, clock=clock, grace=1.0, **limit) as stage:
-        job_id = await stage.add()
+    async with at_work(recorder, clock=clock, grace=1.0, **limit) as harness:
+        job_id = await harness.add()
         await clock.advance(2)
         if how == "cancel":
-            await stage.store.cancel(job_id)
+            await harness.store.cancel(job_id)
         elif how == "lost":
-            del stage.store._rows.live[job_id]
+            del harness.store._rows.live[job_id]
         elif how == "stop":
-            stage.worker.stop()
+            harness.worker.stop()
         await clock.advance(11)
         assert pairs[:2] == ["pre", "post"]
-        assert not stage.told(HookFailed)
+        assert not harness.told(HookFailed)
 
 
 # -- how an attempt is over ------------------------------------------------------------------------
@@ -265,19 +265,19 @@ async def test_each_job_that_started_is_left_once_however_it_ends() -> None:
             return await acts.get(record.task, nothing)(ctx)
 
     clock = FakeClock()
-    async with at_work(Some(), clock=clock, grace=1.0, concurrency=9) as stage:
+    async with at_work(Some(), clock=clock, grace=1.0, concurrency=9) as harness:
         for task in ("fine", "fails", "unprepared", "lost", "stopped"):
-            await stage.add(task)
+            await harness.add(task)
         await clock.advance(1)
-        del stage.store._rows.live[4]
+        del harness.store._rows.live[4]
         await clock.advance(15)
-        await stage.add("lost")
+        await harness.add("lost")
         await clock.advance(0.1)
-        stage.worker.stop(now=True)
-        await stage.ended()
-        started = sorted(event.job_id for event in stage.told(JobStarted))
+        harness.worker.stop(now=True)
+        await harness.ended()
+        started = sorted(event.job_id for event in harness.told(JobStarted))
         assert set(started) == {1, 2, 3, 4, 5, 6}
-        assert sorted(event.job_id for event in stage.told(JobLeft)) == started
+        assert sorted(event.job_id for event in harness.told(JobLeft)) == started
 
 
 async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -> None:
@@ -290,9 +290,9 @@ async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -
         lost.append(ctx.lost)
 
     recorder.post_handle = after  # type: ignore[method-assign]
-    async with at_work(recorder) as stage:
-        assert (await stage.does()).state is State.PROCESSING, "its lease ends by itself"
-        assert (lost, len(stage.told(JobLost))) == ([True], 1)
+    async with at_work(recorder) as harness:
+        assert (await harness.does()).state is State.PROCESSING, "its lease ends by itself"
+        assert (lost, len(harness.told(JobLost))) == ([True], 1)
 
 
 async def test_a_line_that_nobody_reads_is_not_made() -> None:
@@ -315,9 +315,9 @@ async def test_a_hopeless_error_that_is_poison_is_counted_as_such() -> None:
 
     recorder = Recorder(poisoned)
     recorder.retryable = lambda error: False  # type: ignore[attr-defined]
-    async with at_work(recorder) as stage:
-        await stage.does()
-        assert [event.ended for event in stage.told(JobEnded)] == [Ended.POISON]
+    async with at_work(recorder) as harness:
+        await harness.does()
+        assert [event.ended for event in harness.told(JobEnded)] == [Ended.POISON]
 
 
 async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -> None:
@@ -326,8 +326,8 @@ async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -
 
     recorder = Recorder(fails)
     recorder.retryable = broken  # type: ignore[attr-defined]
-    async with at_work(recorder) as stage:
-        job = await stage.does()
+    async with at_work(recorder) as harness:
+        job = await harness.does()
         assert job.state is State.ERRORED
         assert "KeyError: 'oops'" in str(job.last_error)
         assert "ValueError: no" in str(job.last_error)
@@ -340,8 +340,8 @@ async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -
 async def test_a_hook_that_is_not_asynchronous_is_the_attempts_error_with_what_to_write(hook: str) -> None:
     recorder = Recorder()
     setattr(recorder, hook, lambda ctx, record: 7)
-    async with at_work(recorder) as stage:
-        job = await stage.does()
+    async with at_work(recorder) as harness:
+        job = await harness.does()
         assert job.state is State.ERRORED
         assert f"{hook} is to be asynchronous, and gave a int to wait for; write `async def {hook}`" in str(
             job.last_error
@@ -407,6 +407,6 @@ async def test_a_record_that_could_not_be_read_has_no_hooks() -> None:
             claims = await super().claim(request)
             return [msgspec.structs.replace(claim, record=Unreadable("no such type")) for claim in claims]
 
-    async with at_work(recorder, clock=clock, store=Blind(clock)) as stage:
-        job = await stage.does()
-        assert (job.state, recorder.calls, len(stage.told(JobLeft))) == (State.ERRORED, [], 1)
+    async with at_work(recorder, clock=clock, store=Blind(clock)) as harness:
+        job = await harness.does()
+        assert (job.state, recorder.calls, len(harness.told(JobLeft))) == (State.ERRORED, [], 1)

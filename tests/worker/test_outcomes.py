@@ -20,7 +20,7 @@ from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error, from_ret
 from stowhand.jobs.text import ERROR_LIMIT
 from stowhand.protocols.handler import Attempt, Policy
 from stowhand.protocols.store import Claim
-from tests.worker.stage import Act, at_work, nothing
+from tests.worker.worker_harness import Act, at_work, nothing
 
 
 def returning(value: object) -> Act:
@@ -86,27 +86,27 @@ class UnprintableError(Exception):
     ],
 )
 async def test_a_returned_outcome_decides_the_state(value: object, state: State, ended: Ended) -> None:
-    async with at_work(returning(value)) as stage:
-        job = await stage.does()
+    async with at_work(returning(value)) as harness:
+        job = await harness.does()
         assert job.state is state
-        assert [event.ended for event in stage.told(JobEnded)] == [ended]
+        assert [event.ended for event in harness.told(JobEnded)] == [ended]
 
 
 async def test_a_retry_waits_as_long_as_it_says() -> None:
-    async with at_work(returning(Retry("busy", after=timedelta(minutes=2)))) as stage:
-        job = await stage.does(seconds=119)
+    async with at_work(returning(Retry("busy", after=timedelta(minutes=2)))) as harness:
+        job = await harness.does(seconds=119)
         assert (job.attempts, job.last_error) == (1, "busy")
-        await stage.clock.advance(2)
-        assert (await stage.job(job.id)).attempts == 2
+        await harness.clock.advance(2)
+        assert (await harness.job(job.id)).attempts == 2
 
 
 async def test_a_snooze_spends_no_attempt() -> None:
-    async with at_work(returning(Snooze(timedelta(seconds=30)))) as stage:
-        job = await stage.does(seconds=29, max_attempts=1)
+    async with at_work(returning(Snooze(timedelta(seconds=30)))) as harness:
+        job = await harness.does(seconds=29, max_attempts=1)
         assert (job.state, job.attempts) == (State.QUEUED, 0)
-        assert len(stage.told(JobEnded)) == 1
-        await stage.clock.advance(32)
-        assert len(stage.told(JobEnded)) == 3
+        assert len(harness.told(JobEnded)) == 1
+        await harness.clock.advance(32)
+        assert len(harness.told(JobEnded)) == 3
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def test_reasons_of_any_kind_are_made_storable(make: Callable[[object], Outcome]
     ],
 )
 async def test_what_cannot_be_looked_at_ends_nothing_but_its_attempt(made: Callable[[], object], said: str) -> None:
-    async with at_work({"bad": returning(made()), "good": nothing}, concurrency=1) as stage:
-        bad = await stage.does("bad")
+    async with at_work({"bad": returning(made()), "good": nothing}, concurrency=1) as harness:
+        bad = await harness.does("bad")
         assert (bad.state, bad.attempts) == (State.ERRORED, 1)
         assert str(bad.last_error).startswith(said)
         assert "lanes.py" not in str(bad.last_error)
-        assert (await stage.does("good")).state is State.COMPLETED
+        assert (await harness.does("good")).state is State.COMPLETED
 
 
 # -- raised --------------------------------------------------------------------------------------
@@ -174,16 +174,16 @@ async def test_what_cannot_be_looked_at_ends_nothing_but_its_attempt(made: Calla
 async def test_an_error_of_any_kind_is_retried_and_ends_nothing_but_its_attempt(
     make: Callable[[], BaseException],
 ) -> None:
-    async with at_work({"bad": raising(make), "good": nothing}, concurrency=1) as stage:
-        bad = await stage.does("bad")
+    async with at_work({"bad": raising(make), "good": nothing}, concurrency=1) as harness:
+        bad = await harness.does("bad")
         assert (bad.state, bad.attempts) == (State.ERRORED, 1)
         assert bad.last_error
-        assert (await stage.does("good")).state is State.COMPLETED
+        assert (await harness.does("good")).state is State.COMPLETED
 
 
 async def test_the_last_attempt_fails_the_job() -> None:
-    async with at_work(raising(lambda: ValueError("no"))) as stage:
-        job = await stage.does(seconds=60, max_attempts=3)
+    async with at_work(raising(lambda: ValueError("no"))) as harness:
+        job = await harness.does(seconds=60, max_attempts=3)
         assert (job.state, job.attempts) == (State.FAILED, 3)
         assert str(job.last_error).startswith("ValueError: no\nTraceback")
 
@@ -215,9 +215,9 @@ def grouped(error: Exception) -> Exception:
 async def test_a_non_retryable_anywhere_among_the_causes_fails_at_once(
     wrap: Callable[[Exception], Exception], kind: type[Exception], ended: Ended
 ) -> None:
-    async with at_work(raising(lambda: wrap(kind("gone")))) as stage:
-        assert (await stage.does()).state is State.FAILED
-        assert [event.ended for event in stage.told(JobEnded)] == [ended]
+    async with at_work(raising(lambda: wrap(kind("gone")))) as harness:
+        assert (await harness.does()).state is State.FAILED
+        assert [event.ended for event in harness.told(JobEnded)] == [ended]
 
 
 def test_a_context_that_was_suppressed_does_not_count() -> None:
@@ -267,8 +267,8 @@ async def test_endless_recursion_is_an_error_like_any_other() -> None:
     async def act(attempt: Attempt[Job]) -> object:
         return deep(0)
 
-    async with at_work(act) as stage:
-        job = await stage.does()
+    async with at_work(act) as harness:
+        job = await harness.does()
         assert str(job.last_error).startswith("RecursionError: ")
 
 
@@ -286,8 +286,8 @@ def test_the_first_line_of_a_syntax_error_is_its_message() -> None:
 
 
 async def test_the_traceback_begins_with_the_handler_and_not_with_us() -> None:
-    async with at_work(raising(lambda: ValueError("no"))) as stage:
-        trace = str((await stage.does()).last_error).splitlines()
+    async with at_work(raising(lambda: ValueError("no"))) as harness:
+        trace = str((await harness.does()).last_error).splitlines()
         assert "in act" in trace[2]
 
 
@@ -315,8 +315,8 @@ class Encoding:
 
 
 async def test_a_result_is_kept_as_the_handler_encodes_it() -> None:
-    async with at_work(Encoding(lambda result: f'"{result}"')) as stage:
-        assert (await stage.does()).result_text == "\"{'a': 1}\""
+    async with at_work(Encoding(lambda result: f'"{result}"')) as harness:
+        assert (await harness.does()).result_text == "\"{'a': 1}\""
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,10 @@ async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(
     def encode(result: object) -> str:
         raise error
 
-    async with at_work(Encoding(encode)) as stage:
-        job = await stage.does()
+    async with at_work(Encoding(encode)) as harness:
+        job = await harness.does()
         assert (job.state, job.result_text) == (State.COMPLETED, None)
-        assert len(stage.told(ResultDropped)) == 1
+        assert len(harness.told(ResultDropped)) == 1
 
 
 async def test_nothing_is_encoded_where_there_is_no_result() -> None:
@@ -338,9 +338,9 @@ async def test_nothing_is_encoded_where_there_is_no_result() -> None:
 
     hooked = Encoding(encode)
     hooked.returns = None
-    async with at_work(hooked) as stage:
-        assert (await stage.does()).state is State.COMPLETED
-        assert stage.told(ResultDropped) == []
+    async with at_work(hooked) as harness:
+        assert (await harness.does()).state is State.COMPLETED
+        assert harness.told(ResultDropped) == []
 
 
 def failing(attempt: int) -> float:
@@ -359,24 +359,24 @@ async def test_a_backoff_that_fails_costs_its_own_job_the_natural_wait_and_nobod
 ) -> None:
     hooked = Encoding(str, lambda claim: Policy(backoff=backoff))
     hooked.returns = ValueError("the real reason")
-    async with at_work(hooked) as stage:
-        job = await stage.does()
+    async with at_work(hooked) as harness:
+        job = await harness.does()
         assert job.state is State.ERRORED
         assert str(job.last_error).startswith("ValueError: the real reason")
         assert "how long to wait could not be decided" in str(job.last_error)
-        await stage.clock.advance(2.8)
-        assert (await stage.job(job.id)).attempts == 2
+        await harness.clock.advance(2.8)
+        assert (await harness.job(job.id)).attempts == 2
 
 
 @pytest.mark.parametrize("wait", [Decimal(60), Fraction(60), timedelta(minutes=1)], ids=repr)
 async def test_a_backoff_may_give_any_number_or_a_duration(wait: Any) -> None:
     hooked = Encoding(str, lambda claim: Policy(backoff=lambda attempt: wait))
     hooked.returns = ValueError("no")
-    async with at_work(hooked) as stage:
-        job = await stage.does(seconds=59)
+    async with at_work(hooked) as harness:
+        job = await harness.does(seconds=59)
         assert (job.attempts, "could not be decided" in str(job.last_error)) == (1, False)
-        await stage.clock.advance(2)
-        assert (await stage.job(job.id)).attempts == 2
+        await harness.clock.advance(2)
+        assert (await harness.job(job.id)).attempts == 2
 
 
 async def test_a_policy_that_fails_costs_an_attempt_and_not_the_worker() -> None:
@@ -389,8 +389,8 @@ async def test_a_policy_that_fails_costs_an_attempt_and_not_the_worker() -> None
         def policy(self, claim: Claim[Job]) -> Policy:
             raise ZeroDivisionError("in the policy")
 
-    async with at_work(Broken()) as stage:
-        job = await stage.does()
+    async with at_work(Broken()) as harness:
+        job = await harness.does()
         assert job.state is State.ERRORED
         assert "in the policy" in str(job.last_error)
 
@@ -425,8 +425,8 @@ async def test_a_policy_is_not_asked_how_long_to_wait_where_nobody_waits_for_its
                 raise ZeroDivisionError("in the policy")
             return Policy()
 
-    async with at_work(BreaksMeanwhile()) as stage:
-        job = await stage.does()
+    async with at_work(BreaksMeanwhile()) as harness:
+        job = await harness.does()
         assert job.state is state
         assert (said or "") in (job.last_error or "")
         assert "in the policy" not in (job.last_error or "")
@@ -436,6 +436,6 @@ async def test_what_a_handler_leaves_in_then_is_enqueued_with_its_completion() -
     async def first(attempt: Attempt[Job]) -> None:
         attempt.then.append(NewJob(task="second"))
 
-    async with at_work({"first": first, "second": nothing}) as stage:
-        await stage.does("first")
-        assert [event.task for event in stage.told(JobEnded)] == ["first", "second"]
+    async with at_work({"first": first, "second": nothing}) as harness:
+        await harness.does("first")
+        assert [event.task for event in harness.told(JobEnded)] == ["first", "second"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.handler import Attempt
 from stowhand.testing import FakeClock
-from tests.worker.stage import at_work, nothing
+from tests.worker.worker_harness import at_work, nothing
 
 
 async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
@@ -16,16 +16,16 @@ async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
         began.append((clock.monotonic(), attempt.claim.queue))
         await clock.sleep(10)
 
-    async with at_work(act, clock=clock, concurrency=4) as stage:
-        first = await stage.add(count=5, queue="q") - 4
+    async with at_work(act, clock=clock, concurrency=4) as harness:
+        first = await harness.add(count=5, queue="q") - 4
         await clock.advance(5)
-        await stage.store.pause_queue("q")
-        other = await stage.add(queue="other")
+        await harness.store.pause_queue("q")
+        other = await harness.add(queue="other")
         await clock.advance(600)
-        assert (await stage.job(first)).state is State.COMPLETED
-        assert (await stage.job(other)).state is State.COMPLETED
+        assert (await harness.job(first)).state is State.COMPLETED
+        assert (await harness.job(other)).state is State.COMPLETED
         assert [queue for _, queue in began] == ["q", "other"]
-        await stage.store.resume_queue("q")
+        await harness.store.resume_queue("q")
         await clock.advance(1)
         assert [queue for _, queue in began] == ["q", "other", "q"]
         await clock.advance(60)
@@ -33,8 +33,8 @@ async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
 
 
 async def test_with_once_a_worker_does_not_wait_for_a_paused_queue() -> None:
-    async with at_work(nothing, once=True) as stage:
-        await stage.store.pause_queue("q")
-        await stage.add(queue="q")
-        await stage.ended()
-        assert (await stage.store.counts())[State.QUEUED] == 1
+    async with at_work(nothing, once=True) as harness:
+        await harness.store.pause_queue("q")
+        await harness.add(queue="q")
+        await harness.ended()
+        assert (await harness.store.counts())[State.QUEUED] == 1

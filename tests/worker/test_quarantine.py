@@ -9,7 +9,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.handler import Attempt
 from stowhand.testing import FakeClock
 from stowhand.worker.slot import ChildCrashed
-from tests.worker.stage import FaultyStore, at_work, nothing, taking
+from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 
 async def with_suspect(clock: FakeClock, **details: object) -> FaultyStore:
@@ -28,14 +28,14 @@ async def test_without_a_child_a_suspect_runs_alone_and_the_others_afterwards() 
     async def suspect(attempt: Attempt[Job]) -> None:
         for _ in range(10):
             await clock.sleep(1)
-            together.append(stage.worker.running)
+            together.append(harness.worker.running)
 
-    async with at_work({"act": taking(clock, 3), "suspect": suspect}, clock=clock, store=store) as stage:
+    async with at_work({"act": taking(clock, 3), "suspect": suspect}, clock=clock, store=store) as harness:
         await clock.advance(1)
-        await stage.add("act", count=3)
+        await harness.add("act", count=3)
         await clock.advance(60)
         assert set(together) == {1}
-        assert [event.task for event in stage.told(JobEnded)] == ["suspect", "act", "act", "act"]
+        assert [event.task for event in harness.told(JobEnded)] == ["suspect", "act", "act", "act"]
 
 
 async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None:
@@ -43,20 +43,20 @@ async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None
     store = await with_suspect(clock)
     jobs = [NewJob(task="act")]
     acts = {"act": taking(clock, 15), "suspect": nothing}
-    async with at_work(acts, clock=clock, store=store, jobs=jobs) as stage:
+    async with at_work(acts, clock=clock, store=store, jobs=jobs) as harness:
         await clock.advance(14)
-        assert [event.task for event in stage.told(JobStarted)] == ["act"]
+        assert [event.task for event in harness.told(JobStarted)] == ["act"]
         await clock.advance(15)
-        assert [event.task for event in stage.told(JobEnded)] == ["act", "suspect"]
+        assert [event.task for event in harness.told(JobEnded)] == ["act", "suspect"]
 
 
 async def test_once_does_not_end_before_a_suspect_has_had_its_turn() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
     acts = {"act": taking(clock, 15), "suspect": nothing}
-    async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as stage:
-        await stage.ended()
-        assert [event.task for event in stage.told(JobEnded)] == ["act", "suspect"]
+    async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as harness:
+        await harness.ended()
+        assert [event.task for event in harness.told(JobEnded)] == ["act", "suspect"]
 
 
 async def test_with_a_child_a_suspect_runs_through_it_beside_the_others() -> None:
@@ -70,10 +70,10 @@ async def test_with_a_child_a_suspect_runs_through_it_beside_the_others() -> Non
         return None
 
     acts = {"act": taking(clock, 20)}
-    async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], isolate=isolate) as stage:
+    async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], isolate=isolate) as harness:
         await clock.advance(6)
         assert apart == ["suspect"]
-        assert (stage.row(1).state, stage.row(2).state) == (State.COMPLETED, State.PROCESSING)
+        assert (harness.row(1).state, harness.row(2).state) == (State.COMPLETED, State.PROCESSING)
 
 
 async def test_with_a_child_a_suspect_does_not_starve_behind_endless_other_work() -> None:
@@ -88,9 +88,9 @@ async def test_with_a_child_a_suspect_does_not_starve_behind_endless_other_work(
         await clock.sleep(0.5)
 
     jobs = [NewJob(task="act")] * 20
-    async with at_work({"act": act}, clock=clock, store=store, jobs=jobs, isolate=isolate) as stage:
+    async with at_work({"act": act}, clock=clock, store=store, jobs=jobs, isolate=isolate) as harness:
         await clock.advance(10)
-        assert stage.row(1).state is State.COMPLETED
+        assert harness.row(1).state is State.COMPLETED
 
 
 async def test_a_child_that_dies_counts_as_a_reset_until_the_job_fails_with_the_reason() -> None:
@@ -104,13 +104,13 @@ async def test_a_child_that_dies_counts_as_a_reset_until_the_job_fails_with_the_
         await clock.sleep(1)
         raise ChildCrashed("killed by signal 9")
 
-    async with at_work(nothing, clock=clock, store=store, isolate=isolate) as stage:
+    async with at_work(nothing, clock=clock, store=store, isolate=isolate) as harness:
         await clock.advance(60)
-        job = await stage.job(1)
+        job = await harness.job(1)
         assert (runs, job.state, job.last_error) == (3, State.FAILED, "its worker died 5 times while running it")
-        assert len(stage.told(JobsReset)) == 3
-        assert stage.told(JobEnded) == []
-        assert (await stage.does()).state is State.COMPLETED, "and the worker goes on"
+        assert len(harness.told(JobsReset)) == 3
+        assert harness.told(JobEnded) == []
+        assert (await harness.does()).state is State.COMPLETED, "and the worker goes on"
 
 
 async def test_a_child_that_we_stopped_ourselves_is_no_crash() -> None:
@@ -124,11 +124,11 @@ async def test_a_child_that_we_stopped_ourselves_is_no_crash() -> None:
             raise ChildCrashed("it was killed, by us") from None
         return None
 
-    async with at_work(nothing, clock=clock, store=store, isolate=isolate) as stage:
+    async with at_work(nothing, clock=clock, store=store, isolate=isolate) as harness:
         await clock.advance(1)
-        stage.worker.stop(now=True)
-        await stage.ended()
-        assert (stage.row(1).state, stage.row(1).attempts, stage.row(1).resets) == (State.QUEUED, 0, 2)
+        harness.worker.stop(now=True)
+        await harness.ended()
+        assert (harness.row(1).state, harness.row(1).attempts, harness.row(1).resets) == (State.QUEUED, 0, 2)
 
 
 async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_working() -> None:
@@ -138,8 +138,8 @@ async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_worki
     class Hasty(FaultyStore):
         pass
 
-    async with at_work({"act": nothing, "suspect": nothing}, clock=clock, store=store) as stage:
-        leases = stage.worker._leases
+    async with at_work({"act": nothing, "suspect": nothing}, clock=clock, store=store) as harness:
+        leases = harness.worker._leases
         await clock.advance(30)
         store._rows.live[2] = store._rows.history.pop(1)
         row = store._rows.live[2]
@@ -151,22 +151,22 @@ async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_worki
             entered = take(*args, **kwargs)  # type: ignore[arg-type]
             if kwargs.get("suspects"):
                 leases.take = take  # type: ignore[method-assign]
-                stage.worker._keeper.give_back(leases.pull_ahead(float("inf")), "the loop was slow")
+                harness.worker._heartbeater.give_back(leases.pull_ahead(float("inf")), "the loop was slow")
             return entered
 
         leases.take = take_and_give_back  # type: ignore[method-assign, assignment]
         await clock.advance(15)
-        assert (await stage.does("act")).state is State.COMPLETED
+        assert (await harness.does("act")).state is State.COMPLETED
         await clock.advance(15)
-        assert stage.row(2).state is State.COMPLETED
+        assert harness.row(2).state is State.COMPLETED
 
 
 async def test_an_idle_worker_asks_for_suspects_once_for_each_time_it_asks_for_jobs() -> None:
     async def isolate(attempt: Attempt[Job]) -> object:
         return None
 
-    async with at_work(nothing, isolate=isolate) as stage:
-        await stage.clock.advance(100)
-        asked = [request.suspects for request in stage.store.called("claim")]
+    async with at_work(nothing, isolate=isolate) as harness:
+        await harness.clock.advance(100)
+        asked = [request.suspects for request in harness.store.called("claim")]
         assert asked == [False, True] * (len(asked) // 2)
         assert len(asked) >= 20

@@ -9,7 +9,7 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt
 from stowhand.stores.memory.rows import Refuses
 from stowhand.testing import FakeClock
-from tests.worker.stage import FaultyStore, Stage, at_work, nothing, taking
+from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, nothing, taking
 
 
 def refusing(clock: FakeClock, refuses: Refuses) -> FaultyStore:
@@ -23,28 +23,28 @@ def keeps_from(*states: State) -> Refuses:
     return lambda job_id, state: "a trigger says no" if job_id == 1 and state in states else None
 
 
-def ends(stage: Stage) -> list[tuple[int, Ended]]:
-    return [(told.job_id, told.ended) for told in stage.told(JobEnded)]
+def ends(harness: WorkerHarness) -> list[tuple[int, Ended]]:
+    return [(told.job_id, told.ended) for told in harness.told(JobEnded)]
 
 
 async def test_a_refused_end_is_an_error_of_the_attempt_and_tried_again_by_the_rules() -> None:
     store = refusing(clock := FakeClock(), keeps_from(State.COMPLETED))
-    async with at_work(nothing, clock=clock, store=store) as stage:
-        job = await stage.does()
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        job = await harness.does()
         assert (job.state, job.attempts) == (State.ERRORED, 1)
         assert job.last_error == "its settlement could not be written: a trigger says no"
-        assert ends(stage) == [(1, Ended.RETRY)]
-        assert stage.told(JobEnded)[0].error == job.last_error
+        assert ends(harness) == [(1, Ended.RETRY)]
+        assert harness.told(JobEnded)[0].error == job.last_error
         store.refuse(lambda job_id, state: None)
         await clock.advance(5)
-        assert stage.row(1).state is State.COMPLETED
+        assert harness.row(1).state is State.COMPLETED
 
 
 async def test_without_attempts_left_it_is_failed() -> None:
     store = refusing(clock := FakeClock(), keeps_from(State.COMPLETED))
-    async with at_work(nothing, clock=clock, store=store) as stage:
-        job = await stage.does(max_attempts=1)
-        assert (job.state, ends(stage)) == (State.FAILED, [(1, Ended.FAILED)])
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        job = await harness.does(max_attempts=1)
+        assert (job.state, ends(harness)) == (State.FAILED, [(1, Ended.FAILED)])
 
 
 async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_error_is_told_before() -> None:
@@ -52,55 +52,55 @@ async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_err
         raise NonRetryable("broken")
 
     store = refusing(clock := FakeClock(), keeps_from(State.FAILED))
-    async with at_work(act, clock=clock, store=store) as stage:
-        job = await stage.does()
+    async with at_work(act, clock=clock, store=store) as harness:
+        job = await harness.does()
         assert job.state is State.ERRORED
         assert job.last_error is not None
         assert job.last_error.startswith("stowhand.errors.NonRetryable: broken\n(its settlement could not be written")
     store = refusing(clock := FakeClock(), keeps_from(State.COMPLETED, State.ERRORED))
-    async with at_work(nothing, clock=clock, store=store) as stage:
-        assert (await stage.does()).state is State.FAILED
-        assert ends(stage) == [(1, Ended.FAILED)]
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        assert (await harness.does()).state is State.FAILED
+        assert ends(harness) == [(1, Ended.FAILED)]
 
 
 async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once_and_the_others_go_on() -> None:
     store = refusing(clock := FakeClock(), lambda job_id, state: "no" if job_id == 1 else None)
-    async with at_work(nothing, clock=clock, store=store, concurrency=6) as stage:
-        await stage.add(count=6)
+    async with at_work(nothing, clock=clock, store=store, concurrency=6) as harness:
+        await harness.add(count=6)
         await clock.advance(1)
-        assert ends(stage) == [(number, Ended.OK) for number in range(2, 7)]
-        (lost,) = stage.told(JobLost)
+        assert ends(harness) == [(number, Ended.OK) for number in range(2, 7)]
+        (lost,) = harness.told(JobLost)
         assert (lost.job_id, "refuses every end" in lost.why) == (1, True)
         await clock.advance(120)
-        assert stage.told(StoreTrouble) == []
-        assert [(told.job_id, told.doing) for told in stage.told(ChangeRefused)] == [(1, "reset")]
-        await stage.does()
-        assert ends(stage)[-1] == (7, Ended.OK)
+        assert harness.told(StoreTrouble) == []
+        assert [(told.job_id, told.doing) for told in harness.told(ChangeRefused)] == [(1, "reset")]
+        await harness.does()
+        assert ends(harness)[-1] == (7, Ended.OK)
         store.refuse(lambda job_id, state: None)
         await clock.advance(120)
-        assert [one.job_id for told in stage.told(JobsReset) for one in told.jobs] == [1]
+        assert [one.job_id for told in harness.told(JobsReset) for one in told.jobs] == [1]
 
 
 async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
     store = refusing(clock := FakeClock(), lambda job_id, state: "no" if job_id == 1 else None)
-    async with at_work(taking(clock, 100), clock=clock, store=store, concurrency=3) as stage:
-        await stage.add(count=3)
+    async with at_work(taking(clock, 100), clock=clock, store=store, concurrency=3) as harness:
+        await harness.add(count=3)
         await clock.advance(110)
-        assert stage.told(StoreTrouble) == []
-        assert sorted(ends(stage)) == [(2, Ended.OK), (3, Ended.OK)]
-        first = stage.told(ChangeRefused)[0]
+        assert harness.told(StoreTrouble) == []
+        assert sorted(ends(harness)) == [(2, Ended.OK), (3, Ended.OK)]
+        first = harness.told(ChangeRefused)[0]
         assert (first.job_id, first.doing) == (1, "beat")
 
 
 async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_nobody_from_stopping() -> None:
     store = refusing(clock := FakeClock(), lambda job_id, state: "no" if job_id == 1 else None)
-    async with at_work(taking(clock, 1000), clock=clock, store=store, concurrency=2, grace=1.0) as stage:
-        await stage.add(count=2)
+    async with at_work(taking(clock, 1000), clock=clock, store=store, concurrency=2, grace=1.0) as harness:
+        await harness.add(count=2)
         await clock.advance(1)
-        stage.worker.stop()
-        assert await stage.ended() < 4
-        assert (stage.row(1).state, stage.row(2).state) == (State.PROCESSING, State.QUEUED)
-        assert [(told.job_id, told.doing) for told in stage.told(ChangeRefused)] == [(1, "release")]
+        harness.worker.stop()
+        assert await harness.ended() < 4
+        assert (harness.row(1).state, harness.row(2).state) == (State.PROCESSING, State.QUEUED)
+        assert [(told.job_id, told.doing) for told in harness.told(ChangeRefused)] == [(1, "release")]
 
 
 async def test_a_job_whose_key_was_taken_while_it_ran_is_told_as_failed() -> None:
@@ -109,9 +109,9 @@ async def test_a_job_whose_key_was_taken_while_it_ran_is_told_as_failed() -> Non
         raise ValueError("no")
 
     store = FaultyStore(clock := FakeClock())
-    async with at_work(act, clock=clock, store=store) as stage:
-        await stage.add(key="k")
+    async with at_work(act, clock=clock, store=store) as harness:
+        await harness.add(key="k")
         await clock.advance(1)
-        await stage.add(key="k", delay=1000.0)
+        await harness.add(key="k", delay=1000.0)
         await clock.advance(5)
-        assert (stage.row(1).state, ends(stage)) == (State.FAILED, [(1, Ended.FAILED)])
+        assert (harness.row(1).state, ends(harness)) == (State.FAILED, [(1, Ended.FAILED)])

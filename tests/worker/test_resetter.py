@@ -19,7 +19,7 @@ from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import FakeTimer
 from stowhand.worker.resetter import Resetter, ResetterOptions
-from tests.worker.stage import FaultyStore
+from tests.worker.worker_harness import FaultyStore
 
 SOON = 20.0
 """What takes a moment, on a machine that has none to spare."""
@@ -101,8 +101,8 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
     found: list[list[Any]] = [[1], [2], []]
 
     class Full(FaultyStore):
-        def heart(self) -> Any:
-            heart = super().heart()
+        def heartbeats(self) -> Any:
+            heartbeats = super().heartbeats()
 
             def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
@@ -110,9 +110,9 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
                     empty.set()
                 return found.pop(0)
 
-            heart.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
-            heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
-            return heart
+            heartbeats.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
+            heartbeats.reset_stalled = reset_stalled  # type: ignore[method-assign]
+            return heartbeats
 
     store = Full(clock)
     resetter = Resetter(store, ResetterOptions(slack=7.0), clock=clock)
@@ -127,8 +127,8 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
     begun, go_on, told = threading.Event(), threading.Event(), list[Event]()
 
     class Endless(FaultyStore):
-        def heart(self) -> Any:
-            heart = super().heart()
+        def heartbeats(self) -> Any:
+            heartbeats = super().heartbeats()
 
             def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
@@ -136,9 +136,9 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
                 go_on.wait(SOON)
                 return [1]
 
-            heart.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
-            heart.reset_stalled = reset_stalled  # type: ignore[method-assign]
-            return heart
+            heartbeats.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
+            heartbeats.reset_stalled = reset_stalled  # type: ignore[method-assign]
+            return heartbeats
 
     store, events = Endless(FakeClock()), Events()
     events.on(JobsReset, told.append)
@@ -155,10 +155,10 @@ async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
     checks: list[float] = []
 
     class Asked(FaultyStore):
-        def heart(self) -> Any:
-            heart = super().heart()
-            heart.check = lambda: checks.append(self.time.monotonic())  # type: ignore[method-assign]
-            return heart
+        def heartbeats(self) -> Any:
+            heartbeats = super().heartbeats()
+            heartbeats.check = lambda: checks.append(self.time.monotonic())  # type: ignore[method-assign]
+            return heartbeats
 
     async with at_work(Asked, interval=5.0) as bench:
         await bench.until(20)
@@ -174,14 +174,14 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
 
         def attend(self, attempt: object) -> None: ...
 
-        def heart(self) -> Any:
-            heart = super().heart()
+        def heartbeats(self) -> Any:
+            heartbeats = super().heartbeats()
 
             def check() -> None:
                 raise SchemaTooNew("newer")
 
-            heart.check = check  # type: ignore[method-assign]
-            return heart
+            heartbeats.check = check  # type: ignore[method-assign]
+            return heartbeats
 
     store = Unfit(clock := FakeClock())
     with pytest.raises(SchemaTooNew):
@@ -210,7 +210,7 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
     monkeypatch.setattr("stowhand.worker.resetter.CLOSE_PATIENCE", 0.05)
     hanging, go_on, closed, order = threading.Event(), threading.Event(), threading.Event(), list[str]()
     store = FaultyStore(FakeClock())
-    heart = store.heart()
+    heartbeats = store.heartbeats()
 
     class Hangs:
         def foreign(self, ours: Any, slack: float) -> Foreign:
@@ -220,14 +220,14 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
             return Foreign()
 
         def close(self) -> None:
-            heart.close()
+            heartbeats.close()
             order.append("closed")
             closed.set()
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(heart, name)
+            return getattr(heartbeats, name)
 
-    monkeypatch.setattr(store, "heart", Hangs)
+    monkeypatch.setattr(store, "heartbeats", Hangs)
     resetter = Resetter(store)
     running = asyncio.ensure_future(resetter.run())
     assert await asyncio.to_thread(hanging.wait, SOON)

@@ -12,67 +12,67 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
+from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 
-def batches(stage: Stage) -> list[list[int]]:
+def batches(harness: WorkerHarness) -> list[list[int]]:
     """The job ids of each call."""
-    return [ids for ids, _ in stage.store.called("settle")]
+    return [ids for ids, _ in harness.store.called("settle")]
 
 
 async def test_alone_a_job_is_settled_at_once() -> None:
-    async with at_work(nothing) as stage:
-        job_id = await stage.add()
-        await stage.clock.settle()
-        assert (await stage.job(job_id)).state is State.COMPLETED
-        assert batches(stage) == [[job_id]]
+    async with at_work(nothing) as harness:
+        job_id = await harness.add()
+        await harness.clock.settle()
+        assert (await harness.job(job_id)).state is State.COMPLETED
+        assert batches(harness) == [[job_id]]
 
 
 async def test_what_ends_while_one_call_is_on_its_way_goes_with_the_next() -> None:
-    async with at_work(nothing, concurrency=4) as stage:
-        stage.store.gates["settle"] = asyncio.Event()
-        await stage.add(count=20)
-        await stage.clock.settle()
-        (first,) = batches(stage)
-        stage.store.gates.pop("settle").set()
-        await stage.clock.settle()
-        assert len(batches(stage)) == 2
-        assert sorted(first + batches(stage)[1]) == list(range(1, 21))
+    async with at_work(nothing, concurrency=4) as harness:
+        harness.store.gates["settle"] = asyncio.Event()
+        await harness.add(count=20)
+        await harness.clock.settle()
+        (first,) = batches(harness)
+        harness.store.gates.pop("settle").set()
+        await harness.clock.settle()
+        assert len(batches(harness)) == 2
+        assert sorted(first + batches(harness)[1]) == list(range(1, 21))
 
 
 async def test_a_batch_is_bounded() -> None:
-    async with at_work(nothing, concurrency=4) as stage:
-        stage.store.gates["settle"] = asyncio.Event()
-        await stage.add(count=900)
-        await stage.clock.settle()
-        stage.store.gates.pop("settle").set()
-        await stage.clock.settle()
-        assert max(len(batch) for batch in batches(stage)) == 500
-        assert len(stage.told(JobEnded)) == 900
+    async with at_work(nothing, concurrency=4) as harness:
+        harness.store.gates["settle"] = asyncio.Event()
+        await harness.add(count=900)
+        await harness.clock.settle()
+        harness.store.gates.pop("settle").set()
+        await harness.clock.settle()
+        assert max(len(batch) for batch in batches(harness)) == 500
+        assert len(harness.told(JobEnded)) == 900
 
 
 async def test_a_settlement_without_answer_is_repeated_as_it_is_until_there_is_one() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.down.add("settle")
-        job_id = await stage.add()
-        await stage.clock.advance(12)
-        assert (await stage.job(job_id)).state is State.PROCESSING
-        stage.store.down.clear()
-        await stage.clock.advance(5)
-        assert (await stage.job(job_id)).state is State.COMPLETED
-        calls = stage.store.called("settle")
+    async with at_work(nothing) as harness:
+        harness.store.down.add("settle")
+        job_id = await harness.add()
+        await harness.clock.advance(12)
+        assert (await harness.job(job_id)).state is State.PROCESSING
+        harness.store.down.clear()
+        await harness.clock.advance(5)
+        assert (await harness.job(job_id)).state is State.COMPLETED
+        calls = harness.store.called("settle")
         assert [repeat for _, repeat in calls] == [False] + [True] * (len(calls) - 1)
         assert len(calls) < 12, "with growing pauses"
-        assert len(stage.told(StoreTrouble)) == len(calls) - 1
-        assert [event.failures for event in stage.told(StoreRecovered)] == [len(calls) - 1]
+        assert len(harness.told(StoreTrouble)) == len(calls) - 1
+        assert [event.failures for event in harness.told(StoreRecovered)] == [len(calls) - 1]
 
 
 async def test_a_settlement_whose_reply_was_lost_counts_as_the_success_it_was() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.mute.append("settle")
-        job = await stage.does(seconds=1)
-        assert (job.state, len(stage.told(JobEnded))) == (State.COMPLETED, 1)
-        assert stage.told(JobLost) == []
+    async with at_work(nothing) as harness:
+        harness.store.mute.append("settle")
+        job = await harness.does(seconds=1)
+        assert (job.state, len(harness.told(JobEnded))) == (State.COMPLETED, 1)
+        assert harness.told(JobLost) == []
 
 
 async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None:
@@ -84,53 +84,53 @@ async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None
             self._options = StoreOptions(history=None)
             self._rows.kept = None
 
-    async with at_work(nothing, clock=clock, store=Forgetful()) as stage:
-        stage.store.mute.append("settle")
-        job_id = await stage.add()
+    async with at_work(nothing, clock=clock, store=Forgetful()) as harness:
+        harness.store.mute.append("settle")
+        job_id = await harness.add()
         await clock.advance(1)
-        assert [event.job_id for event in stage.told(JobUnknown)] == [job_id]
-        assert stage.told(JobEnded) == []
-        assert stage.told(JobLost) == []
+        assert [event.job_id for event in harness.told(JobUnknown)] == [job_id]
+        assert harness.told(JobEnded) == []
+        assert harness.told(JobLost) == []
 
 
 async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 5), clock=clock) as stage:
-        job_id = await stage.add()
+    async with at_work(taking(clock, 5), clock=clock) as harness:
+        job_id = await harness.add()
         await clock.advance(4.9)
-        stage.store.heart().reset_worker("w")
-        stage.store.gates["claim"] = asyncio.Event()
+        harness.store.heartbeats().reset_worker("w")
+        harness.store.gates["claim"] = asyncio.Event()
         await clock.advance(0.2)
-        assert [event.job_id for event in stage.told(JobLost)] == [job_id]
-        assert stage.told(JobEnded) == []
-        stage.store.gates.pop("claim").set()
+        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert harness.told(JobEnded) == []
+        harness.store.gates.pop("claim").set()
 
 
 async def test_a_row_locked_by_somebody_is_tried_again_apart_while_the_others_go_on() -> None:
-    async with at_work(nothing, concurrency=1) as stage:
-        locked = await stage.add()
-        stage.store.locked.add(locked)
-        await stage.clock.advance(1)
-        calls = len(batches(stage))
+    async with at_work(nothing, concurrency=1) as harness:
+        locked = await harness.add()
+        harness.store.locked.add(locked)
+        await harness.clock.advance(1)
+        calls = len(batches(harness))
         assert calls >= 4, "a few times a second"
-        others = [await stage.add() for _ in range(3)]
-        await stage.clock.settle()
-        assert [event.job_id for event in stage.told(JobEnded)] == others
-        stage.store.locked.clear()
-        await stage.clock.advance(0.5)
-        assert (await stage.job(locked)).state is State.COMPLETED
-        assert [repeat for _, repeat in stage.store.called("settle")].count(True) == 0, "a busy row gave an answer"
+        others = [await harness.add() for _ in range(3)]
+        await harness.clock.settle()
+        assert [event.job_id for event in harness.told(JobEnded)] == others
+        harness.store.locked.clear()
+        await harness.clock.advance(0.5)
+        assert (await harness.job(locked)).state is State.COMPLETED
+        assert [repeat for _, repeat in harness.store.called("settle")].count(True) == 0, "a busy row gave an answer"
 
 
 async def test_a_busy_row_is_kept_alive_as_long_as_it_is_locked() -> None:
-    async with at_work(nothing, lease=6.0) as stage:
-        locked = await stage.add()
-        stage.store.locked.add(locked)
-        await stage.clock.advance(120)
-        assert stage.told(JobLost) == []
-        stage.store.locked.clear()
-        await stage.clock.advance(0.6)
-        assert [event.job_id for event in stage.told(JobEnded)] == [locked]
+    async with at_work(nothing, lease=6.0) as harness:
+        locked = await harness.add()
+        harness.store.locked.add(locked)
+        await harness.clock.advance(120)
+        assert harness.told(JobLost) == []
+        harness.store.locked.clear()
+        await harness.clock.advance(0.6)
+        assert [event.job_id for event in harness.told(JobEnded)] == [locked]
 
 
 async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_up() -> None:
@@ -139,17 +139,17 @@ async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_
 
     clock = FakeClock()
     store = FaultyStore(clock)
-    store.hears = False
-    async with at_work(act, clock=clock, store=store) as stage:
+    store.is_listening = False
+    async with at_work(act, clock=clock, store=store) as harness:
         store.down.add("wait")
         await clock.advance(30)
         await store.enqueue(NewJob(task="act", queue="q"))
         await store.enqueue(NewJob(task="act", queue="q"))
         await clock.advance(2)
-        ended = len(stage.told(JobEnded))
+        ended = len(harness.told(JobEnded))
         assert ended == 2, "one after the other, although nothing woke us"
         await clock.advance(0.6)
-        assert len(stage.told(JobEnded)) == 4
+        assert len(harness.told(JobEnded)) == 4
 
 
 async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up() -> None:
@@ -158,12 +158,12 @@ async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up()
 
     clock = FakeClock()
     store = FaultyStore(clock)
-    store.hears = False
+    store.is_listening = False
     store.down.add("wait")
     async with at_work(
         {"first": first, "second": nothing}, clock=clock, store=store, jobs=[NewJob(task="first")]
-    ) as stage:
-        assert [event.task for event in stage.told(JobEnded)] == ["first", "second"]
+    ) as harness:
+        assert [event.task for event in harness.told(JobEnded)] == ["first", "second"]
 
 
 async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:

@@ -17,84 +17,84 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE, Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
+from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 
-def states(stage: Stage) -> list[tuple[State, int, int]]:
+def states(harness: WorkerHarness) -> list[tuple[State, int, int]]:
     """State, attempts and resets of every job."""
-    return [(row.state, row.attempts, row.resets) for row in sorted(stage.store.rows(), key=lambda row: row.id)]
+    return [(row.state, row.attempts, row.resets) for row in sorted(harness.store.rows(), key=lambda row: row.id)]
 
 
 async def test_running_jobs_have_their_grace_and_nothing_new_begins() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 10), clock=clock, concurrency=2, grace=25.0) as stage:
-        await stage.add(count=5)
+    async with at_work(taking(clock, 10), clock=clock, concurrency=2, grace=25.0) as harness:
+        await harness.add(count=5)
         await clock.advance(1)
-        stage.worker.stop()
-        assert 8 <= await stage.ended() <= 10
-        assert states(stage) == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 3
-        assert len(stage.told(WorkerStopped)) == 1
+        harness.worker.stop()
+        assert 8 <= await harness.ended() <= 10
+        assert states(harness) == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 3
+        assert len(harness.told(WorkerStopped)) == 1
 
 
 async def test_after_the_grace_the_rest_is_cancelled_and_goes_back_unspent() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock, grace=12.0) as stage:
-        await stage.add(count=3)
+    async with at_work(taking(clock, 1000), clock=clock, grace=12.0) as harness:
+        await harness.add(count=3)
         await clock.advance(1)
-        stage.worker.stop()
-        assert 12 <= await stage.ended() <= 13
-        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
-        assert stage.worker.unfinished == []
-        assert sorted(one for event in stage.told(JobsReturned) for one in event.job_ids) == [1, 2, 3]
-        assert stage.told(JobEnded) == []
+        harness.worker.stop()
+        assert 12 <= await harness.ended() <= 13
+        assert states(harness) == [(State.QUEUED, 0, 0)] * 3
+        assert harness.worker.unfinished == []
+        assert sorted(one for event in harness.told(JobsReturned) for one in event.job_ids) == [1, 2, 3]
+        assert harness.told(JobEnded) == []
 
 
 async def test_leases_are_kept_during_the_grace() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 60), clock=clock, lease=9.0, grace=100.0) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 60), clock=clock, lease=9.0, grace=100.0) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.worker.stop()
-        await stage.ended(within=70)
-        assert states(stage) == [(State.COMPLETED, 1, 0)]
+        harness.worker.stop()
+        await harness.ended(within=70)
+        assert states(harness) == [(State.COMPLETED, 1, 0)]
 
 
 async def test_stop_now_hands_back_at_once() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock) as stage:
-        await stage.add(count=3)
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        await harness.add(count=3)
         await clock.advance(1)
-        stage.worker.stop(now=True)
-        assert await stage.ended() <= 0.25
-        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+        harness.worker.stop(now=True)
+        assert await harness.ended() <= 0.25
+        assert states(harness) == [(State.QUEUED, 0, 0)] * 3
 
 
 async def test_stop_now_cuts_a_grace_short() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.worker.stop()
+        harness.worker.stop()
         await clock.advance(5)
-        assert not stage.ending.done()
-        stage.worker.stop(now=True)
-        assert await stage.ended() <= 0.25
-        assert [event.now for event in stage.told(WorkerStopping)] == [False, True]
+        assert not harness.ending.done()
+        harness.worker.stop(now=True)
+        assert await harness.ended() <= 0.25
+        assert [event.now for event in harness.told(WorkerStopping)] == [False, True]
 
 
 async def test_stopping_again_and_again_is_harmless() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 10), clock=clock) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 10), clock=clock) as harness:
+        await harness.add()
         await clock.advance(1)
         for _ in range(5):
-            stage.worker.stop()
-        await stage.ended()
+            harness.worker.stop()
+        await harness.ended()
         for _ in range(3):
-            stage.worker.stop(now=True)
-            stage.worker.stop()
-        assert states(stage) == [(State.COMPLETED, 1, 0)]
-        assert [event.now for event in stage.told(WorkerStopping)][:1] == [False]
+            harness.worker.stop(now=True)
+            harness.worker.stop()
+        assert states(harness) == [(State.COMPLETED, 1, 0)]
+        assert [event.now for event in harness.told(WorkerStopping)][:1] == [False]
 
 
 async def test_a_worker_stopped_before_it_runs_takes_nothing() -> None:
@@ -117,24 +117,24 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         attempt.detached = True  # which a worker that still listened would have something to say about
 
     released = asyncio.Event()
-    async with at_work({"act": taking(clock, 1000), "stubborn": stubborn}, clock=clock, grace=20.0) as stage:
-        stubborn_id, act_id = await stage.add("stubborn"), await stage.add("act")
+    async with at_work({"act": taking(clock, 1000), "stubborn": stubborn}, clock=clock, grace=20.0) as harness:
+        stubborn_id, act_id = await harness.add("stubborn"), await harness.add("act")
         await clock.advance(1)
         before = asyncio.all_tasks()
-        stage.worker.stop()
-        assert await stage.ended() <= 20 + 10
-        assert [lease.job_id for lease in stage.worker.unfinished] == [stubborn_id]
-        assert (stage.row(stubborn_id).state, stage.row(act_id).state) == (State.PROCESSING, State.QUEUED)
-        assert [event.unfinished for event in stage.told(WorkerStopped)] == [1]
+        harness.worker.stop()
+        assert await harness.ended() <= 20 + 10
+        assert [lease.job_id for lease in harness.worker.unfinished] == [stubborn_id]
+        assert (harness.row(stubborn_id).state, harness.row(act_id).state) == (State.PROCESSING, State.QUEUED)
+        assert [event.unfinished for event in harness.told(WorkerStopped)] == [1]
         left = [task for task in before if not task.done() and task is not asyncio.current_task()]
         assert sum(task.get_name() == "stowhand lane" for task in left) == 1
-        said, calls = len(stage.said), len(stage.store.calls)
+        said, calls = len(harness.said), len(harness.store.calls)
         released.set()
         await clock.advance(5)
-        assert stage.said[said:] == [JobLeft("w", stubborn_id, "stubborn")], "no handler is at work for ever"
-        assert len(stage.store.calls) == calls, "else its late end concerns nobody"
-        stage.store.heart().release(stage.worker.unfinished)
-        assert stage.row(stubborn_id).attempts == 0
+        assert harness.said[said:] == [JobLeft("w", stubborn_id, "stubborn")], "no handler is at work for ever"
+        assert len(harness.store.calls) == calls, "else its late end concerns nobody"
+        harness.store.heartbeats().release(harness.worker.unfinished)
+        assert harness.row(stubborn_id).attempts == 0
 
 
 async def test_the_lease_of_a_thread_that_goes_on_is_kept_and_listed() -> None:
@@ -147,14 +147,14 @@ async def test_the_lease_of_a_thread_that_goes_on_is_kept_and_listed() -> None:
             attempt.detached = True
             raise
 
-    async with at_work(threaded, clock=clock, grace=3.0) as stage:
-        job_id = await stage.add()
+    async with at_work(threaded, clock=clock, grace=3.0) as harness:
+        job_id = await harness.add()
         await clock.advance(1)
-        stage.worker.stop()
-        await stage.ended()
-        assert [lease.job_id for lease in stage.worker.unfinished] == [job_id]
-        assert stage.row(job_id).state is State.PROCESSING
-        assert stage.store.called("release") == []
+        harness.worker.stop()
+        await harness.ended()
+        assert [lease.job_id for lease in harness.worker.unfinished] == [job_id]
+        assert harness.row(job_id).state is State.PROCESSING
+        assert harness.store.called("release") == []
 
 
 async def test_jobs_claimed_ahead_go_back_at_once_and_not_after_the_grace() -> None:
@@ -165,18 +165,18 @@ async def test_jobs_claimed_ahead_go_back_at_once_and_not_after_the_grace() -> N
         if slow:
             await clock.sleep(20)
 
-    async with at_work(act, clock=clock, concurrency=2) as stage:
-        await stage.add(count=500)
+    async with at_work(act, clock=clock, concurrency=2) as harness:
+        await harness.add(count=500)
         await clock.settle()
         slow = True
-        await stage.add(count=500)
+        await harness.add(count=500)
         await clock.settle()
-        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) > 50
-        stage.worker.stop()
+        assert sum(row.state is State.PROCESSING for row in harness.store.rows()) > 50
+        harness.worker.stop()
         await clock.settle()
-        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 2
-        await stage.ended()
-        assert states(stage)[500:] == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 498
+        assert sum(row.state is State.PROCESSING for row in harness.store.rows()) == 2
+        await harness.ended()
+        assert states(harness)[500:] == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 498
 
 
 async def test_jobs_claimed_ahead_go_back_at_once_even_while_a_claim_is_on_its_way() -> None:
@@ -186,152 +186,152 @@ async def test_jobs_claimed_ahead_go_back_at_once_even_while_a_claim_is_on_its_w
         if attempt.record.id > 500:
             await clock.sleep(3)
 
-    async with at_work(act, clock=clock, concurrency=2) as stage:
-        await stage.add(count=500)
+    async with at_work(act, clock=clock, concurrency=2) as harness:
+        await harness.add(count=500)
         await clock.settle()
-        await stage.add(count=20)
+        await harness.add(count=20)
         await clock.settle()
-        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 20
-        stage.store.gates["claim"] = asyncio.Event()
-        await stage.add()
+        assert sum(row.state is State.PROCESSING for row in harness.store.rows()) == 20
+        harness.store.gates["claim"] = asyncio.Event()
+        await harness.add()
         await clock.settle()
-        stage.worker.stop()
+        harness.worker.stop()
         await clock.settle()
-        assert sum(row.state is State.PROCESSING for row in stage.store.rows()) == 2 + 1
+        assert sum(row.state is State.PROCESSING for row in harness.store.rows()) == 2 + 1
         await clock.advance(3.5)
-        assert len(stage.told(JobEnded)) == 502, "nothing began after the stop"
-        stage.store.gates.pop("claim").set()
-        await stage.ended()
+        assert len(harness.told(JobEnded)) == 502, "nothing began after the stop"
+        harness.store.gates.pop("claim").set()
+        await harness.ended()
 
 
 async def test_the_grace_counts_from_the_stop_and_not_from_the_last_claims_reply() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock, grace=10.0) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock, grace=10.0) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.store.gates["claim"] = asyncio.Event()
-        await stage.add()
+        harness.store.gates["claim"] = asyncio.Event()
+        await harness.add()
         await clock.settle()
-        stage.worker.stop()
+        harness.worker.stop()
         await clock.advance(4)
-        stage.store.gates.pop("claim").set()
-        assert await stage.ended() <= 6.25
+        harness.store.gates.pop("claim").set()
+        assert await harness.ended() <= 6.25
 
 
 async def test_handing_back_is_tried_again_until_the_store_has_taken_it() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.store.down.add("release")
-        stage.worker.stop(now=True)
+        harness.store.down.add("release")
+        harness.worker.stop(now=True)
         await clock.advance(2)
-        assert not stage.ending.done()
-        stage.store.down.clear()
-        assert await stage.ended() <= 2.5
-        assert states(stage) == [(State.QUEUED, 0, 0)]
+        assert not harness.ending.done()
+        harness.store.down.clear()
+        assert await harness.ended() <= 2.5
+        assert states(harness) == [(State.QUEUED, 0, 0)]
 
 
 async def test_a_job_whose_row_somebody_has_locked_is_handed_back_as_soon_as_it_is_free() -> None:
-    async with at_work(lambda attempt: asyncio.Event().wait()) as stage:
-        held, other = await stage.add(max_attempts=1), await stage.add()
-        await stage.clock.settle()
-        stage.store.locked = {held}
-        stage.worker.stop(now=True)
-        await stage.clock.advance(2)
-        assert (await stage.job(other)).state is State.QUEUED
-        assert (await stage.job(held)).state is State.PROCESSING
-        stage.store.locked = set()
-        assert await stage.ended() < 1
-        job = await stage.job(held)
+    async with at_work(lambda attempt: asyncio.Event().wait()) as harness:
+        held, other = await harness.add(max_attempts=1), await harness.add()
+        await harness.clock.settle()
+        harness.store.locked = {held}
+        harness.worker.stop(now=True)
+        await harness.clock.advance(2)
+        assert (await harness.job(other)).state is State.QUEUED
+        assert (await harness.job(held)).state is State.PROCESSING
+        harness.store.locked = set()
+        assert await harness.ended() < 1
+        job = await harness.job(held)
         assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0), "it was not counted as a death"
-        assert [event.job_ids for event in stage.told(JobsReturned)] == [(other,), (held,)]
+        assert [event.job_ids for event in harness.told(JobsReturned)] == [(other,), (held,)]
 
 
 async def test_an_idle_worker_stops_at_once() -> None:
-    async with at_work(nothing) as stage:
-        await stage.clock.advance(5)
-        stage.worker.stop()
-        assert await stage.ended() <= 0.25
+    async with at_work(nothing) as harness:
+        await harness.clock.advance(5)
+        harness.worker.stop()
+        assert await harness.ended() <= 0.25
 
 
 async def test_what_a_claim_brings_after_the_stop_goes_back_unspent() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.gates["claim"] = asyncio.Event()
-        await stage.add(count=3)
-        await stage.clock.settle()
-        stage.worker.stop()
-        await stage.clock.advance(2)
-        stage.store.gates.pop("claim").set()
-        assert await stage.ended() <= 0.25
-        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
-        assert stage.told(JobEnded) == []
+    async with at_work(nothing) as harness:
+        harness.store.gates["claim"] = asyncio.Event()
+        await harness.add(count=3)
+        await harness.clock.settle()
+        harness.worker.stop()
+        await harness.clock.advance(2)
+        harness.store.gates.pop("claim").set()
+        assert await harness.ended() <= 0.25
+        assert states(harness) == [(State.QUEUED, 0, 0)] * 3
+        assert harness.told(JobEnded) == []
 
 
 async def test_a_claim_that_is_never_answered_holds_up_the_end_for_seconds_only() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.gates["claim"] = asyncio.Event()
-        await stage.add(count=3)
-        await stage.clock.settle()
-        stage.worker.stop()
-        assert await stage.ended() <= 5.5
-        assert len(stage.store.called("abandon")) == 1
-        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+    async with at_work(nothing) as harness:
+        harness.store.gates["claim"] = asyncio.Event()
+        await harness.add(count=3)
+        await harness.clock.settle()
+        harness.worker.stop()
+        assert await harness.ended() <= 5.5
+        assert len(harness.store.called("abandon")) == 1
+        assert states(harness) == [(State.QUEUED, 0, 0)] * 3
 
 
 async def test_a_store_that_is_down_holds_up_the_end_for_seconds_only() -> None:
     clock = FakeClock()
-    async with at_work({"long": taking(clock, 1000), "act": taking(clock, 1)}, clock=clock, grace=10.0) as stage:
-        await stage.add("long")
-        await stage.add("act")
+    async with at_work({"long": taking(clock, 1000), "act": taking(clock, 1)}, clock=clock, grace=10.0) as harness:
+        await harness.add("long")
+        await harness.add("act")
         await clock.settle()
-        stage.store.down |= {"claim", "settle", "next_due", "wait", "beat", "release", "foreign", "abandon"}
+        harness.store.down |= {"claim", "settle", "next_due", "wait", "beat", "release", "foreign", "abandon"}
         await clock.advance(5)
-        stage.worker.stop()
-        assert await stage.ended() <= 10 + 10
+        harness.worker.stop()
+        assert await harness.ended() <= 10 + 10
 
 
 async def test_a_long_pause_after_a_failed_claim_does_not_hold_up_the_end() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.down |= {"claim", "beat", "foreign"}
-        await stage.add()
-        await stage.clock.advance(60)
-        failures = len(stage.store.called("claim"))
-        while len(stage.store.called("claim")) == failures:
-            await stage.clock.advance(0.1)
-        stage.store.down.clear()
-        stage.worker.stop()
-        assert await stage.ended() <= 0.25
+    async with at_work(nothing) as harness:
+        harness.store.down |= {"claim", "beat", "foreign"}
+        await harness.add()
+        await harness.clock.advance(60)
+        failures = len(harness.store.called("claim"))
+        while len(harness.store.called("claim")) == failures:
+            await harness.clock.advance(0.1)
+        harness.store.down.clear()
+        harness.worker.stop()
+        assert await harness.ended() <= 0.25
 
 
 async def test_settlements_on_their_way_are_awaited() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.gates["settle"] = asyncio.Event()
-        await stage.add(count=10)
-        await stage.clock.settle()
-        stage.worker.stop()
-        await stage.clock.advance(3)
-        assert not stage.ending.done()
-        stage.store.gates.pop("settle").set()
-        assert await stage.ended() <= 0.25
-        assert set(states(stage)) == {(State.COMPLETED, 1, 0)}
+    async with at_work(nothing) as harness:
+        harness.store.gates["settle"] = asyncio.Event()
+        await harness.add(count=10)
+        await harness.clock.settle()
+        harness.worker.stop()
+        await harness.clock.advance(3)
+        assert not harness.ending.done()
+        harness.store.gates.pop("settle").set()
+        assert await harness.ended() <= 0.25
+        assert set(states(harness)) == {(State.COMPLETED, 1, 0)}
 
 
 @pytest.mark.parametrize("trouble", ["locked", "down"])
 async def test_what_had_ended_and_could_not_be_recorded_is_told_at_the_stop(trouble: str) -> None:
-    async with at_work(nothing) as stage:
+    async with at_work(nothing) as harness:
         job_id = 1
         if trouble == "locked":  # somebody's transaction holds the row, for longer than the worker may wait
-            stage.store.locked.add(job_id)
+            harness.store.locked.add(job_id)
         else:
-            stage.store.down.add("settle")
-        assert await stage.add() == job_id
-        await stage.clock.advance(1)
-        stage.worker.stop()
-        await stage.ended()
-        (told,) = stage.told(JobUnknown)
+            harness.store.down.add("settle")
+        assert await harness.add() == job_id
+        await harness.clock.advance(1)
+        harness.worker.stop()
+        await harness.ended()
+        (told,) = harness.told(JobUnknown)
         assert (told.job_id, told.ended) == (job_id, Ended.OK)
-        assert stage.row(job_id).state is State.PROCESSING
+        assert harness.row(job_id).state is State.PROCESSING
 
 
 async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_its_own() -> None:
@@ -343,30 +343,30 @@ async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_it
             with suppress(asyncio.CancelledError):
                 await released.wait()
 
-    async with at_work({"act": nothing, "stubborn": stubborn}, clock=clock, grace=5.0) as stage:
-        await stage.add("stubborn")
+    async with at_work({"act": nothing, "stubborn": stubborn}, clock=clock, grace=5.0) as harness:
+        await harness.add("stubborn")
         await clock.settle()
-        stage.store.gates["settle"] = asyncio.Event()
-        act_id = await stage.add("act")
+        harness.store.gates["settle"] = asyncio.Event()
+        act_id = await harness.add("act")
         await clock.settle()
-        stage.worker.stop()
+        harness.worker.stop()
         await clock.advance(5 + LAST_PAUSE - LAST_CALLS / 2)
-        assert not stage.ending.done()
-        stage.store.gates.pop("settle").set()
-        await stage.ended()
-        assert stage.row(act_id).state is State.COMPLETED
+        assert not harness.ending.done()
+        harness.store.gates.pop("settle").set()
+        await harness.ended()
+        assert harness.row(act_id).state is State.COMPLETED
         released.set()
 
 
 async def test_cancelling_run_hands_everything_back_first_and_needs_no_time_for_it() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock) as stage:
-        await stage.add(count=3)
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        await harness.add(count=3)
         await clock.advance(1)
-        stage.ending.cancel()
+        harness.ending.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await stage.ended(within=0.25)
-        assert states(stage) == [(State.QUEUED, 0, 0)] * 3
+            await harness.ended(within=0.25)
+        assert states(harness) == [(State.QUEUED, 0, 0)] * 3
 
 
 # -- bugs ------------------------------------------------------------------------------------------
@@ -375,33 +375,33 @@ async def test_cancelling_run_hands_everything_back_first_and_needs_no_time_for_
 @pytest.mark.parametrize("call", ["claim", "settle", "wait", "next_due", "beat", "foreign"])
 async def test_a_bug_in_one_of_the_loops_ends_the_worker_in_order_with_the_plain_error(call: str) -> None:
     clock = FakeClock()
-    async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as stage:
-        long = await stage.add("long")
+    async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as harness:
+        long = await harness.add("long")
         await clock.advance(1)
-        stage.store.broken[call] = ZeroDivisionError("a bug in a store")
-        await stage.add("act")
+        harness.store.broken[call] = ZeroDivisionError("a bug in a store")
+        await harness.add("act")
         with pytest.raises(ZeroDivisionError, match="a bug in a store"):
-            await stage.ended()
-        assert isinstance(stage.ending.exception(), ZeroDivisionError)
+            await harness.ended()
+        assert isinstance(harness.ending.exception(), ZeroDivisionError)
         assert clock.monotonic() < 50
         if call not in ("beat", "foreign"):
-            assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0), "in order all the same"
+            assert (harness.row(long).state, harness.row(long).attempts) == (State.QUEUED, 0), "in order all the same"
 
 
 async def test_a_bug_in_a_lane_ends_the_worker_in_order_with_the_plain_error(monkeypatch: Any) -> None:
     clock = FakeClock()
-    async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as stage:
-        long = await stage.add("long")
+    async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as harness:
+        long = await harness.add("long")
         await clock.advance(1)
 
         def broken(*args: Any) -> None:
             raise ZeroDivisionError("a bug of ours")
 
-        monkeypatch.setattr(stage.worker._judge, "settle", broken)
-        await stage.add("act")
+        monkeypatch.setattr(harness.worker._judge, "settle", broken)
+        await harness.add("act")
         with pytest.raises(ZeroDivisionError, match="a bug of ours"):
-            await stage.ended()
-        assert (stage.row(long).state, stage.row(long).attempts) == (State.QUEUED, 0)
+            await harness.ended()
+        assert (harness.row(long).state, harness.row(long).attempts) == (State.QUEUED, 0)
 
 
 async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> None:
@@ -460,24 +460,24 @@ def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> Non
 
 async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 10), clock=clock, concurrency=2) as stage:
-        first = await stage.add()
+    async with at_work(taking(clock, 10), clock=clock, concurrency=2) as harness:
+        first = await harness.add()
         await clock.advance(1)
-        stage.worker.quiet()
-        stage.worker.quiet()
-        second = await stage.add()
+        harness.worker.quiet()
+        harness.worker.quiet()
+        second = await harness.add()
         await clock.advance(3600)
-        assert [(await stage.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
-        (row,) = await stage.store.workers()
+        assert [(await harness.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
+        (row,) = await harness.store.workers()
         assert row.alive
         assert row.card.stopping, "it takes nothing new"
-        stage.worker.quiet(on=False)
+        harness.worker.quiet(on=False)
         await clock.advance(11)
-        assert (await stage.job(second)).state is State.COMPLETED
+        assert (await harness.job(second)).state is State.COMPLETED
 
 
 async def test_a_quiet_worker_stops_like_any_other() -> None:
-    async with at_work(nothing) as stage:
-        stage.worker.quiet()
-        stage.worker.stop()
-        await stage.ended()
+    async with at_work(nothing) as harness:
+        harness.worker.quiet()
+        harness.worker.stop()
+        await harness.ended()

@@ -16,9 +16,9 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
-from stowhand.worker.heartbeater import Watch
+from stowhand.worker.heartbeater import LoopWatchdog
 from stowhand.worker.worker import Worker
-from tests.worker.stage import FaultyStore, handler_of
+from tests.worker.worker_harness import FaultyStore, handler_of
 
 
 class RunningClock(SystemClock):
@@ -127,7 +127,7 @@ def test_a_long_hang_is_reported_ever_more_rarely_and_given_up_once_each_time() 
     events = Events()
     reports: list[LoopBlocked] = []
     events.on(LoopBlocked, reports.append)
-    watch = Watch(events, clock, "w", WorkerOptions(lease=10.0))
+    watch = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
     given_up: list[float] = []
     watch.on_hang = lambda: given_up.append(clock.monotonic())
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_a_process_that_stood_still_as_a_whole_is_not_blocked_and_does_not_hang(
     clock, events = FakeClock(), Events()
     told: list[object] = []
     events.on(LoopBlocked, told.append)
-    watch = Watch(events, clock, "w", WorkerOptions(lease=10.0))
+    watch = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
     watch.on_hang = lambda: told.append("hangs")
     for _ in range(3):
         watch.seen()

@@ -77,11 +77,11 @@ class App:
         self.registry, self.traces = Registry(around_thread), traces
         self.sync = Sync(self)
         """For code without an event loop."""
-        self._home = AppStore(url, store, options)
+        self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
         self._new_logger = logger_factory or log_in_the_name_of
         self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
-        self._unconnected = self._home.object
+        self._unconnected = self._app_store.object
         self._handlers: list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """What recurs, as ``cron`` declared it."""
@@ -226,22 +226,22 @@ class App:
 
     def adopt(self, url: str, options: StoreOptions) -> None:
         """Use a worker's own store, unless this app names another. Called by a worker before it starts."""
-        if self._home.adopt(url, options):
+        if self._app_store.adopt(url, options):
             self._unconnected = None
 
     @property
     def own_store(self) -> OwnStore:
         """What this app's arguments say of its store."""
-        return self._home.own
+        return self._app_store.own
 
     def any_store(self) -> QueueStore:
         """For what needs no connection of ours; the store itself where one was given."""
         if self._unconnected is None:
-            self._unconnected = self._home.make()
+            self._unconnected = self._app_store.make()
         return self._unconnected
 
     async def _connect(self, *, install: bool) -> QueueStore:
-        store = traced(self._home.make(), self.traces)
+        store = traced(self._app_store.make(), self.traces)
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
@@ -284,7 +284,7 @@ class App:
                 "App.worker: no task is declared; name the modules that declare them: App(include=['shop.tasks'])"
             )
         items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
-        preset = self._home.preset
+        preset = self._app_store.preset
         chosen = worker_options(options, self.registry, opening.result(), preset)
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
         events, store = observed(events, self.traces), opening.result()

@@ -23,7 +23,7 @@ from stowhand.stores.url import MEMORY, store_url
 
 _SETTINGS = {"pool_size": "max_pool_size"}
 """Options that are called otherwise as settings."""
-_NEEDED = ("open", "close", "enqueue", "claim", "settle", "heart")
+_NEEDED = ("open", "close", "enqueue", "claim", "settle", "heartbeats")
 
 
 class AppStore:

@@ -188,7 +188,7 @@ async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
 async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
     """A worker that hears nothing polls: slower to wake, never wrong."""
     for _ in range(LISTEN_LOOKS):
-        if store.hears:
+        if store.is_listening:
             return ok("wake-ups", "heard")
         await store.wait(LISTEN_PATIENCE / LISTEN_LOOKS)
     if settings.store.listen_url:

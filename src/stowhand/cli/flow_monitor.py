@@ -12,7 +12,7 @@ from stowhand.cli.flow_views import look_heading, look_json, look_table
 from stowhand.cli.options import log_options
 from stowhand.cli.screen import Screen
 from stowhand.errors import StoreError
-from stowhand.flows import Flow, LineCount
+from stowhand.flows import Flow, QueueCount
 from stowhand.observe.job_logger import core_logger
 from stowhand.service.exit_codes import OK
 from stowhand.service.run_all import run_all
@@ -56,7 +56,7 @@ class _Screen:
         self._flow, self._as_json = flow, as_json
         self._screen = Screen()
 
-    def show(self, counts: Sequence[LineCount]) -> None:
+    def show(self, counts: Sequence[QueueCount]) -> None:
         flow, returned = self._flow, self._flow.monitor.returned
         if self._as_json:
             click.echo(look_json(flow.name, counts, returned))

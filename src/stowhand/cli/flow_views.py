@@ -13,9 +13,9 @@ import msgspec
 from stowhand.cli.screen import output_width
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
-from stowhand.flows import LineCount, Position
+from stowhand.flows import Position, QueueCount
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
-from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
 Job = dict[str, Any]
 STATES = ("waiting", "processing", "delayed", "parked")
@@ -25,7 +25,7 @@ CHILDREN = re.compile(r"children:.*:jobs")
 """The attributes under which a parent keeps its children: their names, or all of each where that was asked for."""
 
 
-def queue_table(shape: FlowShape, counts: Sequence[LineCount], slots: Mapping[str, int]) -> list[str]:
+def queue_table(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[str, int]) -> list[str]:
     """Every queue, children below their parent; a line for each priority."""
     rows = []
     for line in shape.lines():
@@ -37,14 +37,14 @@ def queue_table(shape: FlowShape, counts: Sequence[LineCount], slots: Mapping[st
     return _counted(("QUEUE", "NEXT", "SLOTS"), rows, counts)
 
 
-def queue_json(shape: FlowShape, line: Line, counts: Sequence[LineCount], slots: int) -> str:
+def queue_json(shape: FlowShape, line: FlowQueue, counts: Sequence[QueueCount], slots: int) -> str:
     """One line for each queue."""
     about = {"queue": line.name, "parent": line.parent, "next": line.queue.next_for(shape.name), "slots": slots}
     standing = [msgspec.structs.asdict(count) for count in _of_line(counts, line)]
     return plain_json({**about, "priorities": [{k: v for k, v in one.items() if k != "queue"} for one in standing]})
 
 
-def look_table(shape: FlowShape, counts: Sequence[LineCount]) -> list[str]:
+def look_table(shape: FlowShape, counts: Sequence[QueueCount]) -> list[str]:
     """The figures of one look, with their sum."""
     rows = []
     for line in shape.lines():
@@ -65,7 +65,7 @@ def look_heading(flow: str, where: str, returned: int) -> str:
     return words if width is None else fit(words, width)
 
 
-def look_json(flow: str, counts: Sequence[LineCount], returned: int) -> str:
+def look_json(flow: str, counts: Sequence[QueueCount], returned: int) -> str:
     """One look, one line."""
     about = {"flow": flow, "at": wall_clock().isoformat(), "returned": returned}
     return plain_json({**about, "queues": list(counts)})
@@ -147,22 +147,22 @@ def _attributes(job: Job, indent: str) -> list[str]:
     return lines
 
 
-def _of_line(counts: Sequence[LineCount], line: Line) -> list[LineCount]:
+def _of_line(counts: Sequence[QueueCount], line: FlowQueue) -> list[QueueCount]:
     """By priority; a queue that the engine does not mention is empty."""
     found = sorted((count for count in counts if count.queue == line.name), key=lambda count: count.priority)
-    return found or [LineCount(queue=line.name, priority=1)]
+    return found or [QueueCount(queue=line.name, priority=1)]
 
 
-def _shown(line: Line) -> str:
+def _shown(line: FlowQueue) -> str:
     return line.name if line.parent is None else f"  {line.name}"
 
 
-def _numbers(count: LineCount) -> list[str]:
+def _numbers(count: QueueCount) -> list[str]:
     figures = [str(count.priority), *(str(getattr(count, state)) for state in STATES)]
     return [*figures, "-" if count.failed is None else str(count.failed)]
 
 
-def _counted(names: tuple[str, ...], rows: list[list[str]], counts: Sequence[LineCount]) -> list[str]:
+def _counted(names: tuple[str, ...], rows: list[list[str]], counts: Sequence[QueueCount]) -> list[str]:
     """With a column for priorities only where there are several, and for failed ones only where they are counted."""
     headings = [*names, "PRIO", *(state.upper() for state in STATES), "FAILED"]
     hidden = {

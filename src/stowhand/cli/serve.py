@@ -27,12 +27,12 @@ from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
 from stowhand.service.process import hard_exit
 from stowhand.service.signals import handle_signals
-from stowhand.service.stop_requests import Wishes
+from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from stowhand.remote.server.http_server import LendingOptions, LendingServer
+    from stowhand.remote.server.http_server import HttpServer, ServerOptions
 
 PORT = 8470
 
@@ -100,7 +100,7 @@ class _Lent:
         if isinstance(found, App):
             self.app = found
             return msgspec.structs.replace(found.own_store, app=where)
-        if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heart")):
+        if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heartbeats")):
             raise ConfigurationError(
                 f"--app {where}: not a store (its type is {type(found).__qualname__}); name a TableStore, or an App,"
                 " whose queue is lent"
@@ -113,7 +113,7 @@ class _Lent:
         return Registry() if self.app is None else self.app.registry
 
 
-async def _serve(settings: WorkerSettings, lent: _Lent, options: LendingOptions) -> None:
+async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) -> None:
     from stowhand.remote.server.http_server import running
 
     events = Events()
@@ -133,14 +133,14 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: LendingOptions)
             await store.close()
 
 
-def _stop_at_signals(server: LendingServer) -> None:
+def _stop_at_signals(server: HttpServer) -> None:
     """First: what is being answered may end; second: at once; third: the process ends."""
-    loop, wishes = asyncio.get_running_loop(), Wishes()
+    loop, stop_requests = asyncio.get_running_loop(), StopRequests()
 
     def wish() -> None:
-        if not wishes.add():
+        if not stop_requests.add():
             return
-        if wishes.count <= 2:
+        if stop_requests.count <= 2:
             loop.call_soon_threadsafe(server.stop)
         else:
             hard_exit(exit_codes.FAILURE)
@@ -170,9 +170,9 @@ async def _admit(store: Store[Any], events: Events) -> None:
     await (admit(events) if admit is not None else store.open())
 
 
-def _options(**given: Any) -> LendingOptions:
+def _options(**given: Any) -> ServerOptions:
     try:
-        from stowhand.remote.server.http_server import LendingOptions
+        from stowhand.remote.server.http_server import ServerOptions
     except ImportError as error:
         raise ConfigurationError(f"Lending needs a server: pip install 'stowhand[serve]' ({error})") from error
-    return LendingOptions(**given)
+    return ServerOptions(**given)

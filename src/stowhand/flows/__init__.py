@@ -6,7 +6,7 @@ stepping.py  one execution of a worker function, and what its end means
 worker.py    ready, running, stopping, stopped
 """
 
-from stowhand.flows.engine import LineCount, Position
+from stowhand.flows.engine import Position, QueueCount
 from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.monitor import FlowMonitor
@@ -26,9 +26,9 @@ __all__ = [
     "FlowWorker",
     "Layout",
     "Limiter",
-    "LineCount",
     "Position",
     "Queue",
+    "QueueCount",
     "Stage",
     "Status",
 ]

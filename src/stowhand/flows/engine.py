@@ -15,7 +15,7 @@ import msgspec
 from stowhand.flows.job import FlowJob
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Outcome
-from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer
@@ -37,7 +37,7 @@ class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):
     """Of whoever creates it, where that is traced (carried.py)."""
 
 
-class LineCount(msgspec.Struct, frozen=True, kw_only=True):
+class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs stand in one queue at one priority."""
 
     queue: str
@@ -124,7 +124,7 @@ class Engine(Protocol):
 
     # -- looking
 
-    async def counts(self) -> Sequence[LineCount]:
+    async def counts(self) -> Sequence[QueueCount]:
         """Every queue at every priority."""
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
@@ -135,29 +135,31 @@ class Engine(Protocol):
 
     # -- work
 
-    def task(self, line: Line) -> str:
+    def task(self, line: FlowQueue) -> str:
         """What claims of this queue are called."""
 
-    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+    def store(self, line: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
         """For the workers of one queue; opened, and closed, by the worker that it is made for. All in seconds."""
 
-    def job(self, line: Line, ctx: Attempt[Any], record: Any) -> FlowJob:
+    def job(self, line: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. Raises UndecodablePayload: that job alone fails."""
 
-    async def admit(self, line: Line, job: FlowJob) -> Outcome | None:
+    async def admit(self, line: FlowQueue, job: FlowJob) -> Outcome | None:
         """Before the worker function: what is to become of the job instead (a limiter); ``None``: go on."""
 
-    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+    async def complete(
+        self, line: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
+    ) -> Outcome:
         """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is done)."""
 
     def encode(self, result: object) -> str:
         """The result of what ``complete`` and ``parent`` give, as JSON text."""
 
-    def postpone(self, line: Line, job: FlowJob, delay: float, reason: str) -> Outcome:
+    def postpone(self, line: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """The worker function asked for a delay (seconds)."""
 
-    async def parent(self, line: Line, job: FlowJob) -> Outcome:
+    async def parent(self, line: FlowQueue, job: FlowJob) -> Outcome:
         """A parent's work: fan out; or gather, when all children have ended; or wait on, without a slot."""
 
-    async def left(self, line: Line, job: FlowJob) -> None:
+    async def left(self, line: FlowQueue, job: FlowJob) -> None:
         """After the end of the step was recorded: wake a parent that may go on now."""

@@ -13,7 +13,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.flows.engine import Engine, NewFlowJob
-from stowhand.flows.flow_workers import Crew
+from stowhand.flows.flow_workers import FlowWorkers
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
@@ -38,7 +38,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
 """Seconds between two looks whether a job has ended."""
 
 
-class Flow(Crew):
+class Flow(FlowWorkers):
     """Jobs that pass queues one after another.
 
         flow = Flow("demo", "redis://localhost", queues=[

@@ -15,7 +15,7 @@ from stowhand.flows.stepping import ChildHandler, ParentHandler, StepHandler, Wo
 from stowhand.flows.worker import FlowWorker
 from stowhand.jobs.durations import seconds
 from stowhand.protocols.callables import why_no_function
-from stowhand.protocols.flow_shape import KEY_LIFE, FlowShape, Line
+from stowhand.protocols.flow_shape import KEY_LIFE, FlowQueue, FlowShape
 from stowhand.protocols.options import LEASE
 
 LOCK_TIME = 180.0
@@ -26,7 +26,7 @@ SHORTEST_LEASE = 2.0
 """Seconds: a lease is as long as the lock time where that is shorter than it, but no process is always quick."""
 
 
-class Crew:
+class FlowWorkers:
     """A part of ``Flow``: its workers."""
 
     shape: FlowShape
@@ -103,7 +103,7 @@ class Crew:
 
     def _add(
         self,
-        line: Line,
+        line: FlowQueue,
         make_handler: Callable[[], StepHandler | ParentHandler],
         count: object,
         lock_time: float,

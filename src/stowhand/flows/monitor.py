@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.flows.engine import Engine, LineCount, Position
+from stowhand.flows.engine import Engine, Position, QueueCount
 from stowhand.jobs.durations import seconds
 
 INTERVAL = 1.0
@@ -33,7 +33,7 @@ class FlowMonitor:
         """Looks that failed, one after the other."""
         self.returned = 0
         """Jobs that it has taken back from dead workers so far."""
-        self.on_look: list[Callable[[Sequence[LineCount]], None]] = []
+        self.on_look: list[Callable[[Sequence[QueueCount]], None]] = []
         """Told what each look of ``run`` has counted."""
         self.on_trouble: list[Callable[[StoreError], None]] = []
         """Told why a look of ``run`` has failed."""
@@ -50,7 +50,7 @@ class FlowMonitor:
             raise ConfigurationError(f"monitor: an interval of {given!r}; give more than 0 s, or a timedelta")
         self._interval = every
 
-    async def counts(self) -> Sequence[LineCount]:
+    async def counts(self) -> Sequence[QueueCount]:
         """Waiting, processing, delayed and parked jobs of every queue, by priority."""
         return await self._engine.counts()
 

@@ -22,7 +22,7 @@ from stowhand.jobs.outcomes import describe
 from stowhand.jobs.text import clean
 from stowhand.protocols.callables import is_async
 from stowhand.protocols.correlation import bound
-from stowhand.protocols.flow_shape import RESERVED, Line
+from stowhand.protocols.flow_shape import RESERVED, FlowQueue
 from stowhand.protocols.handler import Attempt, Policy
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
@@ -54,7 +54,7 @@ class StepHandler:
     """The handler of one queue's workers. ``lock_time``: seconds that the worker function may take."""
 
     def __init__(
-        self, engine: Engine, line: Line, function: WorkerFunction, lock_time: float, now: Callable[[], float]
+        self, engine: Engine, line: FlowQueue, function: WorkerFunction, lock_time: float, now: Callable[[], float]
     ) -> None:
         self._engine, self._line, self._lock_time = engine, line, lock_time
         self._function = function
@@ -165,7 +165,7 @@ class ChildHandler(StepHandler):
 class ParentHandler:
     """Of a parent's queue: its work is to fan out, and to gather."""
 
-    def __init__(self, engine: Engine, line: Line) -> None:
+    def __init__(self, engine: Engine, line: FlowQueue) -> None:
         self._engine, self._line = engine, line
         self._policy = Policy(backoff=line.queue.backoff or AT_ONCE)
 

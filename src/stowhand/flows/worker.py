@@ -15,7 +15,7 @@ from stowhand.events import Events, StoreTrouble
 from stowhand.flows.engine import Engine
 from stowhand.flows.stepping import ParentHandler, StepHandler
 from stowhand.protocols.correlation import bound
-from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.options import OUTAGE, WorkerOptions
 from stowhand.protocols.store import Store
 from stowhand.worker.worker import Worker, new_identity
@@ -39,7 +39,7 @@ class FlowWorker:
     def __init__(
         self,
         engine: Engine,
-        line: Line,
+        line: FlowQueue,
         make_handler: Callable[[], StepHandler | ParentHandler],
         *,
         count: int,

@@ -25,7 +25,7 @@ from stowhand.events import Events, JobEnded, JobLost, JobsReset
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
-from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
 STATES = ("waiting", "processing", "delayed", "parked")
 LOST = "lost"
@@ -34,7 +34,7 @@ LOST = "lost"
 class Names(Protocol):
     """What of a flow's engine is asked."""
 
-    def task(self, line: Line) -> str:
+    def task(self, line: FlowQueue) -> str:
         """What the events call this queue."""
 
 

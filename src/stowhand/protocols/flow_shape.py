@@ -142,7 +142,7 @@ class Queue(msgspec.Struct, frozen=True):
         return change.get(flow, 0) if isinstance(change, Mapping) else change
 
 
-class Line(msgspec.Struct, frozen=True):
+class FlowQueue(msgspec.Struct, frozen=True):
     """A queue of a flow where it stands: by its full name, and under its parent if it is a child."""
 
     name: str
@@ -213,14 +213,14 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
         if self.hash_tag is not None and not _is_tag(self.hash_tag):
             yield f"hash_tag: {self.hash_tag!r} given; give a short text without braces"
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[FlowQueue]:
         """Every queue, each parent followed by its children."""
         for queue in self.queues:
-            yield Line(queue.name, queue)
+            yield FlowQueue(queue.name, queue)
             for child in queue.children:
-                yield Line(f"{queue.name}:{child.name}", child, parent=queue.name)
+                yield FlowQueue(f"{queue.name}:{child.name}", child, parent=queue.name)
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str) -> FlowQueue:
         """The queue of that full name. Raises ConfigurationError that suggests."""
         for line in self.lines():
             if line.name == name:
@@ -229,7 +229,7 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
         raise ConfigurationError(f"flow {self.name!r} has no queue {name!r}; it has: {known}")
 
     @property
-    def entry(self) -> Line:
+    def entry(self) -> FlowQueue:
         """Where jobs enter."""
         return next(self.lines())
 

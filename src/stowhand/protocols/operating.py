@@ -1,7 +1,7 @@
 """What operators ask of a queue: pause it, purge it, who works on it, and why does a job not run.
 
 Operator   the questions, of every store that we own whole
-Roll       the heart's side of it: workers write down that they are there
+WorkerList       the heart's side of it: workers write down that they are there
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Operator(Protocol):
 
 
 @runtime_checkable
-class Roll(Protocol):
+class WorkerList(Protocol):
     """A heart that keeps the roll of workers. Blocking; raises StoreUnreachable."""
 
     def worker_seen(self, card: WorkerCard) -> None:

@@ -150,11 +150,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(settled, "heartbeat_interval", beat)
         return settled
 
-    def poll(self, *, hears: bool) -> float:
+    def poll(self, *, is_listening: bool) -> float:
         """Seconds between two looks of an idle worker."""
         if self.poll_interval is not None:
             return self.poll_interval
-        return STRETCHED_POLL if hears else 2.0
+        return STRETCHED_POLL if is_listening else 2.0
 
 
 def _in_seconds(given: timedelta | str) -> object:

@@ -1,7 +1,7 @@
 """The seams between a worker and wherever its jobs live. (Those of a store that we own whole: queue_store.py.)
 
     Store    claim, settle, wait: what a worker's loop needs           (async, the loop's own connections)
-    Heart    beat, release, reset: what keeps leases true              (blocking, one other thread, own connection)
+    Heartbeats    beat, release, reset: what keeps leases true              (blocking, one other thread, own connection)
 
 Claims and settlements are plural from the first day: speed comes from there. Every write after a claim is guarded by
 the *pair* (id, token); a write whose pair no longer holds changes nothing and says so.
@@ -97,7 +97,7 @@ class Pulse(msgspec.Struct, frozen=True):
     busy: frozenset[tuple[JobId, str]] = frozenset()
     """Ours, but locked by somebody's open transaction: alive, not renewed."""
     refused: frozenset[tuple[JobId, str]] = frozenset()
-    """Ours, but the database refuses to renew it: left to its lease (``Heart.refused`` says why)."""
+    """Ours, but the database refuses to renew it: left to its lease (``Heartbeats.refused`` says why)."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -169,14 +169,14 @@ class Store(Protocol[R]):
         """Return True when there may be new work, False after ``timeout`` seconds. A hint, never the only way."""
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Wake-ups are known to arrive just now (a listening connection has answered), so polls may be rarer."""
 
-    def heart(self) -> Heart:
+    def heartbeats(self) -> Heartbeats:
         """A blocking connection of its own, to be used from one other thread."""
 
 
-class Heart(Protocol):
+class Heartbeats(Protocol):
     """What keeps leases true while the loop is busy. Blocking; every method raises StoreUnreachable."""
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:

@@ -18,7 +18,7 @@ from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
-from stowhand.service.process_observer import Onlooker
+from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.reporter import Reporter
 from stowhand.service.supervisor import SAID, Order
 
@@ -39,9 +39,9 @@ def main() -> None:
     hard_exit(finished(SAID + code))
 
 
-def _watch(order: Order) -> Onlooker:
+def _watch(order: Order) -> ProcessObserver:
     if order.folder is None:
-        return Onlooker()
+        return ProcessObserver()
     reporter = Reporter(Path(order.folder), order.settings)
     LAST_WORDS.append(reporter.close)
     return reporter

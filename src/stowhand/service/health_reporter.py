@@ -40,12 +40,12 @@ from stowhand.service.health import (
 )
 from stowhand.service.notify_socket import Notifier, notifier
 from stowhand.service.process import LAST_WORDS
-from stowhand.service.process_observer import NEEDED, Onlooker, count
+from stowhand.service.process_observer import NEEDED, ProcessObserver, count
 from stowhand.service.status_server import JSON, Answer, StatusServer
 from stowhand.service.store_probe import StoreProbe
 from stowhand.service.supervisor import Supervisor
 from stowhand.worker.heartbeater import BLOCKED_AFTER
-from stowhand.worker.liveness import Vitals
+from stowhand.worker.liveness import Liveness
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -59,27 +59,27 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 @contextmanager
-def watched(settings: WorkerSettings) -> Iterator[Onlooker]:
+def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
     """For as long as the worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
     told = notifier(os.environ)
     if settings.http is None and told is None:
-        yield Onlooker()
+        yield ProcessObserver()
         return
     with ExitStack() as stack:
-        watchman = Watchman(settings, told)
-        stack.callback(watchman.close)
-        watchman.open()
-        yield watchman
+        health_reporter = HealthReporter(settings, told)
+        stack.callback(health_reporter.close)
+        health_reporter.open()
+        yield health_reporter
 
 
-class Watchman(Onlooker):
+class HealthReporter(ProcessObserver):
     """One per ``stowhand worker``. Its answers are asked for by the server's threads and by its own."""
 
     def __init__(self, settings: WorkerSettings, told: Notifier | None, clock: Clock | None = None) -> None:
         self._settings, self._notifier, self._clock = settings, told, clock or SystemClock()
         self._bounds = bounds(settings)
         self._probe = StoreProbe(self._clock)
-        self._vitals: Vitals | None = None
+        self._liveness: Liveness | None = None
         self._scheduler: Scheduler | None = None
         self._processes: Callable[[], list[Process]] | None = None
         self._gives_up: Callable[[], bool] = lambda: False
@@ -133,7 +133,7 @@ class Watchman(Onlooker):
         self._probe.of(store, lent=self._settings.store.connection.is_lent)
         self._scheduler = scheduler
         if worker is not None:
-            self._vitals = worker.vitals
+            self._liveness = worker.liveness
 
     def stops(self, wish: Callable[[], object]) -> Callable[[], object]:
         def told() -> None:
@@ -192,8 +192,8 @@ class Watchman(Onlooker):
 
     def ages(self) -> dict[str, float]:
         """Seconds, by loop of this process."""
-        if self._vitals is not None:
-            ages = self._vitals.ages()
+        if self._liveness is not None:
+            ages = self._liveness.ages()
         else:
             ages = {} if self._processes is None else {"loop": self._clock.monotonic() - self._seen}
         return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
@@ -221,7 +221,7 @@ class Watchman(Onlooker):
 
     def _refusals(self) -> list[str]:
         """What the store refuses the worker, or those of the other processes."""
-        found = [] if self._vitals is None else refusals(self._vitals.refused())
+        found = [] if self._liveness is None else refusals(self._liveness.refused())
         processes = self._processes() if self._processes is not None else []
         return found + unready_processes(processes, self._clock.monotonic())
 
@@ -235,11 +235,11 @@ class Watchman(Onlooker):
         """The first claim of every process has been answered."""
         if self._processes is not None:
             return all(one.report is not None and one.report.claimed for one in self._processes())
-        return self._vitals is not None and self._vitals.claimed
+        return self._liveness is not None and self._liveness.claimed
 
     def _heard(self) -> float | None:
         """Seconds since the store last answered anybody."""
-        moments = [self._probe.heard, None if self._vitals is None else self._vitals.heard]
+        moments = [self._probe.heard, None if self._liveness is None else self._liveness.heard]
         moments += [
             one.report.heard for one in ([] if self._processes is None else self._processes()) if one.report is not None
         ]
@@ -271,8 +271,8 @@ class Watchman(Onlooker):
     # -- its own thread --------------------------------------------------------------------------
 
     def _tick(self) -> float:
-        if self._vitals is not None:
-            self._late(self._vitals.lag())
+        if self._liveness is not None:
+            self._late(self._liveness.lag())
         if self._notifier is None:
             return EVERY
         if not self._draining:

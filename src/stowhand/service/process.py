@@ -36,12 +36,12 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.loading import load_work, make_handler, report_problems
 from stowhand.service.opening import open_to_work, store_of
-from stowhand.service.process_observer import Onlooker
+from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.signals import handle_signals, to_the_end
-from stowhand.service.stop_requests import Wishes
+from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.program import kill_programs
 from stowhand.worker.hooks import enclosed
 from stowhand.worker.worker import Worker, new_identity
@@ -69,10 +69,10 @@ def run_process(
     name: str | None = None,
     control: Callable[[Stopper], None] | None = None,
     events: Events | None = None,
-    watch: Onlooker | None = None,
+    watch: ProcessObserver | None = None,
 ) -> int:
     """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
-    work = _work(settings, name or new_identity(), control, events or Events(), watch or Onlooker())
+    work = _work(settings, name or new_identity(), control, events or Events(), watch or ProcessObserver())
     return asyncio.run(work if control is not None else to_the_end(work))
 
 
@@ -84,7 +84,7 @@ class Stopper:
     ) -> None:
         """``bounded``: called with the seconds that handlers still have, when that is known."""
         self._worker, self._leave, self._bounded = worker, leave, bounded
-        self._wishes = Wishes()
+        self._stop_requests = StopRequests()
         self._quiet = False
         self.loop = asyncio.get_running_loop()
         self.said = 0
@@ -94,17 +94,17 @@ class Stopper:
 
     def wish(self) -> None:
         """Once: drain. Again: hand back at once. A third time: leave."""
-        if not self._wishes.add():
+        if not self._stop_requests.add():
             return
-        if self._wishes.count <= 2:
-            self._stop(now=self._wishes.count == 2)
-            self._bounded(self._worker.options.grace if self._wishes.count == 1 else 0.0)
+        if self._stop_requests.count <= 2:
+            self._stop(now=self._stop_requests.count == 2)
+            self._bounded(self._worker.options.grace if self._stop_requests.count == 1 else 0.0)
         else:  # a loop that is blocked must not keep the process; and a signal handler must not wait
             threading.Thread(target=self._leave, name="stowhand leave", daemon=True).start()
 
     def drain(self) -> None:
         """The supervisor was asked to stop. Whoever was asked already has heard it."""
-        if self._wishes.count == 0:
+        if self._stop_requests.count == 0:
             self.wish()
 
     def toggle(self) -> None:
@@ -119,9 +119,9 @@ class Stopper:
 
     def now(self) -> None:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
-        if self._wishes.count < 2:
+        if self._stop_requests.count < 2:
             self._bounded(0.0)
-        self._wishes.count = max(self._wishes.count, 2)
+        self._stop_requests.count = max(self._stop_requests.count, 2)
         self._stop(now=True)
 
     def over(self, code: int) -> int:
@@ -139,7 +139,7 @@ async def _work(
     name: str,
     control: Callable[[Stopper], None] | None,
     events: Events,
-    watch: Onlooker,
+    watch: ProcessObserver,
 ) -> int:
     changes = Changes(settings)
     loaded = load_work(settings)
@@ -273,18 +273,18 @@ def _leave_in_time(leaving: Callable[..., object], grace: float) -> None:
 
 def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:
     """Give leases back; of ``worker`` also what a claim has brought whose reply never came."""
-    heart = store.heart()
+    heartbeats = store.heartbeats()
     try:
-        busy = heart.release(sorted(leases, key=lambda lease: lease.job_id))
+        busy = heartbeats.release(sorted(leases, key=lambda lease: lease.job_id))
         while busy:  # locked by somebody's transaction; whoever called us says how long to try
             sleep_blocking(BUSY_PAUSE)
-            busy = heart.release(busy)
-        while worker is not None and heart.reset_worker(worker):
+            busy = heartbeats.release(busy)
+        while worker is not None and heartbeats.reset_worker(worker):
             pass
     except StoreError:
         return  # they come back when their leases end
     finally:
-        heart.close()
+        heartbeats.close()
 
 
 def _within(call: Callable[[], None], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Who looks at a worker from outside: by default nobody. ``Watchman`` and ``Reporter`` do more."""
+"""Who looks at a worker from outside: by default nobody. ``HealthReporter`` and ``Reporter`` do more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowhand.worker.worker import Worker
 NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]'"
 
 
-class Onlooker:
+class ProcessObserver:
     """Told by a process what it has made; nothing of it costs anything here."""
 
     folder: Path | None = None

@@ -19,14 +19,14 @@ from stowhand.cron.scheduler import Scheduler
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.health import Report
-from stowhand.service.process_observer import Onlooker, count
-from stowhand.worker.liveness import Vitals
+from stowhand.service.process_observer import ProcessObserver, count
+from stowhand.worker.liveness import Liveness
 from stowhand.worker.worker import Worker
 
 EVERY = 1.0
 
 
-class Reporter(Onlooker):
+class Reporter(ProcessObserver):
     """``folder``: the supervisor's, which it removes; the children do when it cannot any more."""
 
     def __init__(self, folder: Path, settings: WorkerSettings, clock: Clock | None = None) -> None:
@@ -41,8 +41,8 @@ class Reporter(Onlooker):
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
         del store, scheduler
         if worker is not None:
-            vitals = worker.vitals
-            self._ticker = self._clock.ticker("stowhand reporter", lambda: self._report(vitals))
+            liveness = worker.liveness
+            self._ticker = self._clock.ticker("stowhand reporter", lambda: self._report(liveness))
 
     def close(self) -> None:
         """As the last thing of the process."""
@@ -51,11 +51,11 @@ class Reporter(Onlooker):
         if self.folder is not None and os.getppid() != self._parent:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _report(self, vitals: Vitals) -> float:
-        self._late(vitals.lag())
+    def _report(self, liveness: Liveness) -> float:
+        self._late(liveness.lag())
         now = self._clock.monotonic()
-        ages, refused = vitals.ages(), vitals.refused()
-        write(self.folder, Report(at=now, ages=ages, heard=vitals.heard, claimed=vitals.claimed, refused=refused))
+        ages, refused = liveness.ages(), liveness.refused()
+        write(self.folder, Report(at=now, ages=ages, heard=liveness.heard, claimed=liveness.claimed, refused=refused))
         return EVERY
 
 

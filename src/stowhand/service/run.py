@@ -17,7 +17,7 @@ from stowhand.service.health_reporter import watched
 from stowhand.service.loading import LoadedTasks, load_work
 from stowhand.service.opening import store_of
 from stowhand.service.process import finished, hand_over_at_the_end, run_process
-from stowhand.service.process_observer import Onlooker
+from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes
 from stowhand.service.signals import handle_signals, to_the_end
@@ -58,7 +58,7 @@ async def _install(settings: WorkerSettings) -> None:
         await store.close()
 
 
-async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, watch: Onlooker) -> int:
+async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, watch: ProcessObserver) -> int:
     events = Events()
     LogListener(events)
     watch.listen(events)
@@ -66,7 +66,7 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
     try:
         recurring = Recurring(settings, loaded, store, events)
         await open_installed(store)
-        supervisor = Supervisor(settings, store.heart, events, watch.folder)
+        supervisor = Supervisor(settings, store.heartbeats, events, watch.folder)
         watch.follow(store, scheduler=recurring.scheduler)
         loop = asyncio.get_running_loop()
         wish = watch.stops(lambda: loop.call_soon_threadsafe(supervisor.wish))

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
 from stowhand.observe.listener import LogListener
-from stowhand.service.stop_requests import Wishes
+from stowhand.service.stop_requests import StopRequests
 
 LAST_PAUSE = 20.0
 """Seconds beyond a worker's grace: for handing back, for the store, for threads."""
@@ -58,7 +58,7 @@ class _Supervisor:
         self._tasks: dict[asyncio.Task[None], Routine] = {}
         self._first: Exception | None = None
         """What failed first."""
-        self._wishes = Wishes()
+        self._stop_requests = StopRequests()
         self._stopping = asyncio.Event()
 
     async def run(self, bound: float) -> None:
@@ -108,8 +108,8 @@ class _Supervisor:
 
     def wish(self) -> None:
         """A signal: the first stops in order, a second at once."""
-        if self._wishes.add():
-            self.stop(now=self._wishes.count > 1)
+        if self._stop_requests.add():
+            self.stop(now=self._stop_requests.count > 1)
 
     def stop(self, *, now: bool = False) -> None:
         """Stop every routine. One that cannot be told to stop is cancelled, and keeps no other from hearing it."""
@@ -126,7 +126,7 @@ class _Supervisor:
 
 @contextmanager
 def _signals(supervisor: _Supervisor) -> Iterator[None]:
-    """Wishes to stop, for as long as the block lasts. Elsewhere than in the main thread there are no signals."""
+    """StopRequests to stop, for as long as the block lasts. Elsewhere than in the main thread there are no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -8,7 +8,7 @@ SAME_SIGNAL = 0.5
 """Signals within so many seconds count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
 
 
-class Wishes:
+class StopRequests:
     """Counts wishes to stop; those that come close together count once."""
 
     def __init__(self) -> None:

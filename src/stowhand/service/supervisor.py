@@ -20,11 +20,11 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
-from stowhand.protocols.operating import Roll
-from stowhand.protocols.store import Heart
+from stowhand.protocols.operating import WorkerList
+from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
 from stowhand.service.process import LAST_WRITE, STOPPED, hard_exit
-from stowhand.service.stop_requests import Wishes
+from stowhand.service.stop_requests import StopRequests
 from stowhand.worker.worker import new_identity
 
 STEADY = 5.0
@@ -85,13 +85,13 @@ class Supervisor:
     """
 
     def __init__(
-        self, settings: WorkerSettings, heart: Callable[[], Heart], events: Events, folder: Path | None = None
+        self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats], events: Events, folder: Path | None = None
     ) -> None:
-        self._settings, self._make_heart, self._events = settings, heart, events
+        self._settings, self._make_heart, self._events = settings, heartbeats, events
         self._folder = None if folder is None else str(folder)
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
-        self._wishes = Wishes()
+        self._stop_requests = StopRequests()
         self._quiet = False
         self._code = exit_codes.OK
         self._began = stopwatch()
@@ -111,7 +111,7 @@ class Supervisor:
 
     def wish(self) -> None:
         """A wish to stop: drain; then hand back at once; then end."""
-        if self._wishes.add():
+        if self._stop_requests.add():
             self._stop()
 
     def toggle(self) -> None:
@@ -124,18 +124,18 @@ class Supervisor:
         self._stopped.set()
         for child in self.children:
             self._tell(child)
-        if self._wishes.count > 2:
+        if self._stop_requests.count > 2:
             self._code = exit_codes.FAILURE
             self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
-        bound = (self._settings.grace if self._wishes.count == 1 else 0.0) + STOPPED - LAST_LOOK
+        bound = (self._settings.grace if self._stop_requests.count == 1 else 0.0) + STOPPED - LAST_LOOK
         self._clock.call_later(bound, self._kill_all)
 
     def _tell(self, child: Child) -> None:
         """What was wished so far. A child that is only now being made hears it with its order."""
-        if self._wishes.count > 2:
+        if self._stop_requests.count > 2:
             child.kill()
-        elif self._wishes.count:
-            child.tell("drain" if self._wishes.count == 1 else "now")
+        elif self._stop_requests.count:
+            child.tell("drain" if self._stop_requests.count == 1 else "now")
         elif self._quiet:
             child.tell("quiet")
 
@@ -197,18 +197,18 @@ class Supervisor:
         return True
 
     def _reset(self, name: str) -> int:
-        heart = self._make_heart()
+        heartbeats = self._make_heart()
         total = 0
         try:
-            while found := heart.reset_worker(name):
+            while found := heartbeats.reset_worker(name):
                 total += len(found)
                 self._events.emit(JobsReset(tuple(found)))
-            if isinstance(heart, Roll):
-                heart.worker_gone(name)  # else it would seem to be alive, with slots that are free
+            if isinstance(heartbeats, WorkerList):
+                heartbeats.worker_gone(name)  # else it would seem to be alive, with slots that are free
         except StoreError:
             return total  # the rest of its leases end by themselves
         finally:
-            heart.close()
+            heartbeats.close()
         return total
 
     def _pause(self, child: Child) -> float:

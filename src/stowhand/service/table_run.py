@@ -28,7 +28,7 @@ from stowhand.service import exit_codes, reporter
 from stowhand.service.health import Process, Report, bounds_of, refusals, stuck, stuck_processes, unready_processes
 from stowhand.service.run_all import Routine, run_all
 from stowhand.service.status_server import JSON, Answer, Pages, StatusServer
-from stowhand.service.stop_requests import Wishes
+from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.loading import load_object
 from stowhand.worker.worker import Worker
 
@@ -56,7 +56,7 @@ class Asked(msgspec.Struct, frozen=True):
 def run_table(asked: Asked) -> int:
     """Work until stopped, or until the workers end by themselves. Gives the exit code; raises StowhandError."""
     if asked.processes > 1:
-        return asyncio.run(_Crew(asked).run())
+        return asyncio.run(_TableWorkers(asked).run())
     if asked.folder is not None:
         threading.Thread(target=_end_with_the_parent, name="stowhand parent", daemon=True).start()
     return asyncio.run(_work(asked))
@@ -97,7 +97,7 @@ async def _work(asked: Asked) -> int:
     routines = routines_of(asked.target)
     workers, clock = workers_of(routines), SystemClock()
     pages: Pages = {
-        "/healthz": lambda: _health([text for one in workers for text in stuck(one.vitals.ages(), _bounds(one))]),
+        "/healthz": lambda: _health([text for one in workers for text in stuck(one.liveness.ages(), _bounds(one))]),
         "/readyz": lambda: _ready([text for one in workers for text in _unready(one)]),
         "/metrics": partial(_metrics, None),
     }
@@ -107,9 +107,9 @@ async def _work(asked: Asked) -> int:
 
 
 def _unready(worker: Worker) -> list[str]:
-    if not worker.vitals.claimed:
+    if not worker.liveness.claimed:
         return ["it is starting: the table has answered no claim yet"]
-    return refusals(worker.vitals.refused())
+    return refusals(worker.liveness.refused())
 
 
 def _bounds(worker: Worker) -> dict[str, float]:
@@ -122,11 +122,11 @@ def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Itera
     if folder is None:
         yield
         return
-    vitals = workers[0].vitals
+    liveness = workers[0].liveness
 
     def report() -> float:
-        reporter.write(folder, Report(at=clock.monotonic(), ages=vitals.ages(), heard=vitals.heard,
-                                      claimed=vitals.claimed, refused=vitals.refused()))  # fmt: skip
+        reporter.write(folder, Report(at=clock.monotonic(), ages=liveness.ages(), heard=liveness.heard,
+                                      claimed=liveness.claimed, refused=liveness.refused()))  # fmt: skip
         return reporter.EVERY
 
     ticker = clock.ticker("stowhand reporter", report)
@@ -163,13 +163,13 @@ class _Child:
                 self.process.send_signal(number)
 
 
-class _Crew:
+class _TableWorkers:
     """The parent: it starts children, replaces the dead, and shows how all of them do."""
 
     def __init__(self, asked: Asked) -> None:
         # A mistake in the program is told once, here, and not by every child.
         self._bounds = _bounds(workers_of(routines_of(asked.target, asked.processes))[0])
-        self._asked, self._clock, self._wishes = asked, SystemClock(), Wishes()
+        self._asked, self._clock, self._stop_requests = asked, SystemClock(), StopRequests()
         self._children = [_Child(number) for number in range(asked.processes)]
         self._stopping = asyncio.Event()
         self._code = exit_codes.OK
@@ -197,8 +197,8 @@ class _Crew:
 
     def _wish(self) -> None:
         """Drain; hand back at once; end."""
-        if self._wishes.add():
-            self._stop(signal.SIGKILL if self._wishes.count > 2 else signal.SIGTERM)
+        if self._stop_requests.add():
+            self._stop(signal.SIGKILL if self._stop_requests.count > 2 else signal.SIGTERM)
 
     def _stop(self, number: signal.Signals) -> None:
         self._stopping.set()

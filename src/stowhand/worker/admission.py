@@ -24,7 +24,7 @@ from stowhand.worker.flags import LAST_WORDS, FlagsUnknown, ForbiddenFlags
 PreClaim = Callable[[Asking], Awaitable[object]]
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Permit(msgspec.Struct, frozen=True):
     """To claim."""
 
     limit: int
@@ -32,13 +32,13 @@ class Leave(msgspec.Struct, frozen=True):
     conditions: tuple[Any, ...] = ()
 
 
-class Shut(msgspec.Struct, frozen=True):
+class Pause(msgspec.Struct, frozen=True):
     """Nothing is to be claimed now; ask again after ``pause`` seconds (``None``: as if there had been nothing)."""
 
     pause: float | None = None
 
 
-class Gate:
+class Admission:
     """Of one worker."""
 
     def __init__(self, handler: Handler, options: WorkerOptions, events: Events, clock: Clock, worker: str) -> None:
@@ -52,7 +52,7 @@ class Gate:
         self.one_by_one = self._flags.one_by_one or self.asks
         """What was claimed last must have begun, and been counted, before the next is asked for."""
 
-    async def ask(self, *, free: int, running: int, limit: int) -> Leave | Shut:
+    async def ask(self, *, free: int, running: int, limit: int) -> Permit | Pause:
         """May be claimed, and what? ``limit``: how many the worker would take if nothing stood here."""
         try:
             flags = await self._flags.now()
@@ -60,21 +60,21 @@ class Gate:
             self._refusals += 1
             pause = OUTAGE(self._refusals)
             self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
-            return Shut(pause)
+            return Pause(pause)
         if self._refusals:
             self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
             self._refusals = 0
         if self._flags.one_by_one:
             limit = min(limit, 1)
         if self._pre_claim is None:
-            return Leave(limit, flags)
+            return Permit(limit, flags)
         answer = await self._asked(self._pre_claim, Asking(self._worker, free, running, self._logger))
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
-            return Shut(self._options.poll(hears=False))
+            return Pause(self._options.poll(is_listening=False))
         if answer is None:
-            return Shut()
-        return Leave(min(limit, answer.limit), flags, answer.conditions)
+            return Pause()
+        return Permit(min(limit, answer.limit), flags, answer.conditions)
 
     async def _asked(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
         """What it says, or raises. In a task of its own: no cancellation in it, and none that it ignores, is ours."""

@@ -21,11 +21,11 @@ from stowhand.events import Claimed, Claiming, Events, StoreRecovered, StoreTrou
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.options import OUTAGE, WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Store
-from stowhand.worker.admission import Gate, Leave, Shut
-from stowhand.worker.claim_size import Pace
-from stowhand.worker.executor import Lanes
-from stowhand.worker.fairness import Turns
-from stowhand.worker.heartbeater import Keeper
+from stowhand.worker.admission import Admission, Pause, Permit
+from stowhand.worker.claim_size import ClaimSize
+from stowhand.worker.executor import Executor
+from stowhand.worker.fairness import Fairness
+from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.leases import Held, Leases, Phase
 from stowhand.worker.liveness import Call
@@ -46,31 +46,31 @@ FORESEE_EVERY = 1.0
 """Seconds between two questions about foreign leases: over ten thousand running jobs one takes three milliseconds."""
 
 
-class Taker:
+class Claimer:
     """The first of the worker's verbs."""
 
     def __init__(
         self,
         store: Store[Any],
-        lanes: Lanes,
+        executor: Executor,
         leases: Leases,
         settler: Settler,
-        keeper: Keeper,
+        heartbeater: Heartbeater,
         hooks: Hooks,
-        gate: Gate,
+        admission: Admission,
         options: WorkerOptions,
         events: Events,
         clock: Clock,
         worker: str,
     ) -> None:
-        self._store, self._lanes, self._leases = store, lanes, leases
-        self._settler, self._keeper, self._options = settler, keeper, options
-        self._hooks, self._gate = hooks, gate
+        self._store, self._executor, self._leases = store, executor, leases
+        self._settler, self._heartbeater, self._options = settler, heartbeater, options
+        self._hooks, self._admission = hooks, admission
         self._events, self._clock, self._worker = events, clock, worker
         self.tasks = options.tasks
         """Claim only these; may be changed at any time."""
-        self._pace = Pace(lanes, hooks, options, clock, one_by_one=gate.one_by_one)
-        self._turns = Turns(fair=options.fair, tasks=options.tasks)
+        self._claim_size = ClaimSize(executor, hooks, options, clock, one_by_one=admission.one_by_one)
+        self._fairness = Fairness(fair=options.fair, tasks=options.tasks)
         self.call = Call(clock)
         self._stir = asyncio.Event()
         self._stopping = self._risen = False
@@ -82,7 +82,7 @@ class Taker:
         self.quiet = False
         """Claim nothing for the time being; ``stir`` when that has changed."""
         self._task: asyncio.Task[Any] | None = None
-        self._suspects = Suspects(lanes, events, clock, worker)
+        self._suspects = Suspects(executor, events, clock, worker)
         self._foresaw = float("-inf")  # when we last asked about foreign leases
 
     async def run(self) -> None:
@@ -95,18 +95,18 @@ class Taker:
             if self._suspect_is_next:
                 await self._suspect_first()
                 continue
-            if self._pace.is_spent:
-                self._lanes.go_on()
+            if self._claim_size.is_spent:
+                self._executor.go_on()
                 if not self._is_at_work:
                     return  # what is still owed to a store that is away is tried once more while the worker stops
                 await self._rest(LAST_LOOKS)
                 continue
-            limit = 0 if self._dry or self._is_full else self._pace.limit()
+            limit = 0 if self._dry or self._is_full else self._claim_size.limit()
             if self._hooks.holds_slots and 0 < limit < self._settler.underway:
                 limit = 0  # more slots are about to fall free than are free: one claim for all of them
             if limit:
-                returned = self._keeper.returned  # what goes back while it looks, it may not see
-                if await self._look(limit) or self._keeper.returned != returned:
+                returned = self._heartbeater.returned  # what goes back while it looks, it may not see
+                if await self._look(limit) or self._heartbeater.returned != returned:
                     continue
                 self._dry = True
                 if self._options.once and self.is_idle:
@@ -120,7 +120,7 @@ class Taker:
         self._clock.call_later(PATIENCE, self._end)
 
     def _end_activity(self) -> None:
-        self._pace.over = True
+        self._claim_size.over = True
         self._stir.set()
 
     def _end(self) -> None:
@@ -137,7 +137,7 @@ class Taker:
         """A slot fell free, or everything is settled. Not a reason to ask a store again that had nothing."""
         if self._options.once and self._dry and self.is_idle:
             self._dry = False  # look once more before leaving
-        self._risen = self._risen or self._pace.is_spent
+        self._risen = self._risen or self._claim_size.is_spent
         self._stir.set()
 
     def suspect_ended(self) -> None:
@@ -148,42 +148,42 @@ class Taker:
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits for a slot, or is on its way to the store."""
-        return not (self._is_at_work or self._keeper.owes)
+        return not (self._is_at_work or self._heartbeater.owes)
 
     @property
     def _is_at_work(self) -> bool:
         """Something runs, waits for a slot, or has ended and is not recorded."""
-        lanes = self._lanes
-        return bool(lanes.running or lanes.ready or self._settler.backlog or self._hooks.pending)
+        executor = self._executor
+        return bool(executor.running or executor.ready or self._settler.backlog or self._hooks.pending)
 
     # -- claim -----------------------------------------------------------------------------------
 
     async def _look(self, limit: int) -> bool:
         """Claim. False when there was nothing, and nobody has woken us meanwhile."""
         seen = self._wakes
-        leave = await self._gate.ask(free=self._pace.free, running=self._lanes.running, limit=limit)
-        if isinstance(leave, Shut):
+        leave = await self._admission.ask(free=self._claim_size.free, running=self._executor.running, limit=limit)
+        if isinstance(leave, Pause):
             return await self._turned_away(leave) or self._wakes != seen
         if await self._claim_in_turn(leave) or self._wakes != seen:
             return True
         return await self._claim_suspect(leave) > 0 or self._wakes != seen
 
-    async def _turned_away(self, shut: Shut) -> bool:
+    async def _turned_away(self, shut: Pause) -> bool:
         """Nothing may be claimed now. True: ask again at once, the pause is over."""
         if shut.pause is not None:
             await self._rest(shut.pause)
         return shut.pause is not None
 
-    async def _claim_in_turn(self, leave: Leave) -> int:
+    async def _claim_in_turn(self, leave: Permit) -> int:
         """Ordinary jobs: those of the tasks whose turn it is, or else of all."""
-        asked = self._turns.next(self.tasks)
+        asked = self._fairness.next(self.tasks)
         found = await self._claim(leave, asked)
         if found or asked is self.tasks:
             return found
-        self._turns.restart()
+        self._fairness.restart()
         return await self._claim(leave, self.tasks)
 
-    async def _claim(self, leave: Leave, tasks: tuple[str, ...] | None) -> int:
+    async def _claim(self, leave: Permit, tasks: tuple[str, ...] | None) -> int:
         """Ordinary jobs."""
         request = self._request(leave, tasks, limit=leave.limit, ours=self._ours())
         claimed = await self._held(request)
@@ -191,11 +191,11 @@ class Taker:
         if claimed:
             full = len(claimed) == request.limit or getattr(self._store, "rations", False)
             turn = (held.claim.task for held in claimed)
-            self._turns.served(turn, full=full, round_open=tasks is not self.tasks)
+            self._fairness.served(turn, full=full, round_open=tasks is not self.tasks)
             self._start(claimed)
         return len(claimed)
 
-    def _request(self, leave: Leave, tasks: tuple[str, ...] | None, **more: Any) -> ClaimRequest:
+    def _request(self, leave: Permit, tasks: tuple[str, ...] | None, **more: Any) -> ClaimRequest:
         return ClaimRequest(
             worker=self._worker,
             token=str(uuid.uuid4()),
@@ -209,7 +209,7 @@ class Taker:
     def _start(self, claimed: Sequence[Held], *, first: bool = False) -> None:
         """Let them run, unless the worker stops: then it hands them back as they are."""
         if not self._stopping:
-            self._lanes.add(claimed, first=first)
+            self._executor.add(claimed, first=first)
 
     async def _held(self, request: ClaimRequest) -> list[Held]:
         """What the call brought, entered in the book."""
@@ -222,16 +222,16 @@ class Taker:
             await self._give_up(request.token, error)
             return []
         except asyncio.CancelledError:
-            self._keeper.abandon(request.token)  # the worker stops and waits no longer for the reply
+            self._heartbeater.abandon(request.token)  # the worker stops and waits no longer for the reply
             raise
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
             self._failures = 0
         if not claims:
             return []
-        self._pace.measure()
+        self._claim_size.measure()
         if any(claim.resets for claim in claims):
-            self._pace.forget()  # a worker died in this company: few are to pay for it again
+            self._claim_size.forget()  # a worker died in this company: few are to pay for it again
         return self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=request.suspects)
 
     def _ours(self) -> tuple[Lease, ...] | None:
@@ -240,7 +240,7 @@ class Taker:
         if now - self._foresaw < FORESEE_EVERY:
             return None
         self._foresaw = now
-        return self._keeper.ours()
+        return self._heartbeater.ours()
 
     async def _ask(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """The call itself, told to whoever wants to know."""
@@ -254,19 +254,19 @@ class Taker:
 
     async def _suspect_first(self) -> None:
         """A slot is free, and it is long since suspects were asked for: it is theirs before anybody else's."""
-        leave = await self._gate.ask(free=self._pace.free, running=self._lanes.running, limit=1)
+        leave = await self._admission.ask(free=self._claim_size.free, running=self._executor.running, limit=1)
         self._suspects.asked()  # whatever the answer is
-        if isinstance(leave, Leave):
+        if isinstance(leave, Permit):
             await self._claim_suspect(leave, first=True)
-        self._lanes.go_on()
+        self._executor.go_on()
 
-    async def _claim_suspect(self, leave: Leave, *, first: bool = False) -> int:
+    async def _claim_suspect(self, leave: Permit, *, first: bool = False) -> int:
         """A job that workers died under runs apart: in a child where there is one, else when nothing else runs.
 
         ``first``: other work waits, and is kept waiting.
         """
-        alone = self._lanes.can_isolate or (self.is_idle and not first)
-        if self._suspects.is_held or not self._pace.free or not (alone or first or self._suspects.is_time):
+        alone = self._executor.can_isolate or (self.is_idle and not first)
+        if self._suspects.is_held or not self._claim_size.free or not (alone or first or self._suspects.is_time):
             return 0
         self._suspects.asked()
         overdue = None if alone else OVERDUE
@@ -284,8 +284,10 @@ class Taker:
         suspect.waits = True
         patience = self._options.lease
         self._suspects.clear(suspect, patience)
-        self._keeper.give_back(self._leases.pull_ahead(NEVER), "claimed ahead, and a job in quarantine comes first")
-        self._lanes.go_on()  # to see that they are gone
+        self._heartbeater.give_back(
+            self._leases.pull_ahead(NEVER), "claimed ahead, and a job in quarantine comes first"
+        )
+        self._executor.go_on()  # to see that they are gone
         end = self._clock.monotonic() + patience
         timer = self._clock.call_later(patience, self._stir.set)
         await self._until(lambda: suspect.phase is Phase.GONE or not self._is_at_work or self._clock.monotonic() >= end)
@@ -298,8 +300,8 @@ class Taker:
     @property
     def _suspect_is_next(self) -> bool:
         """It is time to ask for one before anything else, and there is a slot for it."""
-        may = self._fruitful and not self.quiet and not self._pace.is_spent
-        return may and self._suspects.is_time and self._pace.free > 0
+        may = self._fruitful and not self.quiet and not self._claim_size.is_spent
+        return may and self._suspects.is_time and self._claim_size.free > 0
 
     @property
     def _is_full(self) -> bool:
@@ -308,7 +310,7 @@ class Taker:
 
     async def _give_up(self, token: str, error: StoreError) -> None:
         """The reply is lost: abandon the token, wait, and beat before going on, for the store may have forgotten us."""
-        self._keeper.abandon(token)
+        self._heartbeater.abandon(token)
         self._failures += 1
         if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
             raise error  # somebody removed the schema: a worker that starts anew installs one, or says why it cannot
@@ -316,10 +318,10 @@ class Taker:
             raise error  # nobody waits for the end of an outage with a run that is to end by itself
         pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
-        beats = self._keeper.beats
-        self._keeper.beat_soon()
+        beats = self._heartbeater.beats
+        self._heartbeater.beat_soon()
         await self._rest(pause)
-        while len(self._leases) and self._keeper.beats == beats and not self._stopping:
+        while len(self._leases) and self._heartbeater.beats == beats and not self._stopping:
             await self._rest(0.05)
         self._wakes += 1  # whatever woke us meanwhile, ask again
 
@@ -331,19 +333,19 @@ class Taker:
             await self._while_full()
             return
         timer = self._clock.call_later(await self._nap(), self.wake)
-        await self._until(lambda: not self._dry or self._pace.is_spent)
+        await self._until(lambda: not self._dry or self._claim_size.is_spent)
         timer.cancel()
 
     async def _while_full(self) -> None:
         """Until stirred. When it is time to ask for suspects, no slot that falls free is filled before."""
-        wait = self._suspects.wait if self._fruitful and not (self._lanes.holds or self.quiet) else NEVER
+        wait = self._suspects.wait if self._fruitful and not (self._executor.holds or self.quiet) else NEVER
         timer = None if wait == NEVER else self._clock.call_later(max(wait, 0.0), self._hold)
         await self._stir.wait()
         if timer is not None:
             timer.cancel()
 
     def _hold(self) -> None:
-        self._lanes.hold()
+        self._executor.hold()
         self._stir.set()
 
     async def _rest(self, seconds: float) -> None:
@@ -365,15 +367,15 @@ class Taker:
 
     async def _nap(self) -> float:
         """Seconds an idle worker may sleep: a poll interval, or less when something falls due before."""
-        poll = self._options.poll(hears=self._store.hears)
+        poll = self._options.poll(is_listening=self._store.is_listening)
         try:
             due = await self._store.next_due(self.tasks)
         except StoreError:
             return poll  # the next claim will say what is wrong
         if (seen := self._store.foreign()) is not None:
-            self._keeper.foresee(seen)
+            self._heartbeater.foresee(seen)
         if due is None:
             return poll
         # What is due and was not claimed (locked by somebody, behind a busy queue) frees itself without a word to us:
         # it must not hurry us, but no poll is stretched while it waits.
-        return self._options.poll(hears=False) if due <= 0 else min(poll, due + 0.001)
+        return self._options.poll(is_listening=False) if due <= 0 else min(poll, due + 0.001)

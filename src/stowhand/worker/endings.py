@@ -8,7 +8,7 @@ from stowhand.events import Events, JobLeft, JobLost, JobStarted, ThreadAbandone
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome
-from stowhand.worker.heartbeater import Keeper
+from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
@@ -23,7 +23,7 @@ class Endings:
         self._leases, self._judge, self._hooks = leases, judge, hooks
         self._events, self._worker = events, worker
         self.settler: Settler
-        self.keeper: Keeper
+        self.heartbeater: Heartbeater
         self.suspect_ended: Callable[[], None] = lambda: None
         self.progress: Callable[[], None] = lambda: None
         """Told after each: something ended that a stopping worker may be waiting for."""
@@ -70,11 +70,11 @@ class Endings:
             why = "its lease ended before its handler"
             self._events.emit(JobLost(self._worker, lease.job_id, held.claim.task, why))
         elif stop is Stop.CRASHED:
-            self.keeper.crashed(lease)
+            self.heartbeater.crashed(lease)
         elif stop is Stop.UNABLE:
-            self.keeper.give_back([held], "its child process could not begin")
+            self.heartbeater.give_back([held], "its child process could not begin")
         else:
-            self.keeper.give_back([held], "the worker stopped before its handler had ended")
+            self.heartbeater.give_back([held], "the worker stopped before its handler had ended")
         self._hooks.marked(held.attempt)
 
 

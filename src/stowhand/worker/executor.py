@@ -23,7 +23,7 @@ from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Claim
 from stowhand.worker.leases import Held, Leases
-from stowhand.worker.slot import ChildCrashed, ChildUnable, Ending, Isolate, Lane, Stop
+from stowhand.worker.slot import ChildCrashed, ChildUnable, Ending, Isolate, Slot, Stop
 
 BREATH = 0.005
 """Seconds of jobs that never wait, after which the loop gets a turn."""
@@ -31,7 +31,7 @@ LONG_AGO = float("-inf")
 Handle = Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]]
 
 
-class Lanes:
+class Executor:
     """All slots, and the jobs that wait for one."""
 
     def __init__(
@@ -52,9 +52,9 @@ class Lanes:
         """Suspects run in a child here; elsewhere, alone."""
         self._timeout_of = timeout_of
         self._leases, self._ending, self._clock = leases, ending, clock
-        self._lanes = [Lane() for _ in range(concurrency)]
+        self._executor = [Slot() for _ in range(concurrency)]
         self._idle: list[asyncio.Future[None]] = []
-        self._unborn = list(reversed(self._lanes))
+        self._unborn = list(reversed(self._executor))
         self._breath = LONG_AGO
         """When jobs that never wait last began to keep the loop to themselves."""
         self._breathing = False
@@ -77,13 +77,13 @@ class Lanes:
         self._crashed: Callable[[BaseException], None] | None = None
 
     def open(self, crashed: Callable[[BaseException], None]) -> None:
-        """Lanes become tasks as they are first needed; ``crashed`` is told if one ends by itself."""
+        """Executor become tasks as they are first needed; ``crashed`` is told if one ends by itself."""
         self._crashed = crashed
 
     async def close(self) -> None:
         """End every lane's task. A handler that ignores it is left behind: stopping is always bounded."""
         self._crashed = None
-        tasks = [(lane.task, lane.held) for lane in self._lanes if lane.task is not None]
+        tasks = [(slot.task, slot.held) for slot in self._executor if slot.task is not None]
         for task, _ in tasks:
             task.cancel()
         await asyncio.gather(*(task for task, held in tasks if held is None), return_exceptions=True)
@@ -91,7 +91,7 @@ class Lanes:
     @property
     def free(self) -> int:
         """Slots in which nothing runs."""
-        return len(self._lanes) - self.running
+        return len(self._executor) - self.running
 
     def hold(self) -> None:
         """Begin nothing more until ``go_on``: ``starved`` is called when a slot is free."""
@@ -118,22 +118,22 @@ class Lanes:
 
     def stop(self, held: Held, why: Stop) -> None:
         """Tell a running handler to stop, once. The first reason stands, but a lost lease outdoes the others."""
-        lane = next((lane for lane in self._lanes if lane.held is held), None)
-        if lane is None or lane.task is None or not (lane.stop is None or why is Stop.LOST):
+        slot = next((slot for slot in self._executor if slot.held is held), None)
+        if slot is None or slot.task is None or not (slot.stop is None or why is Stop.LOST):
             return
-        first, lane.stop = lane.stop is None, why
+        first, slot.stop = slot.stop is None, why
         if held.attempt is not None:
             held.attempt.lost = why is Stop.LOST
             held.attempt.cancel(why.value)
         if first:
             held.stopped_at = self._clock.monotonic()
-            lane.task.cancel()
+            slot.task.cancel()
 
     def stop_all(self, why: Stop) -> None:
         """Tell every running handler to stop."""
-        for lane in self._lanes:
-            if lane.held is not None:
-                self.stop(lane.held, why)
+        for slot in self._executor:
+            if slot.held is not None:
+                self.stop(slot.held, why)
 
     # -- one lane --------------------------------------------------------------------------------
 
@@ -144,9 +144,9 @@ class Lanes:
                 sleeper.set_result(None)
                 return
         if self._unborn and self._crashed is not None:
-            lane = self._unborn.pop()
-            lane.task = asyncio.get_running_loop().create_task(self._run(lane), name="stowhand lane")
-            lane.task.add_done_callback(self._lane_ended)
+            slot = self._unborn.pop()
+            slot.task = asyncio.get_running_loop().create_task(self._run(slot), name="stowhand lane")
+            slot.task.add_done_callback(self._lane_ended)
 
     def _lane_ended(self, task: asyncio.Task[None]) -> None:
         """Only ``close`` ends lanes. One that ended by itself would be a slot lost in silence."""
@@ -154,7 +154,7 @@ class Lanes:
         if self._crashed is not None:
             self._crashed(error or RuntimeError("a lane of the worker was cancelled by somebody else's code"))
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, slot: Slot) -> None:
         while True:
             while self.ready and not self.holds:
                 held = self.ready.popleft()
@@ -162,10 +162,10 @@ class Lanes:
                     self.starved()
                     self._breath = LONG_AGO  # the taker's turn comes at once, so that the next jobs are here in time
                 if self._leases.start(held):
-                    rest = self._begin(lane, held)
+                    rest = self._begin(slot, held)
                     if rest is not None:
                         await rest
-                if lane.waited:
+                if slot.waited:
                     self._breath = self._clock.monotonic()
                 elif self._clock.monotonic() - self._breath > BREATH:
                     if self._breathing:
@@ -185,11 +185,11 @@ class Lanes:
         self._breathing = False
         self._breath = self._clock.monotonic()
 
-    def _begin(self, lane: Lane, held: Held) -> Coroutine[Any, Any, None] | None:
+    def _begin(self, slot: Slot, held: Held) -> Coroutine[Any, Any, None] | None:
         """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
         attempt: Attempt[Any] = Attempt(held.claim, self._clock.monotonic(), self._logger_of)
         held.attempt = attempt
-        lane.held, lane.stop, lane.waited = held, None, False
+        slot.held, slot.stop, slot.waited = held, None, False
         self.running += 1
         self._ending.started(held)
         context = contextvars.copy_context()
@@ -204,18 +204,18 @@ class Lanes:
         except StopIteration as end:
             outcome = from_returned(end.value)
         except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
-            outcome = self._raised(lane, attempt, error)
+            outcome = self._raised(slot, attempt, error)
         else:
-            return self._go_on(lane, held, self._drive(lane, held, context, coroutine, waits_for))
+            return self._go_on(slot, held, self._drive(slot, held, context, coroutine, waits_for))
         finally:
             self.driving = None
-        if lane.task is not None and lane.task.cancelling():
-            return self._forgive(lane, held, outcome)
-        self._leave(lane, held)
-        self._end(lane, held, outcome)
+        if slot.task is not None and slot.task.cancelling():
+            return self._forgive(slot, held, outcome)
+        self._leave(slot, held)
+        self._end(slot, held, outcome)
         return None
 
-    async def _go_on(self, lane: Lane, held: Held, rest: Awaitable[object]) -> None:
+    async def _go_on(self, slot: Slot, held: Held, rest: Awaitable[object]) -> None:
         """Await the handler. Whatever it returns or raises becomes an outcome; nothing escapes but our own end."""
         assert held.attempt is not None
         outcome: Outcome | None
@@ -223,59 +223,59 @@ class Lanes:
             outcome = from_returned(await rest)
         except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
             if self._crashed is None:
-                self._leave(lane, held)
+                self._leave(slot, held)
                 raise  # the lane itself is being ended
-            outcome = self._raised(lane, held.attempt, error)
-        await self._forgive(lane, held, outcome)
+            outcome = self._raised(slot, held.attempt, error)
+        await self._forgive(slot, held, outcome)
 
-    async def _forgive(self, lane: Lane, held: Held, outcome: Outcome | None) -> None:
+    async def _forgive(self, slot: Slot, held: Held, outcome: Outcome | None) -> None:
         """A cancellation was meant for the job, or the handler's own doing: the lane's next job has no part in it."""
         try:
-            if lane.task is not None and lane.task.cancelling():
+            if slot.task is not None and slot.task.cancelling():
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)  # one that is still on its way arrives here
-                while lane.task.cancelling():
-                    lane.task.uncancel()
+                while slot.task.cancelling():
+                    slot.task.uncancel()
         finally:
-            self._leave(lane, held)
-        self._end(lane, held, outcome)
+            self._leave(slot, held)
+        self._end(slot, held, outcome)
 
-    def _leave(self, lane: Lane, held: Held) -> None:
+    def _leave(self, slot: Slot, held: Held) -> None:
         """The slot is free again."""
         assert held.attempt is not None
-        if lane.timer is not None:
-            lane.timer.cancel()
-            lane.timer = None
-        lane.held = None
-        self._waiting = lane.waited
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        slot.held = None
+        self._waiting = slot.waited
         self.running -= 1
         self.ended += 1
         held.seconds = self._clock.monotonic() - held.attempt.started
         self.worked += held.seconds
         self._ending.left(held)
 
-    def _end(self, lane: Lane, held: Held, outcome: Outcome | None) -> None:
+    def _end(self, slot: Slot, held: Held, outcome: Outcome | None) -> None:
         if self._crashed is not None:
             self._leases.end(held)
             # Told to stop, and ended well all the same: its result counts, unless the lease is gone.
-            self._ending.ended(held, None if lane.stop is Stop.LOST else outcome, lane.stop)
+            self._ending.ended(held, None if slot.stop is Stop.LOST else outcome, slot.stop)
 
-    def _raised(self, lane: Lane, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
-        match lane.stop:
+    def _raised(self, slot: Slot, attempt: Attempt[Any], error: BaseException) -> Outcome | None:
+        match slot.stop:
             case None if isinstance(error, ChildCrashed):
-                lane.stop = Stop.CRASHED
+                slot.stop = Stop.CRASHED
                 return None
             case None if isinstance(error, ChildUnable):
-                lane.stop = Stop.UNABLE
+                slot.stop = Stop.UNABLE
                 return None
             case None if isinstance(error, LeaseLost):
-                lane.stop = Stop.LOST
+                slot.stop = Stop.LOST
                 return None
             case None:
                 return from_error(error)
             case Stop.TIMEOUT:
                 thread = "; its thread cannot be stopped and its result will be ignored" if attempt.detached else ""
-                return Retry(f"timed out: the attempt took longer than {lane.timer_seconds:g} s{thread}")
+                return Retry(f"timed out: the attempt took longer than {slot.timer_seconds:g} s{thread}")
             case Stop.CANCELED:
                 return Cancel("canceled while running")
             case _:
@@ -284,15 +284,15 @@ class Lanes:
     @types.coroutine
     def _drive(
         self,
-        lane: Lane,
+        slot: Slot,
         held: Held,
         context: contextvars.Context,
         coroutine: Coroutine[Any, Any, object],
         waits_for: object,
     ) -> Generator[Any, Any, object]:
         """Await the rest of the handler in the lane's task, under its own context, and see each of its steps."""
-        lane.waited = self._waiting = True
-        self._waits(lane, held)
+        slot.waited = self._waiting = True
+        self._waits(slot, held)
         advance: Callable[[Any], Any]
         given: Any
         while True:
@@ -309,7 +309,7 @@ class Lanes:
             finally:
                 self.driving = given = None
 
-    def _waits(self, lane: Lane, held: Held) -> None:
+    def _waits(self, slot: Slot, held: Held) -> None:
         """A handler waits for the first time: from here on it needs a timer, and the next job another lane."""
         if self.ready:
             self._wake()
@@ -317,5 +317,5 @@ class Lanes:
         if timeout is not None:
             assert held.attempt is not None
             spent = self._clock.monotonic() - held.attempt.started
-            lane.timer_seconds = timeout
-            lane.timer = self._clock.call_later(max(timeout - spent, 0), lambda: self.stop(held, Stop.TIMEOUT))
+            slot.timer_seconds = timeout
+            slot.timer = self._clock.call_later(max(timeout - spent, 0), lambda: self.stop(held, Stop.TIMEOUT))

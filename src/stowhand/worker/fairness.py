@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError
 Tasks = tuple[str, ...] | None
 
 
-class Turns:
+class Fairness:
     """Of one worker. Raises ConfigurationError for a fair one of any task: whom to ask for next, it cannot know."""
 
     def __init__(self, *, fair: bool, tasks: Tasks) -> None:

@@ -24,11 +24,11 @@ from stowhand.events import Beaten, Events, JobsReturned, LoopBlocked, StoreReco
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE, WorkerOptions
-from stowhand.protocols.store import Foreign, Heart
+from stowhand.protocols.store import Foreign, Heartbeats
 from stowhand.worker.frames import frame_of
 from stowhand.worker.leases import Held, Leases, leases_of
-from stowhand.worker.registration import AGAIN, Enrollment
-from stowhand.worker.sweeper import Sweep
+from stowhand.worker.registration import AGAIN, Registration
+from stowhand.worker.sweeper import Sweeper
 from stowhand.worker.write_look import WriteLook
 
 AHEAD_AT_MOST = 1.0
@@ -42,12 +42,12 @@ BLOCKED_AFTER = 1.0
 SEEN_EVERY = 0.25
 
 
-class Keeper:
+class Heartbeater:
     """Used by one thread at a time; ``tick`` is the whole of its life. Answers go back through two callbacks."""
 
     def __init__(
         self,
-        heart: Heart,
+        heartbeats: Heartbeats,
         leases: Leases,
         options: WorkerOptions,
         events: Events,
@@ -56,12 +56,12 @@ class Keeper:
         tell_lost: Callable[[list[Held]], None],
         tell_canceled: Callable[[list[Held]], None],
     ) -> None:
-        self._heart, self._leases, self._options = heart, leases, options
+        self._heartbeats, self._leases, self._options = heartbeats, leases, options
         self._events, self._clock, self._worker = events, clock, worker
         self._tell_lost, self._tell_canceled = tell_lost, tell_canceled
         interval, lease = options.sweep_interval, options.lease
-        self._sweep = Sweep(
-            heart,
+        self._sweep = Sweeper(
+            heartbeats,
             events,
             clock,
             name=worker,
@@ -70,8 +70,8 @@ class Keeper:
             memory=lease + options.every_beat + interval,
             lease=lease,
         )
-        self.enrollment = Enrollment(heart, worker, options)
-        self._write_look = WriteLook(heart, clock)
+        self.registration = Registration(heartbeats, worker, options)
+        self._write_look = WriteLook(heartbeats, clock)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._dead_tokens: list[str] = []
@@ -87,7 +87,7 @@ class Keeper:
         """This worker has nothing more to do but to say goodbye."""
         self.ticked = clock.monotonic()
         """When a tick last began or ended: it is older than two seconds only while the store keeps one waiting."""
-        self.watch = Watch(events, clock, worker, options)
+        self.watch = LoopWatchdog(events, clock, worker, options)
 
     # -- asked by the loop -----------------------------------------------------------------------
 
@@ -130,12 +130,12 @@ class Keeper:
     def leave(self) -> float:
         """Take this worker out of the roll at the next tick, unless the store is away; the seconds that it is worth."""
         self.is_leaving = True
-        self.enrollment.leaving = not self._failures
-        return GOODBYE if self.enrollment.leaving else 0.0
+        self.registration.leaving = not self._failures
+        return GOODBYE if self.registration.leaving else 0.0
 
     def close(self) -> None:
         """After the last tick: let the heart's connection go."""
-        self._heart.close()
+        self._heartbeats.close()
 
     @property
     def owes(self) -> int:
@@ -155,7 +155,7 @@ class Keeper:
             self._run_errands()
             self._sweep.tick(worked=self._worked(now), ours=self.ours)
             self._write_look.tick(now)
-            self.enrollment.tick(now)
+            self.registration.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -176,7 +176,7 @@ class Keeper:
     @property
     def _is_written(self) -> bool:
         """What was last to be written was; else all that goes well is that nothing has to be."""
-        return self.enrollment.recorded and self._write_look.well
+        return self.registration.recorded and self._write_look.well
 
     def _worked(self, now: float) -> float:
         """When there was work last."""
@@ -203,7 +203,7 @@ class Keeper:
 
     def _renew(self, due: list[Held]) -> None:
         sent = self._clock.monotonic()
-        pulse = self._heart.beat(leases_of(due), self._options.lease)
+        pulse = self._heartbeats.beat(leases_of(due), self._options.lease)
         if self._events.wants(Beaten):
             self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
         self._sweep.refusals.hear()
@@ -225,16 +225,16 @@ class Keeper:
     def _run_errands(self) -> None:
         """Each is forgotten only after the store has taken it; each is harmless when repeated."""
         while self._crashed:
-            self._sweep.tell(self._heart.reset_lease(self._crashed[0]))
+            self._sweep.tell(self._heartbeats.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
         for token in tuple(self._dead_tokens):
-            if self._heart.abandon(token):
+            if self._heartbeats.abandon(token):
                 with self._lock:  # it may have been forgotten meanwhile
                     self._dead_tokens = [one for one in self._dead_tokens if one != token]
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
-            busy = self._heart.release(leases)
+            busy = self._heartbeats.release(leases)
             left = {one.job_id for one in self._sweep.refusals.hear()}  # these come back when their leases end
             self.returned += len(leases) - len(busy)  # before nothing is owed any more
             with self._lock:
@@ -245,7 +245,7 @@ class Keeper:
                 self._events.emit(JobsReturned(self._worker, returned, why))
 
 
-class Watch:
+class LoopWatchdog:
     """Notices a blocked loop: the loop says ``seen()`` some times a second, another thread looks when it last did."""
 
     def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
@@ -266,7 +266,7 @@ class Watch:
         self.hangs = False
 
     def here(self) -> None:
-        """Watch the thread that calls this."""
+        """LoopWatchdog the thread that calls this."""
         self._thread = threading.get_ident()
         self.seen()
 

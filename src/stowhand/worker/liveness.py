@@ -45,7 +45,7 @@ class Call:
         return 0.0 if since is None else max(now - since, 0.0)
 
 
-class Vitals:
+class Liveness:
     """Of one worker, for as long as it is there: whoever holds it sees the parts that the worker has now."""
 
     lag: Callable[[], float]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowhand.events import ChangeRefused, Events
 from stowhand.jobs.lease import JobId
-from stowhand.protocols.store import Heart, Refusal
+from stowhand.protocols.store import Heartbeats, Refusal
 
 REMEMBERED = 10_000
 """Jobs of which it is known that they were named."""
@@ -15,13 +15,13 @@ REMEMBERED = 10_000
 class Refusals:
     """Asks one heart. For the thread of the heart."""
 
-    def __init__(self, heart: Heart, events: Events, name: str) -> None:
-        self._heart, self._events, self._name = heart, events, name
+    def __init__(self, heartbeats: Heartbeats, events: Events, name: str) -> None:
+        self._heartbeats, self._events, self._name = heartbeats, events, name
         self._named: dict[tuple[JobId, str], None] = {}
 
     def hear(self) -> Sequence[Refusal]:
         """What was refused since this was last asked; those that are new are told."""
-        refused = self._heart.refused()
+        refused = self._heartbeats.refused()
         for one in refused:
             if (one.job_id, one.doing) not in self._named:
                 if len(self._named) >= REMEMBERED:

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 
-from stowhand.protocols.operating import SEEN_EVERY, Roll, WorkerCard
+from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Heart
+from stowhand.protocols.store import Heartbeats
 
 AGAIN = 2.0
 """Seconds until an entry is written again that the store has not taken."""
 
 
-class Enrollment:
+class Registration:
     """Used by the heart's thread. With a store that keeps no roll it does nothing."""
 
-    def __init__(self, heart: Heart, worker: str, options: WorkerOptions) -> None:
-        self._roll = heart if isinstance(heart, Roll) else None
+    def __init__(self, heartbeats: Heartbeats, worker: str, options: WorkerOptions) -> None:
+        self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
         self._worker, self._options = worker, options
         self.says: Callable[[], tuple[tuple[str, ...] | None, bool]] = lambda: (options.tasks, False)
         """The tasks that it claims just now, and whether it is stopping."""
@@ -36,16 +36,16 @@ class Enrollment:
 
         A goodbye that could not be written is not said again: the store's maintenance mends it.
         """
-        if self._roll is None:
+        if self._worker_list is None:
             self.leaving = False
         elif self.leaving:
             try:
-                self._roll.worker_gone(self._worker)
+                self._worker_list.worker_gone(self._worker)
             finally:
-                self._roll, self.leaving = None, False
+                self._worker_list, self.leaving = None, False
         elif now - self._written >= (SEEN_EVERY if self.recorded else AGAIN) or self._card() != self._said:
             self._written, self._said, self.recorded = now, self._card(), False
-            self._roll.worker_seen(self._said)
+            self._worker_list.worker_seen(self._said)
             self.recorded = True
 
     def _card(self) -> WorkerCard:

@@ -22,7 +22,7 @@ from stowhand.protocols.handler import Attendant
 from stowhand.protocols.options import LONGEST, NAME_LIMIT, check_made
 from stowhand.protocols.store import Store
 from stowhand.worker.speaking import speak
-from stowhand.worker.sweeper import Sweep
+from stowhand.worker.sweeper import Sweeper
 
 STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter is to stop."""
@@ -92,7 +92,7 @@ class Resetter:
         self._store, self._clock = store, clock or SystemClock()
         self._stopping = asyncio.Event()
         self._sooner = asyncio.Event()
-        self._sweep: Sweep | None = None
+        self._sweep: Sweeper | None = None
         self._failures = 0
 
     async def run(self) -> None:
@@ -101,11 +101,11 @@ class Resetter:
             speak(self.events)
         if isinstance(self._store, Attendant):
             await self._store.admit()
-        heart = self._store.heart()
+        heartbeats = self._store.heartbeats()
         # Of its own: what hangs there keeps nobody else's thread, and the heart is closed behind it, not under it.
         thread = ThreadPoolExecutor(1, "stowhand resetter")
-        self._sweep = sweep = Sweep(
-            heart,
+        self._sweep = sweep = Sweeper(
+            heartbeats,
             self.events,
             self._clock,
             name=self.options.name,
@@ -123,11 +123,11 @@ class Resetter:
         finally:
             looking.cancel()
             stopping.cancel()
-            closing = asyncio.wrap_future(thread.submit(heart.close))
+            closing = asyncio.wrap_future(thread.submit(heartbeats.close))
             thread.shutdown(wait=False)
             await asyncio.wait((closing,), timeout=CLOSE_PATIENCE)
 
-    async def _looks(self, sweep: Sweep, thread: Executor) -> None:
+    async def _looks(self, sweep: Sweeper, thread: Executor) -> None:
         while not self._stopping.is_set():
             await self._look(sweep, thread)
             await self._rest(sweep)
@@ -142,7 +142,7 @@ class Resetter:
             self._sweep.expect(lease)
             self._sooner.set()
 
-    async def _look(self, sweep: Sweep, thread: Executor) -> None:
+    async def _look(self, sweep: Sweeper, thread: Executor) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(thread, lambda: sweep.tick(worked=self._clock.monotonic()))
         except SchemaTooNew:
@@ -155,7 +155,7 @@ class Resetter:
             self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
             self._failures = 0
 
-    async def _rest(self, sweep: Sweep) -> None:
+    async def _rest(self, sweep: Sweeper) -> None:
         end = self._clock.monotonic() + self.options.interval
         while not self._stopping.is_set():
             self._sooner.clear()

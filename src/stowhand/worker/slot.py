@@ -55,7 +55,7 @@ class Ending(Protocol):
         """A handler ended while the worker was there to hear of it."""
 
 
-class Lane:
+class Slot:
     """One slot: the task that runs in it, and what it runs."""
 
     __slots__ = ("held", "stop", "task", "timer", "timer_seconds", "waited")

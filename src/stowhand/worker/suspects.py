@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from stowhand.clock import Clock
 from stowhand.events import DrainEnded, DrainStarted, Events
-from stowhand.worker.executor import Lanes
+from stowhand.worker.executor import Executor
 from stowhand.worker.leases import Held, Phase
 
 EVERY = 5.0
@@ -25,8 +25,8 @@ NEVER = float("inf")
 class Suspects:
     """Of one worker."""
 
-    def __init__(self, lanes: Lanes, events: Events, clock: Clock, worker: str) -> None:
-        self._lanes, self._events, self._clock, self._worker = lanes, events, clock, worker
+    def __init__(self, executor: Executor, events: Events, clock: Clock, worker: str) -> None:
+        self._executor, self._events, self._clock, self._worker = executor, events, clock, worker
         self._held: Held | None = None
         self._asked = clock.monotonic()
         self._cleared: float | None = None
@@ -42,7 +42,7 @@ class Suspects:
     @property
     def runs_alone(self) -> bool:
         """Nothing else may be taken."""
-        return self.is_held and not self._lanes.can_isolate
+        return self.is_held and not self._executor.can_isolate
 
     @property
     def wait(self) -> float:
@@ -69,14 +69,14 @@ class Suspects:
         self._cleared = self._clock.monotonic()
         claim = held.claim
         self._events.emit(
-            DrainStarted(self._worker, claim.lease.job_id, claim.task, claim.resets, self._lanes.running, patience)
+            DrainStarted(self._worker, claim.lease.job_id, claim.task, claim.resets, self._executor.running, patience)
         )
 
     def go(self, held: Held) -> None:
         """It may run now."""
         assert self._cleared is not None
         took, claim = self._clock.monotonic() - self._cleared, held.claim
-        self._events.emit(DrainEnded(self._worker, claim.lease.job_id, claim.task, took, self._lanes.running))
+        self._events.emit(DrainEnded(self._worker, claim.lease.job_id, claim.task, took, self._executor.running))
 
     def ended(self) -> None:
         """It is over; others may run again."""

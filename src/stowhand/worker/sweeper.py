@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from stowhand.clock import Clock
 from stowhand.events import Events, JobsReset
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.protocols.store import Foreign, Heart
+from stowhand.protocols.store import Foreign, Heartbeats
 from stowhand.worker.refusals import Refusals
 
 IDLE_FACTOR = 6
@@ -30,7 +30,7 @@ LONGEST_JITTER = 0.5
 NEVER = float("inf")
 
 
-class Sweep:
+class Sweeper:
     """``tick`` when you like; it does its work when its time has come. Blocking: for a thread that may block.
 
     ``interval``: seconds between two looks; 0: each tick is one. ``slack`` seconds are granted beyond a lease's end.
@@ -41,7 +41,7 @@ class Sweep:
 
     def __init__(
         self,
-        heart: Heart,
+        heartbeats: Heartbeats,
         events: Events,
         clock: Clock,
         *,
@@ -53,10 +53,10 @@ class Sweep:
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._name = name
-        self._heart, self._events, self._clock = heart, events, clock
+        self._heartbeats, self._events, self._clock = heartbeats, events, clock
         self._interval, self._slack, self._memory, self._lease = interval, slack, memory, lease
         self._is_over = is_over
-        self.refusals = Refusals(heart, events, name)
+        self.refusals = Refusals(heartbeats, events, name)
         self._jitter = min(LONGEST_JITTER, slack / 2) * zlib.crc32(name.encode()) / 2**32
         self._last = self._known = float("-inf")
         self.ends = NEVER
@@ -90,22 +90,22 @@ class Sweep:
         now = self._clock.monotonic()
         if now < self.due(worked):
             return
-        seen = self._heart.foreign(ours(), self._slack)
+        seen = self._heartbeats.foreign(ours(), self._slack)
         if seen is None or seen.late:
             self._take_back()
         self._last = self._known = now
         self._late = seen is not None and seen.late
         self.ends = NEVER if seen is None else self._after(seen, now)
         if now - self._checked >= CHECK_EVERY:
-            self._heart.check()
+            self._heartbeats.check()
             self._checked = now
         if now - self._maintained >= MAINTAIN_EVERY:
             self._maintained = now  # first: what cannot be done now is not tried again at each sweep
-            self._heart.maintain()
+            self._heartbeats.maintain()
 
     def _take_back(self) -> None:
         for _ in range(ROUNDS):
-            found = self._heart.reset_stalled(self._slack)
+            found = self._heartbeats.reset_stalled(self._slack)
             self.tell(found)
             self.refusals.hear()
             if not found or self._is_over():

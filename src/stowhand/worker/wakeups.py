@@ -37,7 +37,7 @@ class Wakeups:
         while True:
             try:
                 with self.call:
-                    woken = await self._store.wait(self._options.poll(hears=self._store.hears))
+                    woken = await self._store.wait(self._options.poll(is_listening=self._store.is_listening))
             except StoreError as error:
                 await self._trouble(error)
                 continue
@@ -48,13 +48,13 @@ class Wakeups:
 
     def _judge_hearing(self) -> None:
         """A store that hears nothing (no LISTEN through a pooler, a wrong address) is polled; that is said once."""
-        if self._store.hears:
+        if self._store.is_listening:
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "listen", self._failures))
             self._failures = 0
         elif self._failures == 0:
             self._failures = 1
-            poll = self._options.poll(hears=False)
+            poll = self._options.poll(is_listening=False)
             self._events.emit(StoreTrouble(self._worker, "listen", "no wake-ups are heard: polling instead", poll))
 
     async def _trouble(self, error: StoreError) -> None:

@@ -30,16 +30,16 @@ from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Attendant, Function, Handler, Policy, handler_of
 from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.store import Claim, Store, Terms
-from stowhand.worker.admission import Gate
-from stowhand.worker.claimer import Taker
+from stowhand.worker.admission import Admission
+from stowhand.worker.claimer import Claimer
 from stowhand.worker.endings import Endings
-from stowhand.worker.executor import Lanes
+from stowhand.worker.executor import Executor
 from stowhand.worker.guarded import GUARDED
-from stowhand.worker.heartbeater import Keeper
+from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases, Phase
-from stowhand.worker.liveness import Vitals
+from stowhand.worker.liveness import Liveness
 from stowhand.worker.settler import Settler
 from stowhand.worker.slot import Isolate, Stop
 from stowhand.worker.speaking import speak
@@ -83,7 +83,7 @@ class Worker:
         self._stopped_at: float | None = None
         self._now = False
         self._crash: BaseException | None = None
-        self.vitals = Vitals(self._clock)
+        self.liveness = Liveness(self._clock)
         self._terms = self._ask_terms()
         self._make(self._given.tasks)
 
@@ -100,37 +100,47 @@ class Worker:
         self._judge = judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
         self._hooks = hooks = Hooks(handler, store, events, clock, self.id)
         self._endings = Endings(leases, judge, hooks, events, self.id)
-        self._lanes = Lanes(
+        self._executor = Executor(
             *(hooks.handle, leases, self._endings, clock, options.concurrency, judge.timeout, self._isolate),
             self._logger,
         )
         self._settler = Settler(store, leases, judge, events, clock, self.id)
-        self._keeper = self._make_keeper(self._on_hang)
-        gate = Gate(handler, options, events, clock, self.id)
-        self._taker = Taker(
-            store, self._lanes, leases, self._settler, self._keeper, hooks, gate, options, events, clock, self.id
+        self._heartbeater = self._make_keeper(self._on_hang)
+        admission = Admission(handler, options, events, clock, self.id)
+        self._claimer = Claimer(
+            store,
+            self._executor,
+            leases,
+            self._settler,
+            self._heartbeater,
+            hooks,
+            admission,
+            options,
+            events,
+            clock,
+            self.id,
         )
-        self._taker.tasks = tasks
+        self._claimer.tasks = tasks
         polls = terms is not None and terms.polls
-        self._wakeups = Wakeups(store, options, events, clock, self.id, self._taker.wake, polls)
+        self._wakeups = Wakeups(store, options, events, clock, self.id, self._claimer.wake, polls)
         self._examine()
-        self._introduce(wakes=gate.asks)
+        self._introduce(wakes=admission.asks)
 
     def _introduce(self, *, wakes: bool) -> None:
         """Who is told by whom."""
-        taker, settler, hooks, endings = self._taker, self._settler, self._hooks, self._endings
-        self._lanes.starved, settler.quiet, settler.freed = taker.stir, self._stir, taker.wake
+        claimer, settler, hooks, endings = self._claimer, self._settler, self._hooks, self._endings
+        self._executor.starved, settler.quiet, settler.freed = claimer.stir, self._stir, claimer.wake
         settler.soon, hooks.broke = hooks.soon, self._broke
         # What ends, or has been prepared, changes what pre_claim will say: it is asked again.
         hooks.freed = self._wake_and_stir if wakes else self._stir
-        endings.settler, endings.keeper, endings.suspect_ended = settler, self._keeper, taker.suspect_ended
+        endings.settler, endings.heartbeater, endings.suspect_ended = settler, self._heartbeater, claimer.suspect_ended
         endings.progress = self._wake_and_stir if wakes else self._progress.set
 
     def _examine(self) -> None:
-        keeper, watch = self._keeper, self._keeper.watch
-        calls = {"claiming": self._taker.call, "settling": self._settler.call, "waking": self._wakeups.call}
-        moments = {"loop": lambda: watch.last, "heartbeat": lambda: keeper.ticked}
-        self.vitals.watch(moments, calls, watch.late, keeper.refused)
+        heartbeater, watch = self._heartbeater, self._heartbeater.watch
+        calls = {"claiming": self._claimer.call, "settling": self._settler.call, "waking": self._wakeups.call}
+        moments = {"loop": lambda: watch.last, "heartbeat": lambda: heartbeater.ticked}
+        self.liveness.watch(moments, calls, watch.late, heartbeater.refused)
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         events = self.events if self.events.wants(JobSaid) else None
@@ -148,13 +158,13 @@ class Worker:
             speak(self.events)
         await self._admit()
         self._loop = asyncio.get_running_loop()
-        self._keeper.watch.here()
-        self._lanes.open(self._broke)
+        self._heartbeater.watch.here()
+        self._executor.open(self._broke)
         self._ticker = self._clock.ticker("stowhand heart", self._tick)
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
             async with asyncio.TaskGroup() as group:
-                taking = group.create_task(self._supervise(self._taker.run))
+                taking = group.create_task(self._supervise(self._claimer.run))
                 verbs = (self._settler.run, self._wakeups.run, self._guard)
                 helpers = [group.create_task(self._supervise(verb)) for verb in verbs]
                 try:
@@ -168,9 +178,9 @@ class Worker:
                         helper.cancel()
         finally:
             await self._hooks.close()
-            await self._lanes.close()
+            await self._executor.close()
             self._ticker.stop()
-            self._keeper.close()
+            self._heartbeater.close()
             GUARDED.dismiss()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._crash is not None:
@@ -183,10 +193,10 @@ class Worker:
         terms = self._ask_terms()
         if terms != self._terms and self._ticker is None:
             self._terms = terms
-            self._keeper.close()
-            self._make(self._taker.tasks)
+            self._heartbeater.close()
+            self._make(self._claimer.tasks)
             if self._stopped_at is not None:
-                self._taker.stop()
+                self._claimer.stop()
 
     def give_up(self) -> None:
         """Tell what no store has recorded, once. From any thread, as the last thing."""
@@ -198,12 +208,12 @@ class Worker:
         Harmless when repeated. On the worker's own loop; from elsewhere through ``call_soon_threadsafe``.
         """
         if (first := self._stopped_at is None) or (now and not self._now):
-            self.events.emit(WorkerStopping(self.id, self._lanes.running, now))
+            self.events.emit(WorkerStopping(self.id, self._executor.running, now))
         self._now = self._now or now
         self._progress.set()
         if first:
             self._stopped_at = self._clock.monotonic()
-            self._taker.stop()
+            self._claimer.stop()
             self._return_unstarted()
 
     def quiet(self, *, on: bool = True) -> None:
@@ -211,12 +221,12 @@ class Worker:
 
         Harmless when repeated. On the worker's own loop.
         """
-        if on == self._taker.quiet or self._stopped_at is not None:
+        if on == self._claimer.quiet or self._stopped_at is not None:
             return
-        self.events.emit(WorkerQuieted(self.id, self._lanes.running, on))
-        self._taker.quiet = on
-        self._lanes.go_on()  # none is held free for a suspect that is not asked for
-        self._taker.wake()
+        self.events.emit(WorkerQuieted(self.id, self._executor.running, on))
+        self._claimer.quiet = on
+        self._executor.go_on()  # none is held free for a suspect that is not asked for
+        self._claimer.wake()
         if on:
             self._return_unstarted()
 
@@ -233,17 +243,17 @@ class Worker:
 
     def wake(self) -> None:
         """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
-        self._taker.wake()
+        self._claimer.wake()
 
     def retask(self, tasks: tuple[str, ...] | None) -> None:
         """Claim jobs of these tasks from now on. On the worker's own loop."""
-        self._taker.tasks = tasks
-        self._taker.wake()
+        self._claimer.tasks = tasks
+        self._claimer.wake()
 
     @property
     def running(self) -> int:
         """Handlers at work."""
-        return self._lanes.running
+        return self._executor.running
 
     @property
     def unfinished(self) -> list[Lease]:
@@ -257,24 +267,33 @@ class Worker:
 
     # -- beat ------------------------------------------------------------------------------------
 
-    def _make_keeper(self, on_hang: Callable[[], None]) -> Keeper:
-        heart, lost, canceled = self._store.heart(), self._from_keeper(Stop.LOST), self._from_keeper(Stop.CANCELED)
-        keeper = Keeper(heart, self._leases, self.options, self.events, self._clock, self.id, lost, canceled)
-        keeper.watch.driving = lambda: self._lanes.driving
-        keeper.watch.timeout_of = self._judge.timeout
-        keeper.watch.on_hang = on_hang
-        keeper.enrollment.says = lambda: (self._taker.tasks, self._stopped_at is not None or self._taker.quiet)
-        return keeper
+    def _make_keeper(self, on_hang: Callable[[], None]) -> Heartbeater:
+        heartbeats, lost, canceled = (
+            self._store.heartbeats(),
+            self._from_keeper(Stop.LOST),
+            self._from_keeper(Stop.CANCELED),
+        )
+        heartbeater = Heartbeater(
+            heartbeats, self._leases, self.options, self.events, self._clock, self.id, lost, canceled
+        )
+        heartbeater.watch.driving = lambda: self._executor.driving
+        heartbeater.watch.timeout_of = self._judge.timeout
+        heartbeater.watch.on_hang = on_hang
+        heartbeater.registration.says = lambda: (
+            self._claimer.tasks,
+            self._stopped_at is not None or self._claimer.quiet,
+        )
+        return heartbeater
 
     def _tick(self) -> float:
         """The heart goes on beating while the worker stops because of an error in it."""
         try:
-            return self._keeper.tick()
+            return self._heartbeater.tick()
         except Exception as error:  # noqa: BLE001 - boundary: the top of the heart's thread
             self._on_loop(self._broke, error)
             return 1.0
         finally:
-            if self._stopped_at is not None or self._keeper.is_leaving:
+            if self._stopped_at is not None or self._heartbeater.is_leaving:
                 self._on_loop(self._progress.set)
 
     def _from_keeper(self, why: Stop) -> Callable[[list[Held]], None]:
@@ -295,47 +314,47 @@ class Worker:
         if why is Stop.LOST and held.phase is not Phase.ENDED:
             self._leases.drop([held])
             self._stir()  # the worker may be making way for it
-        self._lanes.stop(held, why)
+        self._executor.stop(held, why)
 
     async def _guard(self) -> None:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
         while True:
-            self._keeper.watch.seen()
+            self._heartbeater.watch.seen()
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
                 self._stop_one(held, Stop.LOST)
-            await self._clock.sleep(self._keeper.watch.pause)
+            await self._clock.sleep(self._heartbeater.watch.pause)
 
     # -- stop ------------------------------------------------------------------------------------
 
     async def _finish(self, taking: asyncio.Task[None]) -> None:
         """Hand back what has not started, let the rest end within the grace, then hand that back too."""
-        lanes, clock, hooks, keeper = self._lanes, self._clock, self._hooks, self._keeper
+        executor, clock, hooks, heartbeater = self._executor, self._clock, self._hooks, self._heartbeater
         await asyncio.wait([taking])
         self._return_unstarted()
         self._stopped_at = since = clock.monotonic() if self._stopped_at is None else self._stopped_at
-        await self._until(lambda: not (lanes.running or hooks.occupied) or self._now, since + self.options.grace)
+        await self._until(lambda: not (executor.running or hooks.occupied) or self._now, since + self.options.grace)
         last = clock.monotonic() + LAST_PAUSE
-        lanes.stop_all(Stop.RETURNED)
-        await self._until(lambda: not lanes.running, last - LAST_CALLS)
+        executor.stop_all(Stop.RETURNED)
+        await self._until(lambda: not executor.running, last - LAST_CALLS)
         self._endings.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
         self._poke()
-        await self._until(lambda: not (self._settler.backlog or keeper.owes or hooks.pending), last)
-        patience = min(clock.monotonic() + keeper.leave(), last)
+        await self._until(lambda: not (self._settler.backlog or heartbeater.owes or hooks.pending), last)
+        patience = min(clock.monotonic() + heartbeater.leave(), last)
         self._poke()
-        await self._until(lambda: not keeper.enrollment.leaving, patience)
+        await self._until(lambda: not heartbeater.registration.leaving, patience)
 
     def _stir(self) -> None:
-        self._taker.stir()
+        self._claimer.stir()
         self._progress.set()
 
     def _wake_and_stir(self) -> None:
-        self._taker.wake()
+        self._claimer.wake()
         self._stir()
 
     def _return_unstarted(self) -> None:
-        self._keeper.give_back(
+        self._heartbeater.give_back(
             self._leases.pull_ahead(float("inf"), waiting=True), "the worker stopped before it was started"
         )
         self._poke()

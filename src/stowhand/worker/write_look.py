@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowhand.clock import Clock
-from stowhand.protocols.store import Heart
+from stowhand.protocols.store import Heartbeats
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -14,8 +14,8 @@ WANTED_FOR = 60.0
 class WriteLook:
     """Used by the heart's thread; asked for from any."""
 
-    def __init__(self, heart: Heart, clock: Clock) -> None:
-        self._heart, self._clock = heart, clock
+    def __init__(self, heartbeats: Heartbeats, clock: Clock) -> None:
+        self._heartbeats, self._clock = heartbeats, clock
         self._wanted = self._looked = float("-inf")
         self.well = True
         """The last look met nothing wrong."""
@@ -29,5 +29,5 @@ class WriteLook:
         due = not self.well or now - self._wanted < WANTED_FOR
         if due and now - self._looked >= EVERY:
             self._looked, self.well = now, False
-            self._heart.check_writable()
+            self._heartbeats.check_writable()
             self.well = True

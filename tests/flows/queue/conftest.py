@@ -13,7 +13,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.testing import MemoryStore
-from tests.flows.queue.desk import Desk, MakeDesk, Still
+from tests.flows.queue.harness import Harness, MakeHarness, Still
 from tests.support.databases import Databases
 
 
@@ -47,13 +47,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def desk(place: str) -> MakeDesk:
+def harness(place: str) -> MakeHarness:
     """Makes a desk for a flow of these queues."""
 
-    def make(*queues: object, history: float | None = 86_400.0, **shape: object) -> Desk:
+    def make(*queues: object, history: float | None = 86_400.0, **shape: object) -> Harness:
         time = Still()
         options = StoreOptions(history=history, pinned=time.now, synchronous="NORMAL")
         store = MemoryStore(options=options) if place == "memory" else open_store(place, options)
-        return Desk(store, time, queues, shape)
+        return Harness(store, time, queues, shape)
 
     return make

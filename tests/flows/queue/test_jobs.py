@@ -17,7 +17,7 @@ from stowhand.protocols.flow_tables import NewFlow
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
-from tests.flows.queue.desk import Desk, MakeDesk
+from tests.flows.queue.harness import Harness, MakeHarness
 
 TWO = (Queue("first", next_queue="second"), Queue("second"))
 
@@ -26,7 +26,7 @@ def refuse(job: FlowJob) -> None:
     raise ValueError("no")
 
 
-async def all_jobs(at: Desk) -> int:
+async def all_jobs(at: Harness) -> int:
     """Live and past steps, however they stand."""
     return sum((await at.store.counts()).values())
 
@@ -40,9 +40,9 @@ def test_ids_sort_by_when_they_were_made() -> None:
     assert {one[19] for one in made} <= set("89ab")
 
 
-def test_jobs_are_found_by_each_value_of_their_lookups(desk: MakeDesk, run: Run) -> None:
+def test_jobs_are_found_by_each_value_of_their_lookups(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*TWO, lookup_attributes=("userId", "roleIds")) as at:
+        async with harness(*TWO, lookup_attributes=("userId", "roleIds")) as at:
             ids = [await at.create({"userId": n % 2, "roleIds": [4, "five", 4, None], "other": 7}) for n in range(4)]
             assert await at.engine.ids("userId", "1") == [ids[1], ids[3]]
             assert await at.engine.ids("roleIds", "4") == await at.engine.ids("roleIds", "five") == ids
@@ -55,9 +55,9 @@ def test_jobs_are_found_by_each_value_of_their_lookups(desk: MakeDesk, run: Run)
 @pytest.mark.parametrize(
     "value", ["x" * 5000, "nul\x00", "line\nbreak", "ü" * 150], ids=["long", "nul", "line", "wide"]
 )
-def test_any_text_can_be_looked_up(desk: MakeDesk, run: Run, value: str) -> None:
+def test_any_text_can_be_looked_up(harness: MakeHarness, run: Run, value: str) -> None:
     async def story() -> None:
-        async with desk(*TWO, lookup_attributes=("name",)) as at:
+        async with harness(*TWO, lookup_attributes=("name",)) as at:
             if "\x00" in value:
                 assert await at.engine.ids("name", value) == []
                 return
@@ -68,9 +68,9 @@ def test_any_text_can_be_looked_up(desk: MakeDesk, run: Run, value: str) -> None
     run(story())
 
 
-def test_a_creation_that_is_repeated_changes_nothing(desk: MakeDesk, run: Run) -> None:
+def test_a_creation_that_is_repeated_changes_nothing(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*TWO) as at:
+        async with harness(*TWO) as at:
             step = NewJob(task="demo/first", key="flow:demo:a", payload='{"id":"a","flow":"demo"}')
             for _ in range(2):
                 await at.engine._tables.create("demo", [NewFlow(id="a", step=step, lookups=(("k", "v"), ("k", "v")))])
@@ -82,9 +82,9 @@ def test_a_creation_that_is_repeated_changes_nothing(desk: MakeDesk, run: Run) -
     run(story())
 
 
-def test_many_are_created_all_or_none(desk: MakeDesk, run: Run) -> None:
+def test_many_are_created_all_or_none(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*TWO, lookup_attributes=("n",)) as at:
+        async with harness(*TWO, lookup_attributes=("n",)) as at:
             shape = at.engine.shape
             ids = await at.engine.create_many([new_job(shape, {"n": n}) for n in range(1200)])
             assert list(ids) == sorted(set(ids))
@@ -100,9 +100,9 @@ def test_many_are_created_all_or_none(desk: MakeDesk, run: Run) -> None:
     run(story())
 
 
-def test_a_deleted_job_is_nowhere(desk: MakeDesk, run: Run) -> None:
+def test_a_deleted_job_is_nowhere(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*TWO, lookup_attributes=("n",)) as at:
+        async with harness(*TWO, lookup_attributes=("n",)) as at:
             job_id, other = await at.create({"n": 1}), await at.create({"n": 1})
             await at.step("first")
             assert await at.engine.delete(job_id)
@@ -116,9 +116,9 @@ def test_a_deleted_job_is_nowhere(desk: MakeDesk, run: Run) -> None:
     run(story())
 
 
-def test_a_job_deleted_while_it_runs_calls_nobody_any_more(desk: MakeDesk, run: Run) -> None:
+def test_a_job_deleted_while_it_runs_calls_nobody_any_more(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("first", next_queue="second", max_retries=3), TWO[1]) as at:
+        async with harness(Queue("first", next_queue="second", max_retries=3), TWO[1]) as at:
             ended, failing = await at.create(), await at.create()
             runs = [await at.begin("first"), await at.begin("first", lambda job: 1 / 0)]
             assert await at.engine.delete(ended)
@@ -139,9 +139,9 @@ def test_a_job_deleted_while_it_runs_calls_nobody_any_more(desk: MakeDesk, run: 
     run(story())
 
 
-def test_counts_and_positions_follow_the_order_in_which_jobs_are_served(desk: MakeDesk, run: Run) -> None:
+def test_counts_and_positions_follow_the_order_in_which_jobs_are_served(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("first", priorities=2), Queue("second"), layout="priority") as at:
+        async with harness(Queue("first", priorities=2), Queue("second"), layout="priority") as at:
             running = await at.create()
             await at.begin("first")
             low, high = await at.create(priority=2), await at.create()
@@ -165,24 +165,24 @@ def test_counts_and_positions_follow_the_order_in_which_jobs_are_served(desk: Ma
     run(story())
 
 
-def test_jobs_are_forgotten_when_no_step_is_left_of_them(desk: MakeDesk, run: Run) -> None:
+def test_jobs_are_forgotten_when_no_step_is_left_of_them(harness: MakeHarness, run: Run) -> None:
     def bad(job: Any) -> None:
         raise ValueError("bad")
 
     async def story() -> None:
-        async with desk(Queue("first"), lookup_attributes=("n",)) as at:
+        async with harness(Queue("first"), lookup_attributes=("n",)) as at:
             ended, failed, waiting = [await at.create({"n": 1}) for _ in range(3)]
             await at.step("first")
             await at.step("first", bad)
-            heart = at.store.heart()
+            heartbeats = at.store.heartbeats()
             at.time.move(86_000.0)
-            heart.maintain()
+            heartbeats.maintain()
             assert await at.engine.ids("n", "1") == [ended, failed, waiting]
             at.time.move(2 * 86_400.0)
             for _ in range(2):  # the first prunes the history of days, the second sees that nothing is left
-                heart.maintain()
+                heartbeats.maintain()
                 at.time.move(86_400.0 + 1.0)
-            heart.close()
+            heartbeats.close()
             assert await at.engine.ids("n", "1") == [failed, waiting]
             assert await at.read(ended) is None
             assert (await at.read(failed) or {})["failed"]
@@ -192,9 +192,9 @@ def test_jobs_are_forgotten_when_no_step_is_left_of_them(desk: MakeDesk, run: Ru
     run(story())
 
 
-def test_a_flow_sees_no_jobs_of_another(desk: MakeDesk, run: Run) -> None:
+def test_a_flow_sees_no_jobs_of_another(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*TWO, lookup_attributes=("n",)) as at:
+        async with harness(*TWO, lookup_attributes=("n",)) as at:
             job_id = await at.create({"n": 1})
             other = QueueEngine(at.store, FlowShape(name="other", queues=TWO, lookup_attributes=("n",)))
             assert await other.read([job_id], resolve_children=False) == [None]
@@ -206,9 +206,9 @@ def test_a_flow_sees_no_jobs_of_another(desk: MakeDesk, run: Run) -> None:
     run(story())
 
 
-def test_opening_installs_what_is_absent(desk: MakeDesk, run: Run) -> None:
+def test_opening_installs_what_is_absent(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        at = desk(*TWO)
+        at = harness(*TWO)
         await at.store.install()
         await at.store.uninstall()
         with pytest.raises(SchemaMissing):
@@ -220,9 +220,9 @@ def test_opening_installs_what_is_absent(desk: MakeDesk, run: Run) -> None:
     run(story())
 
 
-def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(desk: MakeDesk, run: Run) -> None:
+def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("first", next_queue="gone"), Queue("gone")) as at:
+        async with harness(Queue("first", next_queue="gone"), Queue("gone")) as at:
             job_id = await at.create()
             await at.step("first")
             await at.step("gone", refuse)
@@ -234,9 +234,9 @@ def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(desk: MakeDesk, run: 
     run(story())
 
 
-def test_failed_children_are_listed_with_the_others(desk: MakeDesk, run: Run) -> None:
+def test_failed_children_are_listed_with_the_others(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("parent", children=(Queue("kid"),)), Queue("first")) as at:
+        async with harness(Queue("parent", children=(Queue("kid"),)), Queue("first")) as at:
             await at.create({"children:parent:params": [{"childName": "kid"}]})
             other = await at.create({"children:parent:params": 5})
             await at.step("parent")

@@ -12,7 +12,7 @@ from stowhand.protocols.flow_shape import NAME_LIMIT, FlowShape, Limiter, Queue
 from stowhand.stores.opening import open_store
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.flows.queue.desk import MakeDesk
+from tests.flows.queue.harness import MakeHarness
 
 THREE = (
     Queue("first", next_queue="second", attributes_to_get=("userId", "n", "gone")),
@@ -21,12 +21,12 @@ THREE = (
 )
 
 
-def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(desk: MakeDesk, run: Run) -> None:
+def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(harness: MakeHarness, run: Run) -> None:
     """Reservoir 3 per 3 s and group, 60 jobs in 4 groups."""
 
     async def story() -> None:
         queues = (Queue("first", limiter=Limiter(reservoir=3, interval=3.0, group_by="guild")),)
-        async with desk(*queues) as at:
+        async with harness(*queues) as at:
             made = [new for n in range(60) for new in [{"guild": n % 4}]]
             for attributes in made:
                 await at.create(attributes)
@@ -49,9 +49,9 @@ def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(desk: Ma
     run(story())
 
 
-def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(desk: MakeDesk, run: Run) -> None:
+def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("first", limiter=Limiter(reservoir=3, interval=2.0))) as at:
+        async with harness(Queue("first", limiter=Limiter(reservoir=3, interval=2.0))) as at:
             ran: list[str] = []
             for _ in range(18):
                 await at.create()
@@ -70,9 +70,9 @@ def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(desk: Ma
     run(story())
 
 
-def test_whoever_was_told_to_wait_and_never_came_back_is_forgotten(desk: MakeDesk, run: Run) -> None:
+def test_whoever_was_told_to_wait_and_never_came_back_is_forgotten(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("first", limiter=Limiter(reservoir=1, interval=2.0))) as at:
+        async with harness(Queue("first", limiter=Limiter(reservoir=1, interval=2.0))) as at:
             gone = [await at.create() for _ in range(4)]
             for _ in range(4):
                 await at.step("first")
@@ -105,10 +105,12 @@ def test_a_lent_store_and_what_is_no_queue_of_ours_are_refused() -> None:
 
 
 @pytest.mark.parametrize("parents", [False, True], ids=["plain", "parents"])
-def test_without_a_history_flows_are_warned_of_and_parents_refused(desk: MakeDesk, run: Run, parents: bool) -> None:
+def test_without_a_history_flows_are_warned_of_and_parents_refused(
+    harness: MakeHarness, run: Run, parents: bool
+) -> None:
     async def story() -> None:
         children = (Queue("kid"),) if parents else ()
-        at = desk(Queue("first", children=children), history=None)
+        at = harness(Queue("first", children=children), history=None)
         try:
             if parents:
                 with pytest.raises(ConfigurationError, match="has parents, and"):

@@ -16,7 +16,7 @@ from stowhand.protocols.flow_tables import PARKED, WAITS_FOR, Woken
 from stowhand.protocols.queue_store import Done
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.flows.queue.desk import Desk, MakeDesk, noting
+from tests.flows.queue.harness import Harness, MakeHarness, noting
 
 MANY = 8_500
 PARAMS, NAMES = "children:parent:params", "children:parent:jobs"
@@ -25,22 +25,22 @@ KIDS = (Queue("kid"), Queue("other"))
 LONG = [{"childName": "kid", "text": "x" * 70_000}]
 
 
-async def end(at: Desk, queue: str, limit: int) -> int:
+async def end(at: Harness, queue: str, limit: int) -> int:
     """Complete some, without calling anybody."""
     claims = await at.claim(queue, limit)
     await at.store.settle([(claim.lease, COMPLETED) for claim in claims])
     return len(claims)
 
 
-async def payload_of(at: Desk, job_id: str) -> str:
+async def payload_of(at: Harness, job_id: str) -> str:
     (job,) = await at.engine._tables.latest([key_of("demo", job_id)])
     assert job is not None
     return job.payload_text
 
 
-def test_a_parent_has_more_children_than_a_payload_could_name(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_has_more_children_than_a_payload_could_name(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("parent", children=KIDS)) as at:
+        async with harness(Queue("parent", children=KIDS)) as at:
             many = 200 if isinstance(at.store, MemoryStore) else MANY
             params = [{"childName": "other" if n == 7 else "kid", "n": n} for n in range(many)]
             job_id = await at.create({PARAMS: params})
@@ -58,9 +58,9 @@ def test_a_parent_has_more_children_than_a_payload_could_name(desk: MakeDesk, ru
     run(story())
 
 
-def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("parent", gather=False, children=KIDS)) as at:
+        async with harness(Queue("parent", gather=False, children=KIDS)) as at:
             job_id = await at.create({PARAMS: [{"childName": name} for name in ("kid", "other", "kid", "kid")]})
             await at.step("parent")
             wake, key = at.engine._tables.wake, key_of("demo", job_id)
@@ -76,11 +76,11 @@ def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(d
     run(story())
 
 
-def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(harness: MakeHarness, run: Run) -> None:
     """Its payload names every child, twice."""
 
     async def story() -> None:
-        async with desk(Queue("parent", next_queue="after", children=KIDS), Queue("after")) as at:
+        async with harness(Queue("parent", next_queue="after", children=KIDS), Queue("after")) as at:
             job_id = await at.create({PARAMS: [{"childName": "kid", "n": 1}, {"childName": "other", "n": 2}]})
             await at.step("parent")
             step = read_step((await at.engine._tables.latest([key_of("demo", job_id)]))[0])  # type: ignore[arg-type]
@@ -110,10 +110,10 @@ def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(desk: Mak
 
 
 @pytest.mark.parametrize("how", ["created", "result"])
-def test_a_long_list_of_params_is_kept_apart_and_everybody_sees_it(desk: MakeDesk, run: Run, how: str) -> None:
+def test_a_long_list_of_params_is_kept_apart_and_everybody_sees_it(harness: MakeHarness, run: Run, how: str) -> None:
     async def story() -> None:
         queues = Queue("first", next_queue="parent"), Queue("parent", next_queue="after", children=KIDS)
-        async with desk(*queues, Queue("after", (PARAMS, "m"))) as at:
+        async with harness(*queues, Queue("after", (PARAMS, "m"))) as at:
             job_id = await at.create({"m": 1} | ({PARAMS: LONG} if how == "created" else {}))
             await at.step("first", lambda job: {PARAMS: LONG} if how == "result" else {})
             assert len(await payload_of(at, job_id)) < 1000
@@ -130,9 +130,9 @@ def test_a_long_list_of_params_is_kept_apart_and_everybody_sees_it(desk: MakeDes
     run(story())
 
 
-def test_a_list_kept_apart_goes_with_its_job(desk: MakeDesk, run: Run) -> None:
+def test_a_list_kept_apart_goes_with_its_job(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("parent", children=KIDS)) as at:
+        async with harness(Queue("parent", children=KIDS)) as at:
             job_id = await at.create({PARAMS: LONG})
             (list_id,) = msgspec.json.decode(await payload_of(at, job_id))["apart"].values()
             tables = at.engine._tables
@@ -146,12 +146,12 @@ def test_a_list_kept_apart_goes_with_its_job(desk: MakeDesk, run: Run) -> None:
 
 
 def test_results_are_gathered_page_by_page_in_their_order(
-    desk: MakeDesk, run: Run, monkeypatch: pytest.MonkeyPatch
+    harness: MakeHarness, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parents, "PAGE", 2)
 
     async def story() -> None:
-        async with desk(Queue("parent", children=KIDS)) as at:
+        async with harness(Queue("parent", children=KIDS)) as at:
             job_id = await at.create({PARAMS: [{"childName": "kid", "n": n} for n in range(5)]})
             await at.step("parent")
             assert await end(at, "parent:kid", 5) == 5

@@ -16,7 +16,7 @@ from stowhand.protocols.flow_tables import FlowTables, Woken
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
-from tests.flows.queue.desk import Desk, MakeDesk, noting
+from tests.flows.queue.harness import Harness, MakeHarness, noting
 
 KIDS = (
     Queue(
@@ -32,18 +32,18 @@ def params(*children: dict[str, Any]) -> dict[str, Any]:
     return {"children:parent:params": list(children)}
 
 
-async def made(desk: MakeDesk) -> Desk:
-    return desk(*KIDS, layout="priority")
+async def made(harness: MakeHarness) -> Harness:
+    return harness(*KIDS, layout="priority")
 
 
-async def results_of(at: Desk, job_id: str) -> list[dict[str, Any]]:
+async def results_of(at: Harness, job_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await at.read(job_id) or {})[RESULTS]
     return found
 
 
-def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(
                 params({"childName": "kid", "n": 1}, {"childName": "other", "n": 2, "priority": 2}) | {"m": 1},
                 correlation_id="corr",
@@ -74,12 +74,12 @@ def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(desk: MakeD
     run(story())
 
 
-def test_a_child_that_fails_for_good_is_gathered_with_its_reason(desk: MakeDesk, run: Run) -> None:
+def test_a_child_that_fails_for_good_is_gathered_with_its_reason(harness: MakeHarness, run: Run) -> None:
     def bad(job: Any) -> None:
         raise ValueError("one is bad")
 
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(params({"childName": "kid"}))
             await at.step("parent")
             await at.step("parent:kid", bad)
@@ -98,9 +98,9 @@ def test_a_child_that_fails_for_good_is_gathered_with_its_reason(desk: MakeDesk,
     run(story())
 
 
-def test_a_failed_child_may_be_retried_while_its_parent_waits(desk: MakeDesk, run: Run) -> None:
+def test_a_failed_child_may_be_retried_while_its_parent_waits(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(params({"childName": "other"}, {"childName": "other"}))
             await at.step("parent")
             await at.step("parent:other", lambda job: {"next_queue": "a child has none"})
@@ -117,9 +117,9 @@ def test_a_failed_child_may_be_retried_while_its_parent_waits(desk: MakeDesk, ru
 @pytest.mark.parametrize(
     "given", [None, [], [{"childName": "stranger"}, 7, {"n": 1}]], ids=["none", "empty", "unknown"]
 )
-def test_a_parent_without_children_is_done_at_once(desk: MakeDesk, run: Run, given: Any) -> None:
+def test_a_parent_without_children_is_done_at_once(harness: MakeHarness, run: Run, given: Any) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create({"children:parent:params": given})
             await at.step("parent")
             assert await results_of(at, job_id) == (await at.read(job_id) or {})[NAMES] == []
@@ -128,9 +128,9 @@ def test_a_parent_without_children_is_done_at_once(desk: MakeDesk, run: Run, giv
     run(story())
 
 
-def test_params_that_are_no_list_fail_the_parent(desk: MakeDesk, run: Run) -> None:
+def test_params_that_are_no_list_fail_the_parent(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create({"children:parent:params": {"childName": "kid"}})
             await at.step("parent")
             assert (await at.read(job_id) or {})["failedErrorMsg"] == "children:parent:params is no list of objects"
@@ -138,10 +138,10 @@ def test_params_that_are_no_list_fail_the_parent(desk: MakeDesk, run: Run) -> No
     run(story())
 
 
-def test_a_parent_whose_worker_dies_makes_its_children_once(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_whose_worker_dies_makes_its_children_once(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         queues = Queue("parent", children=KIDS[0].children, max_resets=2), KIDS[1]
-        async with desk(*queues, layout="priority") as at:
+        async with harness(*queues, layout="priority") as at:
             await at.create(params({"childName": "kid"}))
             zombie = await at.begin("parent")
             at.time.move(100.0)
@@ -154,9 +154,9 @@ def test_a_parent_whose_worker_dies_makes_its_children_once(desk: MakeDesk, run:
     run(story())
 
 
-def test_two_last_children_at_once_wake_the_parent(desk: MakeDesk, run: Run) -> None:
+def test_two_last_children_at_once_wake_the_parent(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             await at.create(params(*[{"childName": "other"}] * 2))
             await at.step("parent")
             runs = [await at.begin("parent:other"), await at.begin("parent:other")]
@@ -169,9 +169,9 @@ def test_two_last_children_at_once_wake_the_parent(desk: MakeDesk, run: Run) -> 
     run(story())
 
 
-def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(desk: MakeDesk, run: Run) -> None:
+def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             await at.create(params({"childName": "other"}))
             await at.step("parent")
             at.time.move(2.0)
@@ -194,11 +194,11 @@ def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(desk: MakeDesk,
 
 
 @pytest.mark.parametrize("how", ["died", "removed"])
-def test_a_parent_looks_by_itself_when_nobody_tells_it(desk: MakeDesk, run: Run, how: str) -> None:
+def test_a_parent_looks_by_itself_when_nobody_tells_it(harness: MakeHarness, run: Run, how: str) -> None:
     """A child whose worker died for good, or that somebody removed by hand."""
 
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(params({"childName": "other"}))
             await at.step("parent")
             (child,) = (await at.read(job_id) or {})[NAMES]
@@ -227,9 +227,9 @@ def test_a_parent_looks_by_itself_when_nobody_tells_it(desk: MakeDesk, run: Run,
     run(story())
 
 
-def test_a_deleted_parent_takes_its_children_along(desk: MakeDesk, run: Run) -> None:
+def test_a_deleted_parent_takes_its_children_along(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(params({"childName": "kid"}, {"childName": "other"}))
             await at.step("parent")
             running = await at.begin("parent:kid")
@@ -247,9 +247,9 @@ def test_a_deleted_parent_takes_its_children_along(desk: MakeDesk, run: Run) -> 
     run(story())
 
 
-def test_children_of_a_parent_deleted_while_it_fanned_out_are_not_called(desk: MakeDesk, run: Run) -> None:
+def test_children_of_a_parent_deleted_while_it_fanned_out_are_not_called(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(params({"childName": "kid"}))
             fanning = await at.begin("parent")
             assert fanning is not None
@@ -265,10 +265,10 @@ def test_children_of_a_parent_deleted_while_it_fanned_out_are_not_called(desk: M
 
 
 def test_results_of_children_that_are_too_large_together_are_left_apart_and_read_in_pages(
-    desk: MakeDesk, run: Run
+    harness: MakeHarness, run: Run
 ) -> None:
     async def story() -> None:
-        async with await made(desk) as at:
+        async with await made(harness) as at:
             job_id = await at.create(params(*[{"childName": "other", "n": n} for n in range(3)]))
             await at.step("parent")
             for _ in range(3):
@@ -283,9 +283,9 @@ def test_results_of_children_that_are_too_large_together_are_left_apart_and_read
     run(story())
 
 
-def test_a_parent_that_does_not_gather_leaves_the_results_apart(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_that_does_not_gather_leaves_the_results_apart(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(Queue("parent", gather=False, children=(Queue("kid"),))) as at:
+        async with harness(Queue("parent", gather=False, children=(Queue("kid"),))) as at:
             job_id = await at.create(params(*[{"childName": "kid"}] * 2))
             await at.step("parent")
             for _ in range(2):
@@ -318,10 +318,10 @@ def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run
     run(story())
 
 
-def test_a_parent_spends_of_its_limiter_once(desk: MakeDesk, run: Run) -> None:
+def test_a_parent_spends_of_its_limiter_once(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         limiter = Limiter(reservoir=1, interval=3600.0)
-        async with desk(Queue("parent", limiter=limiter, children=(Queue("kid"),))) as at:
+        async with harness(Queue("parent", limiter=limiter, children=(Queue("kid"),))) as at:
             job_id = await at.create(params({"childName": "kid"}))
             await at.step("parent")
             await at.step("parent:kid")

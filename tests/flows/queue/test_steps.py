@@ -15,7 +15,7 @@ from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.flows.queue.desk import Desk, MakeDesk, Still, noting
+from tests.flows.queue.harness import Harness, MakeHarness, Still, noting
 
 THREE = (
     Queue("first", next_queue="second", attributes_to_get=("userId", "n", "gone")),
@@ -24,9 +24,9 @@ THREE = (
 )
 
 
-def test_a_job_passes_every_queue_once_and_keeps_every_result(desk: MakeDesk, run: Run) -> None:
+def test_a_job_passes_every_queue_once_and_keeps_every_result(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*THREE, lookup_attributes=("userId",)) as at:
+        async with harness(*THREE, lookup_attributes=("userId",)) as at:
             given: list[dict[str, Any]] = []
 
             job_id = await at.create({"userId": 1, "n": 3, "text": 'a "b"', "nothing": None}, correlation_id="corr-1")
@@ -52,10 +52,10 @@ def test_a_job_passes_every_queue_once_and_keeps_every_result(desk: MakeDesk, ru
     run(story())
 
 
-def test_the_priority_layout_gives_the_jobs_own_facts_too(desk: MakeDesk, run: Run) -> None:
+def test_the_priority_layout_gives_the_jobs_own_facts_too(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         queues = Queue("first", attributes_to_get=("n",), priorities=2), *THREE[1:]
-        async with desk(*queues, layout=Layout.PRIORITY) as at:
+        async with harness(*queues, layout=Layout.PRIORITY) as at:
             given: list[dict[str, Any]] = []
             job_id = await at.create({"n": 3, "m": 4}, correlation_id="c", priority=2)
             await at.step("first", lambda job: given.append(dict(job)))
@@ -64,9 +64,9 @@ def test_the_priority_layout_gives_the_jobs_own_facts_too(desk: MakeDesk, run: R
     run(story())
 
 
-def test_what_only_passes_through_is_never_read_and_written_anew(desk: MakeDesk, run: Run) -> None:
+def test_what_only_passes_through_is_never_read_and_written_anew(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*THREE) as at:
+        async with harness(*THREE) as at:
             await at.create({"big": 2**70, "text": "ü\u2028"})
             passed = await at.step("first")
             assert f'"big":{2**70},' in passed.settlement.then[0].payload
@@ -75,10 +75,10 @@ def test_what_only_passes_through_is_never_read_and_written_anew(desk: MakeDesk,
     run(story())
 
 
-def test_a_result_chooses_the_next_queue_of_this_flow_or_fails_the_job(desk: MakeDesk, run: Run) -> None:
+def test_a_result_chooses_the_next_queue_of_this_flow_or_fails_the_job(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         queues = (*THREE[:2], Queue("third", children=(Queue("kid"),)))
-        async with desk(*queues) as at:
+        async with harness(*queues) as at:
             chosen = await at.create()
             await at.step("first", lambda job: {"next_queue": "third"})
             assert (await at.due("second"), await at.due("third")) == (0, 1)
@@ -94,14 +94,14 @@ def test_a_result_chooses_the_next_queue_of_this_flow_or_fails_the_job(desk: Mak
     run(story())
 
 
-def test_a_priority_changes_on_the_way_and_stays_within_the_next_queues(desk: MakeDesk, run: Run) -> None:
+def test_a_priority_changes_on_the_way_and_stays_within_the_next_queues(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         queues = (
             Queue("first", next_queue="second", priorities=3, priority_change=2),
             Queue("second", next_queue="third", priorities=4, priority_change=-9),
             Queue("third", priorities=2),
         )
-        async with desk(*queues, layout=Layout.PRIORITY) as at:
+        async with harness(*queues, layout=Layout.PRIORITY) as at:
             late, soon = await at.create(priority=3), await at.create(priority=1)
             order = [(await at.step("first")).claim.record for _ in range(2)]
             assert [record.priority for record in order] == [1, 3]
@@ -112,13 +112,13 @@ def test_a_priority_changes_on_the_way_and_stays_within_the_next_queues(desk: Ma
     run(story())
 
 
-def test_a_failed_job_says_where_and_why_and_can_be_retried_there(desk: MakeDesk, run: Run) -> None:
+def test_a_failed_job_says_where_and_why_and_can_be_retried_there(harness: MakeHarness, run: Run) -> None:
     def bad(job: Any) -> None:
         raise ValueError("ten is bad")
 
     async def story() -> None:
         queues = (THREE[0], Queue("second", next_queue="third", max_retries=1), THREE[2])
-        async with desk(*queues) as at:
+        async with harness(*queues) as at:
             job_id, other = await at.create({"n": 10}), await at.create()
             await at.step("first")
             first = await at.step("second", bad)
@@ -143,9 +143,9 @@ def test_a_failed_job_says_where_and_why_and_can_be_retried_there(desk: MakeDesk
     run(story())
 
 
-def test_a_job_canceled_by_hand_has_failed_and_can_be_retried(desk: MakeDesk, run: Run) -> None:
+def test_a_job_canceled_by_hand_has_failed_and_can_be_retried(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*THREE) as at:
+        async with harness(*THREE) as at:
             job_id = await at.create({"n": 1})
             await at.step("first")
             ((found,),) = [await at.engine._tables.latest([f"flow:demo:{job_id}"])]
@@ -163,9 +163,11 @@ def test_a_job_canceled_by_hand_has_failed_and_can_be_retried(desk: MakeDesk, ru
 
 
 @pytest.mark.parametrize("queue", ["second", "third"])
-def test_results_that_make_a_job_too_large_fail_the_step_with_that_reason(desk: MakeDesk, run: Run, queue: str) -> None:
+def test_results_that_make_a_job_too_large_fail_the_step_with_that_reason(
+    harness: MakeHarness, run: Run, queue: str
+) -> None:
     async def story() -> None:
-        async with desk(*THREE) as at:
+        async with harness(*THREE) as at:
             job_id = await at.create({"text": "x" * 600_000})
             for before in ("first", "second"):
                 if before == queue:
@@ -184,12 +186,12 @@ def test_results_that_make_a_job_too_large_fail_the_step_with_that_reason(desk: 
     run(story())
 
 
-def test_a_delay_costs_no_attempt(desk: MakeDesk, run: Run) -> None:
+def test_a_delay_costs_no_attempt(harness: MakeHarness, run: Run) -> None:
     def later(job: Any) -> None:
         raise DelayError("not yet", 60.0)
 
     async def story() -> None:
-        async with desk(Queue("first", delayable=True)) as at:
+        async with harness(Queue("first", delayable=True)) as at:
             job_id = await at.create(delay=5.0)
             assert await at.begin("first") is None
             assert await at.standing("first") == {"delayed": 1}
@@ -205,9 +207,9 @@ def test_a_delay_costs_no_attempt(desk: MakeDesk, run: Run) -> None:
     run(story())
 
 
-def test_a_payload_that_cannot_be_read_fails_alone(desk: MakeDesk, run: Run) -> None:
+def test_a_payload_that_cannot_be_read_fails_alone(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*THREE) as at:
+        async with harness(*THREE) as at:
             await at.store.enqueue(NewJob(task="demo/first", payload="[1]", priority=0))
             job_id = await at.create()
             broken = await at.step("first")
@@ -222,7 +224,7 @@ def test_a_payload_that_cannot_be_read_fails_alone(desk: MakeDesk, run: Run) -> 
 def test_a_store_that_does_not_answer_spends_no_attempt(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         time = Still()
-        async with Desk(MemoryStore(options=StoreOptions(pinned=time.now)), time, THREE, {}) as at:
+        async with Harness(MemoryStore(options=StoreOptions(pinned=time.now)), time, THREE, {}) as at:
             await at.create()
 
             async def silent(ids: object) -> set[str]:
@@ -240,9 +242,9 @@ def test_a_store_that_does_not_answer_spends_no_attempt(run: Run, monkeypatch: p
     run(story())
 
 
-def test_a_settlement_whose_reply_was_lost_hands_on_once(desk: MakeDesk, run: Run) -> None:
+def test_a_settlement_whose_reply_was_lost_hands_on_once(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*THREE) as at:
+        async with harness(*THREE) as at:
             await at.create()
             first = await at.begin("first")
             assert first is not None
@@ -255,9 +257,9 @@ def test_a_settlement_whose_reply_was_lost_hands_on_once(desk: MakeDesk, run: Ru
     run(story())
 
 
-def test_a_crash_before_the_end_is_recorded_repeats_the_step_and_nothing_else(desk: MakeDesk, run: Run) -> None:
+def test_a_crash_before_the_end_is_recorded_repeats_the_step_and_nothing_else(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(THREE[0], Queue("second", next_queue="third", max_resets=3), THREE[2]) as at:
+        async with harness(THREE[0], Queue("second", next_queue="third", max_resets=3), THREE[2]) as at:
             job_id = await at.create()
             await at.step("first")
             zombie = await at.begin("second", lambda job: {"by": "the dead"})
@@ -275,9 +277,9 @@ def test_a_crash_before_the_end_is_recorded_repeats_the_step_and_nothing_else(de
     run(story())
 
 
-def test_a_worker_that_dies_too_often_fails_the_job_in_its_queue(desk: MakeDesk, run: Run) -> None:
+def test_a_worker_that_dies_too_often_fails_the_job_in_its_queue(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
-        async with desk(*THREE) as at:
+        async with harness(*THREE) as at:
             job_id = await at.create()
             await at.step("first")
             await at.begin("second")

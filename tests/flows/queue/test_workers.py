@@ -16,8 +16,8 @@ from stowhand.errors import StoreUnreachable
 from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue import QueueEngine, parents
-from stowhand.flows.queue.existence import Roll
-from stowhand.flows.queue.queues import Bell
+from stowhand.flows.queue.existence import Existence
+from stowhand.flows.queue.queues import QueueWake
 from stowhand.jobs.job import NewJob
 from stowhand.protocols import options
 from stowhand.protocols.flow_shape import FlowShape, Queue
@@ -166,7 +166,7 @@ def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch:
             await asyncio.sleep(0)
             raise StoreUnreachable("no answer")
 
-        bell = Bell(store)
+        bell = QueueWake(store)
         with monkeypatch.context() as outage:
             outage.setattr(store, "wait", deaf)
             told = await asyncio.gather(*(bell.wait(n, 60.0) for n in range(3)), return_exceptions=True)
@@ -180,7 +180,7 @@ def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch:
 def test_who_is_busy_when_the_bell_rings_hears_it_afterwards(run: Run) -> None:
     async def story() -> None:
         store = MemoryStore()
-        bell = Bell(store)
+        bell = QueueWake(store)
         for who in "ab":
             await bell.join(who)
         waiting = asyncio.ensure_future(bell.wait("a", 5.0))
@@ -207,7 +207,7 @@ def test_who_asks_together_is_answered_by_one_question(run: Run) -> None:
         store = MemoryStore()
         tables = Counting(store, keeps=True)
         tables._jobs["a"] = ("demo", await store.now())
-        roll = Roll(tables)
+        roll = Existence(tables)
         answers = await asyncio.gather(*(roll.has(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]
         assert asked == [3]

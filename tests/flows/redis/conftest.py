@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flows.redis.step_desk import VARIANTS, Desk
+from tests.flows.redis.step_harness import VARIANTS, Harness
 from tests.support.valkey import LiveRedis, find_redis
 from tests.support.valkey_groups import RedisCluster
 
@@ -27,19 +27,19 @@ def redis_cluster(shared_cluster: RedisCluster) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture(params=VARIANTS)
-def desk(request: pytest.FixtureRequest, redis_server: LiveRedis, redis_url: str) -> Iterator[Desk]:
+def harness(request: pytest.FixtureRequest, redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
     """An empty flow, in each layout."""
     yield from _desk(redis_server, redis_url, request.param)
 
 
 @pytest.fixture
-def plain_desk(redis_server: LiveRedis, redis_url: str) -> Iterator[Desk]:
+def plain_desk(redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
     """An empty flow in the classic layout, where the layout does not matter."""
     yield from _desk(redis_server, redis_url, "classic")
 
 
-def _desk(server: LiveRedis, url: str, variant: str) -> Iterator[Desk]:
+def _desk(server: LiveRedis, url: str, variant: str) -> Iterator[Harness]:
     with server.client() as client:
-        desk = Desk(url, client, variant)
-        yield desk
-        desk.close()
+        harness = Harness(url, client, variant)
+        yield harness
+        harness.close()

@@ -10,36 +10,36 @@ import redis
 from stowhand.errors import ConfigurationError
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols.store import Verdict
-from tests.flows.redis.step_desk import Desk, ended, park, shape_of
+from tests.flows.redis.step_harness import Harness, ended, park, shape_of
 from tests.support.valkey_groups import RedisCluster
 
 
 @pytest.fixture
-def cluster_desk(redis_cluster: RedisCluster) -> Iterator[Desk]:
+def cluster_desk(redis_cluster: RedisCluster) -> Iterator[Harness]:
     port = redis_cluster.servers[0].port
     client = redis.RedisCluster(host="127.0.0.1", port=port, decode_responses=True)
-    desk = Desk(redis_cluster.url, client, "tagged")
-    yield desk
-    desk.close()
+    harness = Harness(redis_cluster.url, client, "tagged")
+    yield harness
+    harness.close()
     client.close()
 
 
-def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_desk: Desk) -> None:
-    desk = cluster_desk
-    job_id = desk.add(userId=1)
-    claimed = desk.take()
-    assert desk.heart().beat([claimed], 30).lost == frozenset()
-    assert desk.settle(claimed, ended("second", x=1)) is Verdict.SETTLED
-    assert desk.settle(claimed, ended("second", x=1), repeat=True) is Verdict.ALREADY_SETTLED
-    assert desk.ids("second") == [job_id]
-    parent = desk.start("parent")
-    for queue, _ in park(desk, parent, ["kid", "other"]):
-        assert desk.settle(desk.take(queue), ended(), queue) is Verdict.SETTLED
-    assert desk.ids("parent") == [parent.job_id]
-    assert desk.die(desk.take("second"), "second")[0].job_id == job_id
+def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_desk: Harness) -> None:
+    harness = cluster_desk
+    job_id = harness.add(userId=1)
+    claimed = harness.take()
+    assert harness.heartbeats().beat([claimed], 30).lost == frozenset()
+    assert harness.settle(claimed, ended("second", x=1)) is Verdict.SETTLED
+    assert harness.settle(claimed, ended("second", x=1), repeat=True) is Verdict.ALREADY_SETTLED
+    assert harness.ids("second") == [job_id]
+    parent = harness.start("parent")
+    for queue, _ in park(harness, parent, ["kid", "other"]):
+        assert harness.settle(harness.take(queue), ended(), queue) is Verdict.SETTLED
+    assert harness.ids("parent") == [parent.job_id]
+    assert harness.die(harness.take("second"), "second")[0].job_id == job_id
 
 
-def test_an_idle_worker_hears_in_a_cluster(cluster_desk: Desk) -> None:
+def test_an_idle_worker_hears_in_a_cluster(cluster_desk: Harness) -> None:
     async def scene() -> None:
         store = cluster_desk.another("first")
         assert await store.wait(0.05) is False

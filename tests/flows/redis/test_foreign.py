@@ -12,35 +12,35 @@ from stowhand.flows.redis.store import LARGEST_CLAIM, FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Retry, Settlement, Snooze
 from stowhand.protocols.store import ClaimRequest, Verdict
-from tests.flows.redis.step_desk import ERRORED, LEASE, SNOOZED, WINDOW, Desk, ended, judged, new_token, park
+from tests.flows.redis.step_harness import ERRORED, LEASE, SNOOZED, WINDOW, Harness, ended, judged, new_token, park
 from tests.support.redis_proxy import RedisProxy
 
 DAY = 86_400_000
 
 
-def limited(desk: Desk, *keys: str, readable: str) -> FlowStore:
+def limited(harness: Harness, *keys: str, readable: str) -> FlowStore:
     """A store of ``first`` whose login may do everything, and that with these keys; others it may read.
 
     Before Redis 7 there is no such right: it may not even read them.
     """
-    if int(desk.client.info()["redis_version"].split(".")[0]) >= 7:
+    if int(harness.client.info()["redis_version"].split(".")[0]) >= 7:
         keys = (*keys, f"%R~{readable}")
-    desk.client.acl_setuser("limited", enabled=True, reset=True, passwords=["+secret"], commands=["+@all"])
-    desk.client.execute_command("ACL", "SETUSER", "limited", *keys)
-    parts = urlsplit(desk.url)
+    harness.client.acl_setuser("limited", enabled=True, reset=True, passwords=["+secret"], commands=["+@all"])
+    harness.client.execute_command("ACL", "SETUSER", "limited", *keys)
+    parts = urlsplit(harness.url)
     url = parts._replace(netloc=f"limited:secret@{parts.netloc.rpartition('@')[2]}").geturl()
-    return desk.another("first", url=url)
+    return harness.another("first", url=url)
 
 
 @pytest.fixture
-def guarded(plain_desk: Desk) -> Iterator[Desk]:
+def guarded(plain_desk: Harness) -> Iterator[Harness]:
     """A desk on whose server a login is limited."""
     yield plain_desk
     plain_desk.client.acl_deluser("limited")
 
 
 @pytest.mark.parametrize("text", ["x", "-3", "9" * 5000, "inf", ""], ids=["text", "negative", "long", "inf", "empty"])
-def test_retries_that_are_no_number_count_as_none(plain_desk: Desk, text: str) -> None:
+def test_retries_that_are_no_number_count_as_none(plain_desk: Harness, text: str) -> None:
     others = [plain_desk.start(), plain_desk.start()]
     lease = plain_desk.start()
     plain_desk.client.hset(plain_desk.hash("first", lease.job_id), "retries:first", text)
@@ -51,35 +51,35 @@ def test_retries_that_are_no_number_count_as_none(plain_desk: Desk, text: str) -
     assert plain_desk.values(lease.job_id)["retries:first"] == 1
 
 
-@pytest.mark.parametrize("desk", ["classic", "priority"], indirect=True)
+@pytest.mark.parametrize("harness", ["classic", "priority"], indirect=True)
 @pytest.mark.parametrize("text", ["9" * 5000, "x"], ids=["long", "text"])
-def test_counts_that_are_none_do_not_stop_a_claim(desk: Desk, text: str) -> None:
-    job_id, other = desk.add(), desk.add()
-    desk.client.hset(
-        desk.hash("first", job_id), mapping={"retries:first": text, "resets:first": text, "priority": text}
+def test_counts_that_are_none_do_not_stop_a_claim(harness: Harness, text: str) -> None:
+    job_id, other = harness.add(), harness.add()
+    harness.client.hset(
+        harness.hash("first", job_id), mapping={"retries:first": text, "resets:first": text, "priority": text}
     )
-    claim, after = desk.claim()
+    claim, after = harness.claim()
     assert (claim.lease.job_id, claim.attempts, claim.resets, claim.record.priority) == (job_id, 1, 0, 1)
     assert after.lease.job_id == other
 
 
-@pytest.mark.parametrize("desk", ["priority"], indirect=True)
+@pytest.mark.parametrize("harness", ["priority"], indirect=True)
 @pytest.mark.parametrize("text", ["1.5", "-7", "inf", "nan", '"high"'])
-def test_a_priority_that_is_none_is_brought_into_the_next_queues(desk: Desk, text: str) -> None:
-    lease = desk.start()
-    desk.client.hset(desk.hash("first", lease.job_id), "priority", text)
-    assert desk.settle(lease, ended("second")) is Verdict.SETTLED
-    assert desk.where(lease.job_id) == ["second waiting"]
+def test_a_priority_that_is_none_is_brought_into_the_next_queues(harness: Harness, text: str) -> None:
+    lease = harness.start()
+    harness.client.hset(harness.hash("first", lease.job_id), "priority", text)
+    assert harness.settle(lease, ended("second")) is Verdict.SETTLED
+    assert harness.where(lease.job_id) == ["second waiting"]
 
 
-def test_without_priorities_that_attribute_is_the_users_own(plain_desk: Desk) -> None:
+def test_without_priorities_that_attribute_is_the_users_own(plain_desk: Harness) -> None:
     lease = plain_desk.start()
     plain_desk.client.hset(plain_desk.hash("first", lease.job_id), "priority", "7")
     assert plain_desk.settle(lease, ended("second")) is Verdict.SETTLED
     assert plain_desk.client.hget(plain_desk.hash("first", lease.job_id), "priority") == "7"
 
 
-def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: Desk) -> None:
+def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: Harness) -> None:
     leases = [plain_desk.start() for _ in range(3)]
     plain_desk.client.set(plain_desk.keys.waiting("second"), "somebody else's")
     ends = [ended("second"), ended("once"), ended("second")]
@@ -95,7 +95,7 @@ def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: 
         assert plain_desk.lock("first", lease.job_id) is None
 
 
-def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_desk: Desk) -> None:
+def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_desk: Harness) -> None:
     lease = plain_desk.start("parent")
     plain_desk.client.set(plain_desk.keys.waiting("parent:kid"), "somebody else's")
     park(plain_desk, lease, recorded=State.FAILED)
@@ -105,7 +105,7 @@ def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_desk: Desk) -> No
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "0", "-4"])
-def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_desk: Desk, text: str) -> None:
+def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_desk: Harness, text: str) -> None:
     lease = plain_desk.start("parent")
     (queue, _), *_ = park(plain_desk, lease, ["kid"])
     plain_desk.client.hset(plain_desk.hash("parent", lease.job_id), "children:parent:open", text)
@@ -116,7 +116,7 @@ def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_desk: 
     assert plain_desk.where(lease.job_id) == ["parent waiting"]
 
 
-def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_desk: Desk) -> None:
+def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_desk: Harness) -> None:
     held, *_ = [plain_desk.add("limited", group="bad"), plain_desk.add("limited", group="bad")]
     free = plain_desk.add("limited", group="good")
     plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
@@ -129,27 +129,27 @@ def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_desk:
     assert plain_desk.lock("limited", held) is None
 
 
-@pytest.mark.parametrize("desk", ["priority"], indirect=True)
-def test_a_bad_list_of_one_priority_does_not_hold_up_the_others(desk: Desk) -> None:
-    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
-    desk.client.set(desk.keys.waiting("first", 2), "somebody else's")
-    low = desk.add(priority=3)
-    (claim,) = desk.claim()
+@pytest.mark.parametrize("harness", ["priority"], indirect=True)
+def test_a_bad_list_of_one_priority_does_not_hold_up_the_others(harness: Harness) -> None:
+    harness.client.set(harness.keys.delayed("first", 1), "somebody else's")
+    harness.client.set(harness.keys.waiting("first", 2), "somebody else's")
+    low = harness.add(priority=3)
+    (claim,) = harness.claim()
     assert claim.lease.job_id == low
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        desk.claim()
+        harness.claim()
 
 
-def test_delayed_jobs_that_cannot_be_promoted_do_not_hold_up_those_that_wait(desk: Desk) -> None:
-    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
-    waiting = desk.add()
-    (claim,) = desk.claim()
+def test_delayed_jobs_that_cannot_be_promoted_do_not_hold_up_those_that_wait(harness: Harness) -> None:
+    harness.client.set(harness.keys.delayed("first", 1), "somebody else's")
+    waiting = harness.add()
+    (claim,) = harness.claim()
     assert claim.lease.job_id == waiting
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        desk.claim()
+        harness.claim()
 
 
-def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Desk) -> None:
+def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Harness) -> None:
     """A login that may not touch them: the ids stay where they were, in their order."""
     ids = guarded.add_many(5)
     store = limited(guarded, "~queue:*", "~job:*", "~dead:*", readable="lock:*")
@@ -158,7 +158,7 @@ def test_a_claim_that_cannot_write_its_locks_takes_nothing(guarded: Desk) -> Non
     assert (guarded.ids(), guarded.ids(kind="processing")) == (ids, [])
 
 
-def test_a_settlement_that_cannot_write_the_hash_leaves_the_job_where_it_was(guarded: Desk) -> None:
+def test_a_settlement_that_cannot_write_the_hash_leaves_the_job_where_it_was(guarded: Harness) -> None:
     lease = guarded.start()
     store = limited(guarded, "~queue:*", "~lock:*", "~settled:*", readable="job:*")
     assert guarded.run(store.settle([(lease, ended("second", x=1))])) == [Verdict.LOST]
@@ -167,7 +167,7 @@ def test_a_settlement_that_cannot_write_the_hash_leaves_the_job_where_it_was(gua
     assert guarded.settle(lease, ended("second", x=1)) is Verdict.SETTLED
 
 
-def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Desk) -> None:
+def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Harness) -> None:
     held, swept = guarded.start(), guarded.add(push=False)
     guarded.client.rpush(guarded.keys.processing("first"), swept)  # its worker died
     ids = guarded.add_many(3)
@@ -175,10 +175,10 @@ def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Desk) -> No
     with pytest.raises(StoreError, match="permission"):
         guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=9, lease=LEASE)))
     assert guarded.run(store.settle([(held, ended("second"))])) == [Verdict.LOST]
-    heart = store.heart()
-    heart.release([held])
-    heart.abandon(held.token)
-    heart.close()
+    heartbeats = store.heartbeats()
+    heartbeats.release([held])
+    heartbeats.abandon(held.token)
+    heartbeats.close()
     for _ in range(3):
         guarded.client.zincrby(guarded.keys.unlocked("first"), -1001, swept)  # a second has passed
         assert guarded.run(store.sweep()) == []
@@ -186,7 +186,7 @@ def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Desk) -> No
     assert guarded.settle(held, ended("second")) is Verdict.SETTLED
 
 
-def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_desk: Desk) -> None:
+def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_desk: Harness) -> None:
     plain_desk.client.set(plain_desk.hash("parent", "u1"), "somebody else's")
     plain_desk.client.zadd(plain_desk.keys.parked("parent"), {"u1": 1})
     plain_desk.client.rpush(plain_desk.keys.processing("parent"), plain_desk.add("parent", push=False))
@@ -197,7 +197,7 @@ def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_desk: Desk) -
 @pytest.mark.parametrize(
     "end", [judged(Retry("no", 3.0 * 86_400)), judged(Snooze(3.0 * 86_400))], ids=["retry", "snooze"]
 )
-def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_desk: Desk, end: Settlement) -> None:
+def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_desk: Harness, end: Settlement) -> None:
     lease = plain_desk.start()
     plain_desk.client.pexpire(plain_desk.hash("first", lease.job_id), DAY)
     assert plain_desk.settle(lease, end) is Verdict.SETTLED
@@ -208,7 +208,7 @@ def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_desk:
     assert plain_desk.client.pttl(plain_desk.hash("first", other.job_id)) <= DAY
 
 
-def test_a_counter_below_nothing_delays_into_the_next_window(plain_desk: Desk) -> None:
+def test_a_counter_below_nothing_delays_into_the_next_window(plain_desk: Harness) -> None:
     plain_desk.client.set(f"{plain_desk.keys.enqueued('limited')}g", -50)
     for _ in range(4):
         plain_desk.add("limited", group="g")
@@ -219,12 +219,12 @@ def test_a_counter_below_nothing_delays_into_the_next_window(plain_desk: Desk) -
     assert ready > plain_desk.now_ms()
 
 
-def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_desk: Desk) -> None:
+def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_desk: Harness) -> None:
     leases = [plain_desk.start() for _ in range(3)]
     plain_desk.client.set(plain_desk.keys.waiting("first"), "somebody else's")
     plain_desk.client.zadd(plain_desk.keys.delayed("first"), {plain_desk.add(push=False): 1})
-    plain_desk.heart().release(leases[:1])
-    plain_desk.heart().abandon(leases[1].token)
+    plain_desk.heartbeats().release(leases[:1])
+    plain_desk.heartbeats().abandon(leases[1].token)
     plain_desk.client.delete(plain_desk.keys.lock("first", leases[2].job_id))
     for _ in range(3):
         with pytest.raises(StoreError, match="WRONGTYPE"):
@@ -236,7 +236,7 @@ def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_desk: De
     assert len(plain_desk.ids()) == 4
 
 
-def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_desk: Desk) -> None:
+def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_desk: Harness) -> None:
     lease = plain_desk.start("parent")
     (queue, _), *_ = park(plain_desk, lease, ["kid"])
     plain_desk.client.set(plain_desk.keys.waiting("parent"), "somebody else's")
@@ -249,18 +249,18 @@ def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_desk
     assert plain_desk.where(lease.job_id) == ["parent waiting"]
 
 
-@pytest.mark.parametrize("desk", ["priority"], indirect=True)
-def test_a_sweep_looks_at_every_list_it_can(desk: Desk) -> None:
-    desk.client.set(desk.keys.delayed("first", 1), "somebody else's")
-    desk.client.set(desk.keys.processing("first", 2), "somebody else's")
-    job_id = desk.add(push=False, priority=3)
-    desk.client.rpush(desk.keys.processing("first", 3), job_id)
+@pytest.mark.parametrize("harness", ["priority"], indirect=True)
+def test_a_sweep_looks_at_every_list_it_can(harness: Harness) -> None:
+    harness.client.set(harness.keys.delayed("first", 1), "somebody else's")
+    harness.client.set(harness.keys.processing("first", 2), "somebody else's")
+    job_id = harness.add(push=False, priority=3)
+    harness.client.rpush(harness.keys.processing("first", 3), job_id)
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        desk.sweep(looks=1)
-    assert [reset.job_id for reset in desk.sweep(looks=1)] == [job_id]
+        harness.sweep(looks=1)
+    assert [reset.job_id for reset in harness.sweep(looks=1)] == [job_id]
 
 
-def test_a_claim_that_cannot_move_ids_takes_nothing(plain_desk: Desk) -> None:
+def test_a_claim_that_cannot_move_ids_takes_nothing(plain_desk: Harness) -> None:
     ids = plain_desk.add_many(3)
     plain_desk.client.set(plain_desk.keys.processing("first"), "somebody else's")
     with pytest.raises(StoreError, match="WRONGTYPE"):
@@ -270,7 +270,7 @@ def test_a_claim_that_cannot_move_ids_takes_nothing(plain_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("good", [1, LARGEST_CLAIM], ids=["some", "a_page"])
-def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Desk, good: int) -> None:
+def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Harness, good: int) -> None:
     """However many stand before it, and on the page after."""
     ids = plain_desk.add_many(good, "limited", group={"of": "its own"})
     plain_desk.client.rpush(f"{plain_desk.keys.enqueued('limited')}bad", "x")
@@ -282,7 +282,7 @@ def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Desk, goo
     assert len(plain_desk.ids("limited")) == 2000
 
 
-def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_desk: Desk) -> None:
+def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_desk: Harness) -> None:
     plain_desk.add_many(LARGEST_CLAIM + 77)
 
     async def check() -> None:
@@ -294,5 +294,5 @@ def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_desk:
 
     plain_desk.run(check())
     assert len(plain_desk.ids(kind="processing")) == LARGEST_CLAIM + 77
-    assert plain_desk.heart().abandon("lost")
+    assert plain_desk.heartbeats().abandon("lost")
     assert len(plain_desk.ids()) == LARGEST_CLAIM + 77

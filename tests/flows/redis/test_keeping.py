@@ -16,7 +16,7 @@ from stowhand.flows.job import FlowJob
 from stowhand.jobs.job import State
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from tests.conftest import Run
-from tests.flows.redis.step_desk import Desk, ended, park
+from tests.flows.redis.step_harness import Harness, ended, park
 from tests.support.flow_bench import FlowBench, flow_bench
 from tests.support.valkey import LiveRedis
 
@@ -114,19 +114,19 @@ def test_beside_the_original_what_has_not_ended_is_renewed_with_its_lookups(
     run(check())
 
 
-def test_beside_the_original_children_that_have_ended_live_as_long_as_a_parent_that_waits(plain_desk: Desk) -> None:
-    desk = plain_desk
-    lease = desk.start("parent")
-    (_, kid), *_ = park(desk, lease)
-    desk.settle(desk.take("parent:kid"), ended(), "parent:kid")
-    keys = [desk.hash("parent:kid", kid), desk.hash("parent", lease.job_id)]
+def test_beside_the_original_children_that_have_ended_live_as_long_as_a_parent_that_waits(plain_desk: Harness) -> None:
+    harness = plain_desk
+    lease = harness.start("parent")
+    (_, kid), *_ = park(harness, lease)
+    harness.settle(harness.take("parent:kid"), ended(), "parent:kid")
+    keys = [harness.hash("parent:kid", kid), harness.hash("parent", lease.job_id)]
     for key in keys:
-        desk.client.expire(key, 1000)
-    desk.sweep("parent", looks=1)
-    assert all(desk.client.ttl(key) > 86_000 for key in keys)
+        harness.client.expire(key, 1000)
+    harness.sweep("parent", looks=1)
+    assert all(harness.client.ttl(key) > 86_000 for key in keys)
 
 
-def test_a_long_list_is_renewed_page_by_page(plain_desk: Desk) -> None:
+def test_a_long_list_is_renewed_page_by_page(plain_desk: Harness) -> None:
     ids = plain_desk.add_many(4500)
     with plain_desk.client.pipeline() as pipe:
         for job_id in ids:
@@ -161,9 +161,9 @@ def test_a_queue_that_nobody_serves_refuses_more_than_its_length(
     run(check())
 
 
-def test_of_those_that_run_apart_the_one_that_waits_longest_comes_first(desk: Desk) -> None:
-    ids = [desk.add() for _ in range(3)]
+def test_of_those_that_run_apart_the_one_that_waits_longest_comes_first(harness: Harness) -> None:
+    ids = [harness.add() for _ in range(3)]
     for job_id in ids:
-        desk.client.hset(desk.hash("first", job_id), "resets:first", 1)
-        assert [reset.state for reset in desk.die(desk.take())] == [State.QUEUED]
-    assert [desk.take(suspects=True).job_id for _ in ids] == ids
+        harness.client.hset(harness.hash("first", job_id), "resets:first", 1)
+        assert [reset.state for reset in harness.die(harness.take())] == [State.QUEUED]
+    assert [harness.take(suspects=True).job_id for _ in ids] == ids

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from stowhand.errors import ConfigurationError
-from stowhand.flows.engine import LineCount
+from stowhand.flows.engine import QueueCount
 from stowhand.flows.job import FlowJob
 from tests.conftest import Run
 from tests.support.flow_bench import SHAPES, FlowBench, Queue, flow_bench, shape
@@ -164,11 +164,11 @@ def test_every_queue_is_counted(run: Run, redis_url: str, look: redis.Redis, lay
             look.lrem(bench.queue("first", "waiting"), 1, job)
             look.rpush(bench.queue("first", "suspects"), job)
             assert await bench.engine.counts() == [
-                LineCount(queue="first", priority=1, waiting=3, processing=1, delayed=1),
-                LineCount(queue="parent", priority=1, parked=1),
-                LineCount(queue="parent:kid", priority=1, waiting=1),
-                LineCount(queue="parent:other", priority=1, waiting=1),
-                LineCount(queue="last", priority=1),
+                QueueCount(queue="first", priority=1, waiting=3, processing=1, delayed=1),
+                QueueCount(queue="parent", priority=1, parked=1),
+                QueueCount(queue="parent:kid", priority=1, waiting=1),
+                QueueCount(queue="parent:other", priority=1, waiting=1),
+                QueueCount(queue="last", priority=1),
             ]
             (parked,) = await bench.engine.positions("parent", 10)
             assert (parked.state, parked.position) == ("parked", 1)

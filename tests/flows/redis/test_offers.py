@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stowhand.flows.redis.heartbeats import RedisHeart
+from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols import operating, queue_store, store
 from tests.contract.offers import NOT_OFFERED
@@ -34,4 +34,4 @@ def test_code_suite_and_page_agree() -> None:
 
 
 def test_a_heart_has_all_that_a_heart_has() -> None:
-    assert {name for name in vars(store.Heart) if not name.startswith("_")} <= set(dir(RedisHeart))
+    assert {name for name in vars(store.Heartbeats) if not name.startswith("_")} <= set(dir(RedisHeartbeats))

@@ -12,7 +12,7 @@ from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import ClaimRequest, Verdict
-from tests.flows.redis.step_desk import ERRORED, FAILED, SNOOZED, Desk, ended, new_token, park
+from tests.flows.redis.step_harness import ERRORED, FAILED, SNOOZED, Harness, ended, new_token, park
 
 ROUNDS = 4
 Act = Callable[[FlowStore, Lease], Awaitable[bool]]
@@ -27,23 +27,23 @@ def settling(settlement: Settlement) -> Act:
 
 
 async def release(store: FlowStore, lease: Lease) -> bool:
-    heart = store.heart()
-    await asyncio.to_thread(heart.release, [lease])
-    heart.close()
+    heartbeats = store.heartbeats()
+    await asyncio.to_thread(heartbeats.release, [lease])
+    heartbeats.close()
     return False  # it does not say
 
 
 async def abandon(store: FlowStore, lease: Lease) -> bool:
-    heart = store.heart()
-    await asyncio.to_thread(heart.abandon, lease.token)
-    heart.close()
+    heartbeats = store.heartbeats()
+    await asyncio.to_thread(heartbeats.abandon, lease.token)
+    heartbeats.close()
     return False
 
 
 async def reset(store: FlowStore, lease: Lease) -> bool:
-    heart = store.heart()
-    found = await asyncio.to_thread(heart.reset_lease, lease)
-    heart.close()
+    heartbeats = store.heartbeats()
+    found = await asyncio.to_thread(heartbeats.reset_lease, lease)
+    heartbeats.close()
     return len(found) == 1
 
 
@@ -60,28 +60,28 @@ SILENT = {"release", "abandon"}
 
 
 @pytest.mark.parametrize("pair", list(itertools.combinations_with_replacement(ACTS, 2)), ids="-".join)
-def test_one_of_two_wins(plain_desk: Desk, pair: tuple[str, str]) -> None:
-    desk = plain_desk
-    stores = [desk.another("first") for _ in pair]
+def test_one_of_two_wins(plain_desk: Harness, pair: tuple[str, str]) -> None:
+    harness = plain_desk
+    stores = [harness.another("first") for _ in pair]
     for turn in range(ROUNDS):
-        lease = desk.start()
+        lease = harness.start()
         order = list(zip(pair, stores, strict=True))[:: -1 if turn % 2 else 1]
 
         async def scene(order: list[tuple[str, FlowStore]] = order, lease: Lease = lease) -> list[bool]:
             return await asyncio.gather(*(ACTS[name](store, lease) for name, store in order))
 
-        won = desk.run(scene())
-        assert len(desk.where(lease.job_id)) == (0 if desk.values(lease.job_id).get("failed") else 1)
-        assert desk.lock("first", lease.job_id) is None
+        won = harness.run(scene())
+        assert len(harness.where(lease.job_id)) == (0 if harness.values(lease.job_id).get("failed") else 1)
+        assert harness.lock("first", lease.job_id) is None
         if (pair[0] != pair[1] and not SILENT & set(pair)) or pair[0] == pair[1] == "reset":
             assert sum(won) == 1
-        desk.client.flushdb()
+        harness.client.flushdb()
 
 
-def test_two_claims_never_share_a_job(plain_desk: Desk) -> None:
-    desk = plain_desk
-    ids = desk.add_many(200)
-    stores = [desk.another("first") for _ in range(4)]
+def test_two_claims_never_share_a_job(plain_desk: Harness) -> None:
+    harness = plain_desk
+    ids = harness.add_many(200)
+    stores = [harness.another("first") for _ in range(4)]
 
     async def scene() -> list[str]:
         async def claims_of(store: FlowStore) -> list[str]:
@@ -92,23 +92,23 @@ def test_two_claims_never_share_a_job(plain_desk: Desk) -> None:
 
         return [job_id for part in await asyncio.gather(*map(claims_of, stores)) for job_id in part]
 
-    assert sorted(desk.run(scene())) == sorted(ids)
+    assert sorted(harness.run(scene())) == sorted(ids)
 
 
-def test_a_parent_goes_on_exactly_once_however_its_children_end(plain_desk: Desk) -> None:
-    desk = plain_desk
-    stores = [desk.another("parent:kid") for _ in range(4)]
-    sweeper = desk.another("parent")
+def test_a_parent_goes_on_exactly_once_however_its_children_end(plain_desk: Harness) -> None:
+    harness = plain_desk
+    stores = [harness.another("parent:kid") for _ in range(4)]
+    sweeper = harness.another("parent")
     for _ in range(5):
-        parent = desk.start("parent")
-        park(desk, parent, ["kid"] * 4)
-        leases = [claim.lease for claim in desk.claim("parent:kid")]
-        desk.client.zadd(desk.keys.parked("parent"), {parent.job_id: 1})
+        parent = harness.start("parent")
+        park(harness, parent, ["kid"] * 4)
+        leases = [claim.lease for claim in harness.claim("parent:kid")]
+        harness.client.zadd(harness.keys.parked("parent"), {parent.job_id: 1})
 
         async def scene(leases: list[Lease] = leases) -> None:
             ends = [store.settle([(lease, ended())]) for store, lease in zip(stores, leases, strict=True)]
             await asyncio.gather(*ends, sweeper.sweep(), sweeper.sweep())
 
-        desk.run(scene())
-        assert desk.where(parent.job_id) == ["parent waiting"]
-        desk.client.flushdb()
+        harness.run(scene())
+        assert harness.where(parent.job_id) == ["parent waiting"]
+        harness.client.flushdb()

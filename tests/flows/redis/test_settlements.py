@@ -12,216 +12,218 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Reply, Verdict
-from tests.flows.redis.step_desk import (
+from tests.flows.redis.step_harness import (
     CANCELED,
     ERRORED,
     FAILED,
     LATER,
     SETTLEMENTS,
     SNOOZED,
-    Desk,
+    Harness,
     ended,
     new_token,
 )
 
 
-def test_a_completed_step_keeps_its_result_and_moves_on(desk: Desk) -> None:
-    waiting = desk.add("second")
-    lease = desk.start(n=3)
-    assert desk.settle(lease, ended("second", x=1, text='a "b"', nothing=None)) is Verdict.SETTLED
-    assert desk.values(lease.job_id) == {"n": 3, "x": 1, "text": 'a "b"', "completed-queue": "first"}
-    assert desk.ids("second") == [waiting, lease.job_id]
-    assert desk.where(lease.job_id) == ["second waiting"]
-    assert desk.lock("first", lease.job_id) is None
+def test_a_completed_step_keeps_its_result_and_moves_on(harness: Harness) -> None:
+    waiting = harness.add("second")
+    lease = harness.start(n=3)
+    assert harness.settle(lease, ended("second", x=1, text='a "b"', nothing=None)) is Verdict.SETTLED
+    assert harness.values(lease.job_id) == {"n": 3, "x": 1, "text": 'a "b"', "completed-queue": "first"}
+    assert harness.ids("second") == [waiting, lease.job_id]
+    assert harness.where(lease.job_id) == ["second waiting"]
+    assert harness.lock("first", lease.job_id) is None
 
 
-def test_after_the_last_queue_it_stands_nowhere(desk: Desk) -> None:
-    lease = desk.start("second", a=1)
-    assert desk.settle(lease, ended(b=2), "second") is Verdict.SETTLED
-    assert desk.where(lease.job_id) == []
-    assert desk.values(lease.job_id, "second") == {"a": 1, "b": 2, "completed-queue": "second"}
+def test_after_the_last_queue_it_stands_nowhere(harness: Harness) -> None:
+    lease = harness.start("second", a=1)
+    assert harness.settle(lease, ended(b=2), "second") is Verdict.SETTLED
+    assert harness.where(lease.job_id) == []
+    assert harness.values(lease.job_id, "second") == {"a": 1, "b": 2, "completed-queue": "second"}
 
 
-def test_the_result_may_choose_any_queue_and_a_missing_one_fails_that_job(desk: Desk) -> None:
-    leases = [desk.start() for _ in range(3)]
+def test_the_result_may_choose_any_queue_and_a_missing_one_fails_that_job(harness: Harness) -> None:
+    leases = [harness.start() for _ in range(3)]
     ends = [ended("once"), ended("nowhere"), ended("parent:kid")]
-    verdicts = desk.run(desk.store().settle(list(zip(leases, ends, strict=True))))
+    verdicts = harness.run(harness.store().settle(list(zip(leases, ends, strict=True))))
     assert [getattr(reply, "state", reply) for reply in verdicts] == [Verdict.SETTLED, State.FAILED, State.FAILED]
-    assert [desk.where(lease.job_id) for lease in leases] == [["once waiting"], [], []]
+    assert [harness.where(lease.job_id) for lease in leases] == [["once waiting"], [], []]
     for lease, said in zip(leases[1:], ("no queue 'nowhere'", "a child of queue 'parent'"), strict=True):
-        values = desk.values(lease.job_id)
+        values = harness.values(lease.job_id)
         assert (values["failed"], values["failedQueue"]) == (True, "first")
         assert said in values["failedErrorMsg"]
 
 
-@pytest.mark.parametrize("desk", ["priority", "tagged"], indirect=True)
+@pytest.mark.parametrize("harness", ["priority", "tagged"], indirect=True)
 @pytest.mark.parametrize(
     ("before", "change", "after"), [(1, 1, 2), (3, 1, 3), (2, -5, 1), (2, 0, 2), (1, {"demo": 2}, 3), (1, {"x": 2}, 1)]
 )
 def test_the_priority_changes_on_the_way_and_stays_within_the_next_queues(
-    desk: Desk, before: int, change: object, after: int
+    harness: Harness, before: int, change: object, after: int
 ) -> None:
-    first, *others = desk.shape.queues
+    first, *others = harness.shape.queues
     changed = msgspec.structs.replace(first, priority_change=change)
-    desk.shape = msgspec.structs.replace(desk.shape, queues=(changed, *others))
-    job_id = desk.add(priority=before)
-    assert desk.settle(desk.take(), ended("second")) is Verdict.SETTLED
-    assert desk.ids("second", priority=after) == [job_id]
-    assert desk.client.hget(desk.keys.job(job_id), "priority") == str(after)
+    harness.shape = msgspec.structs.replace(harness.shape, queues=(changed, *others))
+    job_id = harness.add(priority=before)
+    assert harness.settle(harness.take(), ended("second")) is Verdict.SETTLED
+    assert harness.ids("second", priority=after) == [job_id]
+    assert harness.client.hget(harness.keys.job(job_id), "priority") == str(after)
 
 
-def test_an_error_with_retries_left_goes_to_the_front(desk: Desk) -> None:
-    lease, other = desk.start(), desk.add()
-    assert desk.settle(lease, ERRORED) is Verdict.SETTLED
-    assert desk.ids() == [lease.job_id, other]
-    assert desk.values(lease.job_id) == {"retries:first": 1}
-    assert desk.lock("first", lease.job_id) is None
-    claim, _ = desk.claim()
+def test_an_error_with_retries_left_goes_to_the_front(harness: Harness) -> None:
+    lease, other = harness.start(), harness.add()
+    assert harness.settle(lease, ERRORED) is Verdict.SETTLED
+    assert harness.ids() == [lease.job_id, other]
+    assert harness.values(lease.job_id) == {"retries:first": 1}
+    assert harness.lock("first", lease.job_id) is None
+    claim, _ = harness.claim()
     assert (claim.attempts, claim.record.retries, claim.max_attempts) == (2, 1, 3)
 
 
-def test_who_comes_to_a_queue_again_has_all_its_retries_again(desk: Desk) -> None:
-    lease = desk.start()
-    assert desk.settle(lease, ERRORED) is Verdict.SETTLED
-    assert desk.settle(desk.take(), ended("second")) is Verdict.SETTLED
-    assert desk.values(lease.job_id)["retries:first"] == 1  # that they were needed is still seen
-    assert desk.settle(desk.take("second"), ended("first"), "second") is Verdict.SETTLED
-    (claim,) = desk.claim()
+def test_who_comes_to_a_queue_again_has_all_its_retries_again(harness: Harness) -> None:
+    lease = harness.start()
+    assert harness.settle(lease, ERRORED) is Verdict.SETTLED
+    assert harness.settle(harness.take(), ended("second")) is Verdict.SETTLED
+    assert harness.values(lease.job_id)["retries:first"] == 1  # that they were needed is still seen
+    assert harness.settle(harness.take("second"), ended("first"), "second") is Verdict.SETTLED
+    (claim,) = harness.claim()
     assert (claim.lease.job_id, claim.attempts, claim.record.retries) == (lease.job_id, 1, 0)
 
 
-def test_an_error_with_a_delay_waits_for_it(desk: Desk) -> None:
-    lease, before = desk.start(), desk.now_ms()
-    assert desk.settle(lease, LATER) is Verdict.SETTLED
-    score = desk.client.zscore(desk.keys.delayed("first"), lease.job_id)
-    assert before + 60_000 <= score <= desk.now_ms() + 60_000
-    assert desk.values(lease.job_id) == {"retries:first": 1}
+def test_an_error_with_a_delay_waits_for_it(harness: Harness) -> None:
+    lease, before = harness.start(), harness.now_ms()
+    assert harness.settle(lease, LATER) is Verdict.SETTLED
+    score = harness.client.zscore(harness.keys.delayed("first"), lease.job_id)
+    assert before + 60_000 <= score <= harness.now_ms() + 60_000
+    assert harness.values(lease.job_id) == {"retries:first": 1}
 
 
-def test_a_failure_is_told_in_the_documents_words(desk: Desk) -> None:
-    lease = desk.start(n=1)
-    assert desk.settle(lease, FAILED) is Verdict.SETTLED
-    assert desk.values(lease.job_id) == {
+def test_a_failure_is_told_in_the_documents_words(harness: Harness) -> None:
+    lease = harness.start(n=1)
+    assert harness.settle(lease, FAILED) is Verdict.SETTLED
+    assert harness.values(lease.job_id) == {
         "n": 1, "done": True, "failed": True, "failedQueue": "first", "failedErrorMsg": "it is broken"
     }  # fmt: skip
-    assert desk.client.hget(desk.keys.job(lease.job_id), "done") == "true"
-    assert (desk.where(lease.job_id), desk.lock("first", lease.job_id)) == ([], None)
+    assert harness.client.hget(harness.keys.job(lease.job_id), "done") == "true"
+    assert (harness.where(lease.job_id), harness.lock("first", lease.job_id)) == ([], None)
 
 
-def test_a_cancellation_is_a_failure_that_says_so(desk: Desk) -> None:
-    lease = desk.start()
-    assert desk.settle(lease, CANCELED) is Verdict.SETTLED
-    values = desk.values(lease.job_id)
+def test_a_cancellation_is_a_failure_that_says_so(harness: Harness) -> None:
+    lease = harness.start()
+    assert harness.settle(lease, CANCELED) is Verdict.SETTLED
+    values = harness.values(lease.job_id)
     assert (values["canceled"], values["failed"], values["failedErrorMsg"]) == (True, True, "not wanted")
-    assert desk.where(lease.job_id) == []
+    assert harness.where(lease.job_id) == []
 
 
-def test_a_snooze_spends_nothing_and_says_why_until_it_is_over(desk: Desk) -> None:
-    lease, before = desk.start(), desk.now_ms()
-    desk.store().reasons[lease.job_id, lease.token] = "the door is shut"
-    assert desk.settle(lease, SNOOZED) is Verdict.SETTLED
-    assert desk.store().reasons == {}
-    values = desk.values(lease.job_id)
+def test_a_snooze_spends_nothing_and_says_why_until_it_is_over(harness: Harness) -> None:
+    lease, before = harness.start(), harness.now_ms()
+    harness.store().reasons[lease.job_id, lease.token] = "the door is shut"
+    assert harness.settle(lease, SNOOZED) is Verdict.SETTLED
+    assert harness.store().reasons == {}
+    values = harness.values(lease.job_id)
     assert (values["delay"], values["delayReason"]) == (True, "the door is shut")
-    assert before + 60_000 <= values["delayReadyTimestamp"] <= desk.now_ms() + 60_000
-    assert desk.where(lease.job_id) == ["first delayed"]
-    desk.client.zincrby(desk.keys.delayed("first"), -60_000, lease.job_id)
-    (claim,) = desk.claim()
-    assert (claim.attempts, desk.values(lease.job_id)) == (1, {})
+    assert before + 60_000 <= values["delayReadyTimestamp"] <= harness.now_ms() + 60_000
+    assert harness.where(lease.job_id) == ["first delayed"]
+    harness.client.zincrby(harness.keys.delayed("first"), -60_000, lease.job_id)
+    (claim,) = harness.claim()
+    assert (claim.attempts, harness.values(lease.job_id)) == (1, {})
 
 
-def test_a_snooze_of_no_time_goes_behind_the_others(desk: Desk) -> None:
-    lease, other = desk.start(), desk.add()
-    assert desk.settle(lease, msgspec.structs.replace(SNOOZED, delay=0.0)) is Verdict.SETTLED
-    assert desk.ids() == [other, lease.job_id]
+def test_a_snooze_of_no_time_goes_behind_the_others(harness: Harness) -> None:
+    lease, other = harness.start(), harness.add()
+    assert harness.settle(lease, msgspec.structs.replace(SNOOZED, delay=0.0)) is Verdict.SETTLED
+    assert harness.ids() == [other, lease.job_id]
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-def test_resets_are_forgotten_once_an_attempt_settles(desk: Desk, how: str) -> None:
-    lease = desk.start(values={"resets:first": 1})
-    assert desk.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
-    assert "resets:first" not in desk.values(lease.job_id)
+def test_resets_are_forgotten_once_an_attempt_settles(harness: Harness, how: str) -> None:
+    lease = harness.start(values={"resets:first": 1})
+    assert harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
+    assert "resets:first" not in harness.values(lease.job_id)
 
 
 # -- the fence -----------------------------------------------------------------------------------
 
 
-def lost_lock(desk: Desk, lease: Lease) -> None:
-    desk.client.delete(desk.keys.lock("first", lease.job_id))
+def lost_lock(harness: Harness, lease: Lease) -> None:
+    harness.client.delete(harness.keys.lock("first", lease.job_id))
 
 
-def somebody_elses(desk: Desk, lease: Lease) -> None:
-    desk.client.set(desk.keys.lock("first", lease.job_id), f"w:{new_token()}")
+def somebody_elses(harness: Harness, lease: Lease) -> None:
+    harness.client.set(harness.keys.lock("first", lease.job_id), f"w:{new_token()}")
 
 
-def an_originals(desk: Desk, lease: Lease) -> None:
-    desk.client.set(desk.keys.lock("first", lease.job_id), new_token())
+def an_originals(harness: Harness, lease: Lease) -> None:
+    harness.client.set(harness.keys.lock("first", lease.job_id), new_token())
 
 
-def not_in_processing(desk: Desk, lease: Lease) -> None:
-    desk.client.lrem(desk.keys.processing("first"), 1, lease.job_id)
+def not_in_processing(harness: Harness, lease: Lease) -> None:
+    harness.client.lrem(harness.keys.processing("first"), 1, lease.job_id)
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
 @pytest.mark.parametrize(
     "trouble", [lost_lock, somebody_elses, an_originals, not_in_processing], ids=lambda one: one.__name__
 )
-def test_without_lock_and_place_nothing_is_written(plain_desk: Desk, trouble: object, how: str) -> None:
+def test_without_lock_and_place_nothing_is_written(plain_desk: Harness, trouble: object, how: str) -> None:
     lease, other = plain_desk.start(), plain_desk.start()
     assert callable(trouble)
     trouble(plain_desk, lease)
     before = plain_desk.image()
     assert plain_desk.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
-    assert plain_desk.heart().release([lease]) == []
-    assert list(plain_desk.heart().reset_lease(lease)) == []
+    assert plain_desk.heartbeats().release([lease]) == []
+    assert list(plain_desk.heartbeats().reset_lease(lease)) == []
     assert plain_desk.image() == before
     assert plain_desk.settle(other, ERRORED) is Verdict.SETTLED
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-def test_a_hash_that_is_gone_is_not_made_again(desk: Desk, how: str) -> None:
-    lease = desk.start()
-    desk.client.delete(desk.keys.job(lease.job_id))
-    assert desk.heart().beat([lease], 30).lost == {(lease.job_id, lease.token)}
-    assert desk.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
-    assert desk.image() == {}
+def test_a_hash_that_is_gone_is_not_made_again(harness: Harness, how: str) -> None:
+    lease = harness.start()
+    harness.client.delete(harness.keys.job(lease.job_id))
+    assert harness.heartbeats().beat([lease], 30).lost == {(lease.job_id, lease.token)}
+    assert harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
+    assert harness.image() == {}
 
 
-def test_a_hash_that_is_gone_is_not_made_again_by_a_release(desk: Desk) -> None:
-    released, reset, abandoned = (desk.start() for _ in range(3))
+def test_a_hash_that_is_gone_is_not_made_again_by_a_release(harness: Harness) -> None:
+    released, reset, abandoned = (harness.start() for _ in range(3))
     for lease in (released, reset, abandoned):
-        desk.client.delete(desk.keys.job(lease.job_id))
-    desk.heart().release([released])
-    assert list(desk.heart().reset_lease(reset)) == []
-    desk.heart().abandon(abandoned.token)
-    assert list(desk.image()) == ([] if desk.variant == "classic" else [desk.keys.dead(abandoned.token)])
+        harness.client.delete(harness.keys.job(lease.job_id))
+    harness.heartbeats().release([released])
+    assert list(harness.heartbeats().reset_lease(reset)) == []
+    harness.heartbeats().abandon(abandoned.token)
+    assert list(harness.image()) == ([] if harness.variant == "classic" else [harness.keys.dead(abandoned.token)])
 
 
-def test_a_beat_renews_what_is_ours_and_nothing_else(desk: Desk) -> None:
-    ours, theirs = desk.start(), desk.start()
+def test_a_beat_renews_what_is_ours_and_nothing_else(harness: Harness) -> None:
+    ours, theirs = harness.start(), harness.start()
     for lease in (ours, theirs):
-        desk.client.pexpire(desk.keys.lock("first", lease.job_id), 25_000)
+        harness.client.pexpire(harness.keys.lock("first", lease.job_id), 25_000)
     stale = Lease(theirs.job_id, new_token(), 1)
-    assert desk.heart().beat([ours, stale], 600).lost == {(stale.job_id, stale.token)}
-    renewed = desk.keys.lease(ours.token) if desk.variant == "classic" else desk.keys.lock("first", ours.job_id)
-    assert desk.client.pttl(renewed) > 500_000
-    assert desk.client.pttl(desk.keys.lock("first", ours.job_id)) > 180_000
-    assert desk.client.pttl(desk.keys.lock("first", theirs.job_id)) <= 25_000
+    assert harness.heartbeats().beat([ours, stale], 600).lost == {(stale.job_id, stale.token)}
+    renewed = (
+        harness.keys.lease(ours.token) if harness.variant == "classic" else harness.keys.lock("first", ours.job_id)
+    )
+    assert harness.client.pttl(renewed) > 500_000
+    assert harness.client.pttl(harness.keys.lock("first", ours.job_id)) > 180_000
+    assert harness.client.pttl(harness.keys.lock("first", theirs.job_id)) <= 25_000
 
 
 # -- repeats -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
-def test_a_repeat_is_known_and_changes_nothing(desk: Desk, how: str) -> None:
-    lease = desk.start()
-    assert desk.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
-    before = desk.image()
-    assert desk.settle(lease, SETTLEMENTS[how], repeat=True) is Verdict.ALREADY_SETTLED
-    assert desk.image() == before
+def test_a_repeat_is_known_and_changes_nothing(harness: Harness, how: str) -> None:
+    lease = harness.start()
+    assert harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
+    before = harness.image()
+    assert harness.settle(lease, SETTLEMENTS[how], repeat=True) is Verdict.ALREADY_SETTLED
+    assert harness.image() == before
 
 
-def test_a_repeated_batch_tells_each_as_it_was(plain_desk: Desk) -> None:
+def test_a_repeated_batch_tells_each_as_it_was(plain_desk: Harness) -> None:
     good, bad = plain_desk.start(), plain_desk.start()
     plain_desk.client.delete(plain_desk.keys.lock("first", bad.job_id))
     batch = [(bad, ERRORED), (good, ended("second"))]
@@ -230,14 +232,14 @@ def test_a_repeated_batch_tells_each_as_it_was(plain_desk: Desk) -> None:
     assert list(plain_desk.run(store.settle(batch, repeat=True))) == [Verdict.LOST, Verdict.ALREADY_SETTLED]
 
 
-def test_a_repeat_for_a_job_that_has_vanished_is_unknown(plain_desk: Desk) -> None:
+def test_a_repeat_for_a_job_that_has_vanished_is_unknown(plain_desk: Harness) -> None:
     lease = plain_desk.start()
     plain_desk.client.flushdb()
     assert plain_desk.settle(lease, ERRORED) is Verdict.LOST
     assert plain_desk.settle(lease, ERRORED, repeat=True) is Verdict.UNKNOWN
 
 
-def test_a_repeat_whose_mark_may_have_expired_is_unknown(plain_desk: Desk) -> None:
+def test_a_repeat_whose_mark_may_have_expired_is_unknown(plain_desk: Harness) -> None:
     lease = plain_desk.start()
     settlements = plain_desk.store()._settlements
     plain_desk.settle(lease, ERRORED)
@@ -264,7 +266,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("why", UNWRITABLE)
-def test_what_cannot_be_written_fails_that_job_alone(plain_desk: Desk, why: str) -> None:
+def test_what_cannot_be_written_fails_that_job_alone(plain_desk: Harness, why: str) -> None:
     leases = [plain_desk.start() for _ in range(3)]
     ends = [ended("second"), UNWRITABLE[why], ERRORED]
     verdicts = plain_desk.run(plain_desk.store().settle(list(zip(leases, ends, strict=True))))
@@ -273,14 +275,14 @@ def test_what_cannot_be_written_fails_that_job_alone(plain_desk: Desk, why: str)
     assert "its end could not be written: " in plain_desk.values(leases[1].job_id)["failedErrorMsg"]
 
 
-def test_a_message_with_anything_in_it_is_kept(plain_desk: Desk) -> None:
+def test_a_message_with_anything_in_it_is_kept(plain_desk: Harness) -> None:
     lease = plain_desk.start()
     said = 'line\n"quoted" \\ ü €'
     plain_desk.settle(lease, Settlement(State.FAILED, Ended.FAILED, error=said))
     assert plain_desk.values(lease.job_id)["failedErrorMsg"] == said
 
 
-def test_a_batch_of_any_size_is_settled_in_parts(plain_desk: Desk) -> None:
+def test_a_batch_of_any_size_is_settled_in_parts(plain_desk: Harness) -> None:
     ids = plain_desk.add_many(700)
     leases = [claim.lease for claim in plain_desk.claim(limit=700)]
     large = "x" * 400_000
@@ -291,7 +293,7 @@ def test_a_batch_of_any_size_is_settled_in_parts(plain_desk: Desk) -> None:
     assert set(plain_desk.run(plain_desk.store().settle(batch, repeat=True))) == {Verdict.ALREADY_SETTLED}
 
 
-def test_thousands_of_attributes_are_written(plain_desk: Desk) -> None:
+def test_thousands_of_attributes_are_written(plain_desk: Harness) -> None:
     lease = plain_desk.start()
     assert plain_desk.settle(lease, ended(None, **{f"a{n}": n for n in range(5000)})) is Verdict.SETTLED
     assert plain_desk.client.hlen(plain_desk.keys.job(lease.job_id)) == 5004
@@ -300,7 +302,7 @@ def test_thousands_of_attributes_are_written(plain_desk: Desk) -> None:
 MOVED = ended("second", x=1)
 
 
-def test_a_cut_connection_is_unreachable_and_the_repeat_is_known(plain_desk: Desk) -> None:
+def test_a_cut_connection_is_unreachable_and_the_repeat_is_known(plain_desk: Harness) -> None:
     lease = plain_desk.start()
 
     async def twice() -> list[Reply]:

@@ -5,34 +5,34 @@ from __future__ import annotations
 import pytest
 
 from stowhand.protocols.store import Verdict
-from tests.flows.redis.step_desk import Desk, ended
+from tests.flows.redis.step_harness import Harness, ended
 
 
-def test_an_id_that_stands_there_twice_is_worked_on_once(desk: Desk) -> None:
-    job_id = desk.add()
-    desk.client.rpush(desk.keys.waiting("first"), job_id)
-    lease = desk.take()
-    assert desk.claim() == []
-    assert desk.where(job_id) == ["first processing"]
-    assert desk.settle(lease, ended("second")) is Verdict.SETTLED
-    assert desk.where(job_id) == ["second waiting"]
+def test_an_id_that_stands_there_twice_is_worked_on_once(harness: Harness) -> None:
+    job_id = harness.add()
+    harness.client.rpush(harness.keys.waiting("first"), job_id)
+    lease = harness.take()
+    assert harness.claim() == []
+    assert harness.where(job_id) == ["first processing"]
+    assert harness.settle(lease, ended("second")) is Verdict.SETTLED
+    assert harness.where(job_id) == ["second waiting"]
 
 
-def test_a_leftover_lock_does_not_hide_a_job(plain_desk: Desk) -> None:
+def test_a_leftover_lock_does_not_hide_a_job(plain_desk: Harness) -> None:
     """The original's workers leave theirs after a failure, and somebody may retry the job before it expires."""
     job_id = plain_desk.add()
     plain_desk.client.set(plain_desk.keys.lock("first", job_id), "their-worker", px=60_000)
     assert plain_desk.take().job_id == job_id
 
 
-def test_an_id_that_is_processed_twice_comes_back_once(plain_desk: Desk) -> None:
+def test_an_id_that_is_processed_twice_comes_back_once(plain_desk: Harness) -> None:
     job_id = plain_desk.add(push=False)
     plain_desk.client.rpush(plain_desk.keys.processing("first"), job_id, job_id)
     assert [reset.job_id for reset in plain_desk.sweep()] == [job_id]
     assert plain_desk.where(job_id) == ["first waiting"]
 
 
-def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_desk: Desk) -> None:
+def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_desk: Harness) -> None:
     """The original says that it has failed, and takes it out of processing after that."""
     job_id = plain_desk.add(push=False, done=True, failed=True, failedQueue="first", failedErrorMsg="no")
     plain_desk.client.rpush(plain_desk.keys.processing("first"), job_id)
@@ -42,24 +42,24 @@ def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_desk: Desk
 
 
 @pytest.mark.parametrize("how", ["abandon", "release", "worker", "lease"])
-def test_an_id_that_is_processed_twice_is_handed_back_once(plain_desk: Desk, how: str) -> None:
+def test_an_id_that_is_processed_twice_is_handed_back_once(plain_desk: Harness, how: str) -> None:
     lease = plain_desk.start()
     plain_desk.client.rpush(plain_desk.keys.processing("first"), lease.job_id)
-    heart = plain_desk.heart()
+    heartbeats = plain_desk.heartbeats()
     match how:
         case "abandon":
-            heart.abandon(lease.token)
+            heartbeats.abandon(lease.token)
         case "release":
-            heart.release([lease])
+            heartbeats.release([lease])
         case "worker":
-            heart.reset_worker("w")
+            heartbeats.reset_worker("w")
         case _:
-            heart.reset_lease(lease)
+            heartbeats.reset_lease(lease)
     plain_desk.sweep()
     assert plain_desk.where(lease.job_id) == ["first waiting"]
 
 
-def test_in_a_long_list_too_a_lock_makes_forget_that_there_was_none(plain_desk: Desk) -> None:
+def test_in_a_long_list_too_a_lock_makes_forget_that_there_was_none(plain_desk: Harness) -> None:
     ids = plain_desk.add_many(1200)
     plain_desk.client.rename(plain_desk.keys.waiting("first"), plain_desk.keys.processing("first"))
     late = plain_desk.keys.lock("first", ids[0])

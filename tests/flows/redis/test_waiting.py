@@ -11,7 +11,7 @@ import pytest
 from stowhand.errors import StoreUnreachable
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols.store import ClaimRequest
-from tests.flows.redis.step_desk import LEASE, Desk, new_token
+from tests.flows.redis.step_harness import LEASE, Harness, new_token
 from tests.support.valkey import RedisServer, find_redis
 
 SOON = 15.0
@@ -37,47 +37,47 @@ async def woken(waiting: asyncio.Task[bool]) -> bool:
         return await waiting
 
 
-def blocked(desk: Desk) -> Callable[[], int]:
+def blocked(harness: Harness) -> Callable[[], int]:
     """How many clients block just now, beside those that did before."""
-    before = desk.client.info("clients")["blocked_clients"]
-    return lambda: int(desk.client.info("clients")["blocked_clients"]) - int(before)
+    before = harness.client.info("clients")["blocked_clients"]
+    return lambda: int(harness.client.info("clients")["blocked_clients"]) - int(before)
 
 
-def test_a_push_of_anybodys_ends_the_wait_and_the_job_is_nobodys_yet(desk: Desk) -> None:
+def test_a_push_of_anybodys_ends_the_wait_and_the_job_is_nobodys_yet(harness: Harness) -> None:
     async def scene() -> None:
         waiting = await asleep(
-            desk.another("first", wait_timeout=30.0), blocked(desk), 1 if desk.variant == "classic" else 3
+            harness.another("first", wait_timeout=30.0), blocked(harness), 1 if harness.variant == "classic" else 3
         )
-        ids.append(desk.add())
+        ids.append(harness.add())
         assert await woken(waiting) is True
 
     ids: list[str] = []
-    desk.run(scene())
-    assert (desk.ids(kind="moved"), desk.ids()) == (ids, [])
-    assert desk.ids(kind="processing") == []
-    assert desk.claim()[0].lease.job_id == ids[0], "of whoever claims first"
+    harness.run(scene())
+    assert (harness.ids(kind="moved"), harness.ids()) == (ids, [])
+    assert harness.ids(kind="processing") == []
+    assert harness.claim()[0].lease.job_id == ids[0], "of whoever claims first"
 
 
-def test_one_job_wakes_one_of_many_sleepers(desk: Desk) -> None:
+def test_one_job_wakes_one_of_many_sleepers(harness: Harness) -> None:
     async def scene() -> None:
-        each = 1 if desk.variant == "classic" else 3
-        stores, now_blocked = [desk.another("first", wait_timeout=30.0) for _ in range(5)], blocked(desk)
+        each = 1 if harness.variant == "classic" else 3
+        stores, now_blocked = [harness.another("first", wait_timeout=30.0) for _ in range(5)], blocked(harness)
         waits = [await asleep(store, now_blocked, each * (at + 1)) for at, store in enumerate(stores)]
         for number in range(1, 4):
-            desk.add()
+            harness.add()
             await until(lambda number=number: sum(wait.done() for wait in waits) == number)  # type: ignore[misc]
             await until(lambda number=number: now_blocked() == each * (5 - number))  # type: ignore[misc]
         for store in stores:
             await store.close()
 
-    desk.run(scene())
+    harness.run(scene())
 
 
-def test_what_has_woken_somebody_who_does_not_come_wakes_another_and_counts_as_no_reset(desk: Desk) -> None:
+def test_what_has_woken_somebody_who_does_not_come_wakes_another_and_counts_as_no_reset(harness: Harness) -> None:
     async def scene() -> None:
-        first, second = [desk.another("first", wait_timeout=30.0) for _ in range(2)]
-        frozen = await asleep(first, blocked(desk), 1 if desk.variant == "classic" else 3)
-        job_id = desk.add()
+        first, second = [harness.another("first", wait_timeout=30.0) for _ in range(2)]
+        frozen = await asleep(first, blocked(harness), 1 if harness.variant == "classic" else 3)
+        job_id = harness.add()
         assert await woken(frozen)
         waiting = asyncio.create_task(second.wait(30.0))
         await second.sweep()
@@ -85,31 +85,33 @@ def test_what_has_woken_somebody_who_does_not_come_wakes_another_and_counts_as_n
         (claim,) = await second.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=LEASE))
         assert (claim.lease.job_id, claim.resets) == (job_id, 0)
 
-    desk.run(scene())
+    harness.run(scene())
 
 
-@pytest.mark.parametrize("desk", ["priority"], indirect=True)
-def test_every_priority_is_heard(desk: Desk) -> None:
+@pytest.mark.parametrize("harness", ["priority"], indirect=True)
+def test_every_priority_is_heard(harness: Harness) -> None:
     async def scene() -> None:
-        now_blocked = blocked(desk)
-        waiting = await asleep(desk.another("first", wait_timeout=30.0), now_blocked, 3)
-        desk.add(priority=3)
+        now_blocked = blocked(harness)
+        waiting = await asleep(harness.another("first", wait_timeout=30.0), now_blocked, 3)
+        harness.add(priority=3)
         assert await woken(waiting) is True
         await until(lambda: now_blocked() == 0)  # the others' connections are let go
 
-    desk.run(scene())
+    harness.run(scene())
 
 
-def original(desk: Desk, stop: threading.Event, taken: list[str]) -> None:
+def original(harness: Harness, stop: threading.Event, taken: list[str]) -> None:
     """Its worker's loop: it moves what it gets."""
     while not stop.is_set():
-        moved = desk.client.blmove(desk.keys.waiting("first"), desk.keys.processing("first"), 0.2, "LEFT", "RIGHT")
+        moved = harness.client.blmove(
+            harness.keys.waiting("first"), harness.keys.processing("first"), 0.2, "LEFT", "RIGHT"
+        )
         if moved is not None:
             taken.append(moved)
 
 
-def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_desk: Desk) -> None:
-    desk = plain_desk
+def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_desk: Harness) -> None:
+    harness = plain_desk
     made: list[str] = []
     taken: list[str] = []
     stop = threading.Event()
@@ -121,43 +123,43 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_desk: 
             await store.sweep()  # nobody claims here: what has woken one of them is for others again
 
     async def scene() -> None:
-        stores = [desk.another("first", wait_timeout=30.0) for _ in range(3)]
+        stores = [harness.another("first", wait_timeout=30.0) for _ in range(3)]
         heard: list[bool] = []
         sleepers = [asyncio.create_task(sleeper(store, heard)) for store in stores]
         for number in range(200):
-            made.append(desk.add(n=number))
+            made.append(harness.add(n=number))
             if number % 20 == 0:
                 await asyncio.sleep(0.01)
         while not any(heard):
-            made.append(desk.add())
+            made.append(harness.add())
             await asyncio.sleep(0.01)
         await until(lambda: len(taken) == len(made))
         stop.set()
         await asyncio.gather(*sleepers)
 
-    workers = [threading.Thread(target=original, args=(desk, stop, taken)) for _ in range(2)]
+    workers = [threading.Thread(target=original, args=(harness, stop, taken)) for _ in range(2)]
     for worker in workers:
         worker.start()
     try:
-        desk.run(scene())
+        harness.run(scene())
     finally:
         stop.set()
         for worker in workers:
             worker.join()
     assert sorted(taken) == sorted(made), "each exactly once"
-    assert sorted(desk.ids(kind="processing")) == sorted(made)
-    assert desk.ids() == []
+    assert sorted(harness.ids(kind="processing")) == sorted(made)
+    assert harness.ids() == []
 
 
-def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_desk: Desk) -> None:
-    desk = plain_desk
+def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_desk: Harness) -> None:
+    harness = plain_desk
 
     async def scene() -> None:
-        store = desk.another("first", wait_timeout=30.0)
+        store = harness.another("first", wait_timeout=30.0)
         for number in range(20):
             waiting = asyncio.create_task(store.wait(30.0))
             await asyncio.sleep(0 if number % 2 else 0.002)
-            ids.append(desk.add())
+            ids.append(harness.add())
             waiting.cancel()
             await asyncio.wait([waiting])
             await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=LEASE, tasks=()))
@@ -166,56 +168,56 @@ def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_desk: Desk) 
         assert [claim.lease.job_id for claim in claims] == ids
 
     ids: list[str] = []
-    desk.run(scene())
+    harness.run(scene())
 
 
-def test_a_busy_worker_does_not_ask_for_what_it_knows(plain_desk: Desk) -> None:
-    desk = plain_desk
+def test_a_busy_worker_does_not_ask_for_what_it_knows(plain_desk: Harness) -> None:
+    harness = plain_desk
 
     async def scene() -> None:
-        store = desk.another("first", wait_timeout=30.0)
+        store = harness.another("first", wait_timeout=30.0)
         for _ in range(3):
-            desk.add()
+            harness.add()
         request = ClaimRequest(worker="w", token=new_token(), limit=2, lease=LEASE)
         assert len(await store.claim(request)) == 2
         assert await store.wait(0.05) is False  # there is one; but the worker is full, and would only spin
         assert len(await store.claim(request)) == 1
-        desk.add()
+        harness.add()
         assert await store.wait(30.0) is True
         assert await store.wait(0.05) is False  # told once, until the claim that follows
 
-    desk.run(scene())
+    harness.run(scene())
 
 
 def test_a_server_that_is_gone_is_not_heard_until_it_answers_again() -> None:
     with RedisServer(find_redis()) as server, server.client() as client:
-        desk = Desk(server.url, client)
-        store = desk.another("first", wait_timeout=0.05)
+        harness = Harness(server.url, client)
+        store = harness.another("first", wait_timeout=0.05)
         server.stop("kill")
         with pytest.raises(StoreUnreachable):
-            desk.run(store.wait(1.0))
-        heard = [store.hears]
+            harness.run(store.wait(1.0))
+        heard = [store.is_listening]
         server.start()
-        assert desk.run(store.wait(1.0)) is False
-        assert [*heard, store.hears] == [False, True]
-        desk.close()
+        assert harness.run(store.wait(1.0)) is False
+        assert [*heard, store.is_listening] == [False, True]
+        harness.close()
 
 
-def test_a_wait_ends_after_its_time_and_at_the_latest_after_the_wait_timeout(plain_desk: Desk) -> None:
+def test_a_wait_ends_after_its_time_and_at_the_latest_after_the_wait_timeout(plain_desk: Harness) -> None:
     async def scene() -> None:
         store = plain_desk.another("first", wait_timeout=0.05)
         async with asyncio.timeout(SOON):
             assert await store.wait(30.0) is False
-        assert store.hears
+        assert store.is_listening
 
     plain_desk.run(scene())
 
 
-def test_a_store_that_closes_ends_its_wait_at_once(desk: Desk) -> None:
+def test_a_store_that_closes_ends_its_wait_at_once(harness: Harness) -> None:
     async def scene() -> None:
-        store = desk.another("first", wait_timeout=30.0)
-        waiting = await asleep(store, blocked(desk))
+        store = harness.another("first", wait_timeout=30.0)
+        waiting = await asleep(store, blocked(harness))
         await store.close()
         assert await woken(waiting) is False
 
-    desk.run(scene())
+    harness.run(scene())

@@ -11,7 +11,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.lease import Lease
 from stowhand.remote.client import HttpStore, proofs
-from stowhand.remote.client.heartbeats import HttpHeart
+from stowhand.remote.client.heartbeats import HttpHeartbeats
 from stowhand.remote.client.proofs import Proofs
 from stowhand.remote.wire import Lent
 from tests.conftest import Run
@@ -20,7 +20,7 @@ from tests.docs.pages import DOCS
 from tests.remote.client.canned import Canned, reply
 
 REFUSED = NOT_OFFERED["http"]
-OF_THE_HEART = {name for name in REFUSED if hasattr(HttpHeart, name)}
+OF_THE_HEART = {name for name in REFUSED if hasattr(HttpHeartbeats, name)}
 
 
 def test_every_call_that_is_not_offered_is_refused_with_the_place_where_it_is_done(run: Run) -> None:
@@ -36,11 +36,11 @@ def test_every_call_that_is_not_offered_is_refused_with_the_place_where_it_is_do
 
 def test_what_a_heart_does_not_do_is_the_servers_and_asks_it_nothing() -> None:
     with Canned(reply({})) as server:
-        heart = HttpStore(server.url).heart()
+        heartbeats = HttpStore(server.url).heartbeats()
         for name in sorted(OF_THE_HEART):
-            call = getattr(heart, name)
+            call = getattr(heartbeats, name)
             assert not call(*(None for _ in inspect.signature(call).parameters))
-        heart.close()
+        heartbeats.close()
         assert server.asked == []
 
 

@@ -89,10 +89,10 @@ def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -
         began = time.monotonic()
         with pytest.raises(NoReply, match=r"no answer within 0\.3 s"):
             claim(server, run, timeout=0.3)
-        heart = HttpStore(server.url, HttpOptions(timeout=0.3)).heart()
+        heartbeats = HttpStore(server.url, HttpOptions(timeout=0.3)).heartbeats()
         with pytest.raises(NoReply):
-            heart.beat([LEASE], 30.0)
-        heart.close()
+            heartbeats.beat([LEASE], 30.0)
+        heartbeats.close()
         assert time.monotonic() - began < 20, "it waited for the last byte"
 
 
@@ -142,15 +142,15 @@ def test_a_long_poll_is_cut_off_when_its_worker_stops(run: Run) -> None:
 def test_a_poll_that_fails_makes_the_store_deaf_until_one_is_answered(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
-        heard = [store.hears]
+        heard = [store.is_listening]
         assert await store.wait(0.0) is True
-        heard.append(store.hears)
+        heard.append(store.is_listening)
         with pytest.raises(StoreUnreachable):
             await store.wait(0.0)
-        heard.append(store.hears)
+        heard.append(store.is_listening)
         assert await store.wait(0.0) is True, "another bell: the server was restarted, and anything may have come"
         assert await store.wait(0.0) is False
-        assert [*heard, store.hears] == [False, True, False, False], "at last the lent store does not hear"
+        assert [*heard, store.is_listening] == [False, True, False, False], "at last the lent store does not hear"
         await store.close()
 
     deaf = reply({"bell": "b.1", "hears": False})
@@ -298,7 +298,7 @@ def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> Non
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=0.2))
-        store._bell = "a.1"
+        store._wake_broadcast = "a.1"
         assert await store.wait(20.0) is True
         await store.close()
 
@@ -318,10 +318,10 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
         assert await store.settle([(LEASE, COMPLETED)], repeat=True) == [Verdict.SETTLED]
         assert len(store._proofs) == 0
         await store.claim(REQUEST)
-        heart = store.heart()
-        assert (await asyncio.to_thread(heart.beat, [LEASE], 30.0)).lost == {(7, REQUEST.token)}
+        heartbeats = store.heartbeats()
+        assert (await asyncio.to_thread(heartbeats.beat, [LEASE], 30.0)).lost == {(7, REQUEST.token)}
         assert len(store._proofs) == 0
-        await asyncio.to_thread(heart.close)
+        await asyncio.to_thread(heartbeats.close)
         await store.close()
 
     busy, settled = reply({"verdicts": ["busy"]}), reply({"verdicts": ["settled"]})

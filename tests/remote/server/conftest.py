@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.remote.server.http_server import LendingOptions
+from stowhand.remote.server.http_server import ServerOptions
 from stowhand.testing import MemoryStore
 from tests.remote.server.lending import Lending
 
@@ -43,7 +43,7 @@ def lend(tokens: Path, leaving: list[Lending]) -> Iterator[Lend]:
 
     def lend(store: Any = None, **options: Any) -> Lending:
         given: dict[str, Any] = {"port": 0, "tokens": tokens} | options
-        lending = Lending(store or MemoryStore(), LendingOptions(**given))
+        lending = Lending(store or MemoryStore(), ServerOptions(**given))
         lending.start()
         started.append(lending)
         return lending

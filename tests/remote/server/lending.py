@@ -27,7 +27,7 @@ from stowhand.events import (
 )
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.store import Store
-from stowhand.remote.server.http_server import LendingOptions, LendingServer, running
+from stowhand.remote.server.http_server import HttpServer, ServerOptions, running
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ def proof(claim: Any) -> dict[str, Any]:
 class Lending:
     """``running(...)`` on a loop in a thread."""
 
-    def __init__(self, store: Store[Any], options: LendingOptions) -> None:
+    def __init__(self, store: Store[Any], options: ServerOptions) -> None:
         self.store, self.options = store, options
         self.events = Events()
         self.told: list[Event] = []
@@ -125,7 +125,7 @@ class Lending:
         self._up = threading.Event()
         self.failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.server: LendingServer
+        self.server: HttpServer
         self.clients: list[Client] = []
 
     def start(self) -> None:
@@ -149,7 +149,7 @@ class Lending:
         app: Any = self.server._server.config.app
 
         async def waits() -> None:
-            while not app._lender._claims._polls:  # noqa: ASYNC110
+            while not app._store_server._claims._polls:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
         self.do(waits())

@@ -289,10 +289,10 @@ def test_a_repeat_that_comes_while_the_store_is_asked_is_not_slept_over(lend: Le
 class Forgetful(MemoryStore):
     """Forgets which tokens were given up, as a user's table does, which has no place for them."""
 
-    def heart(self) -> Any:
-        heart = super().heart()
-        heart.abandon = lambda token: True  # type: ignore[method-assign]
-        return heart
+    def heartbeats(self) -> Any:
+        heartbeats = super().heartbeats()
+        heartbeats.abandon = lambda token: True  # type: ignore[method-assign]
+        return heartbeats
 
 
 def test_a_released_token_claims_nothing_although_the_store_forgets_it(lend: Lend) -> None:

@@ -23,21 +23,21 @@ from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.remote.server.tokens import make_token, revoke
 from tests.support.http_proxy import Fault, HttpProxy
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 
 
 @pytest.fixture(scope="module")
-def street() -> Iterator[Street]:
-    with Street() as street:
-        yield street
+def shared_server() -> Iterator[SharedServer]:
+    with SharedServer() as shared_server:
+        yield shared_server
 
 
 class Scene:
     """A store in memory, its server, a proxy before that, and a client."""
 
-    def __init__(self, street: Street, tokens: Path | None = None) -> None:
+    def __init__(self, shared_server: SharedServer, tokens: Path | None = None) -> None:
         self.lent = MemoryStore()
-        self.url = street.lend(self.lent, tokens)
+        self.url = shared_server.lend(self.lent, tokens)
         self.proxy = HttpProxy(self.url)
         self._stores: list[HttpStore] = []
 
@@ -62,31 +62,31 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(street: Street, tokens: Path | None = None) -> AsyncIterator[Scene]:
-    made = await asyncio.to_thread(Scene, street, tokens)
+async def scene(shared_server: SharedServer, tokens: Path | None = None) -> AsyncIterator[Scene]:
+    made = await asyncio.to_thread(Scene, shared_server, tokens)
     with made.proxy:
         try:
             yield made
         finally:
             await made.close()
-            await asyncio.to_thread(street.take_back, made.url)
+            await asyncio.to_thread(shared_server.take_back, made.url)
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY, Fault.DROP])
 def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
-    street: Street, run: Run, fault: Fault
+    shared_server: SharedServer, run: Run, fault: Fault
 ) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             job = await on.lent.enqueue(NewJob(task="t"))
             on.proxy.next("/v1/claim", fault)
             token = str(uuid.uuid4())
             with pytest.raises(StoreUnreachable):
                 await on.claim(store, token)
-            heart = store.heart()
-            assert await asyncio.to_thread(heart.abandon, token)
-            await asyncio.to_thread(heart.close)
+            heartbeats = store.heartbeats()
+            assert await asyncio.to_thread(heartbeats.abandon, token)
+            await asyncio.to_thread(heartbeats.close)
             assert await on.state(job.id) == (State.QUEUED, 0)
             assert await on.claim(store, token) == []
             assert len(await on.claim(store)) == 1
@@ -94,18 +94,18 @@ def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
     run(go())
 
 
-def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(street: Street, run: Run) -> None:
+def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             job = await on.lent.enqueue(NewJob(task="t"))
             on.proxy.next("/v1/claim", Fault.LATE)
             token = str(uuid.uuid4())
             with pytest.raises(StoreUnreachable):
                 await on.claim(store, token)
-            heart = store.heart()
-            assert await asyncio.to_thread(heart.abandon, token)
-            await asyncio.to_thread(heart.close)
+            heartbeats = store.heartbeats()
+            assert await asyncio.to_thread(heartbeats.abandon, token)
+            await asyncio.to_thread(heartbeats.close)
             on.proxy.go.set()
             assert await asyncio.to_thread(on.proxy.done_late.wait, 25)
             assert await on.state(job.id) == (State.QUEUED, 0)
@@ -113,9 +113,9 @@ def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(street: Stree
     run(go())
 
 
-def test_a_claim_that_arrives_twice_lends_its_jobs_once(street: Street, run: Run) -> None:
+def test_a_claim_that_arrives_twice_lends_its_jobs_once(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             for _ in range(4):
                 await on.lent.enqueue(NewJob(task="t"))
@@ -129,9 +129,11 @@ def test_a_claim_that_arrives_twice_lends_its_jobs_once(street: Street, run: Run
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY])
-def test_a_settlement_whose_reply_was_lost_is_known_at_its_repeat(street: Street, run: Run, fault: Fault) -> None:
+def test_a_settlement_whose_reply_was_lost_is_known_at_its_repeat(
+    shared_server: SharedServer, run: Run, fault: Fault
+) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             job = await on.lent.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
@@ -144,9 +146,9 @@ def test_a_settlement_whose_reply_was_lost_is_known_at_its_repeat(street: Street
     run(go())
 
 
-def test_a_settlement_that_arrives_twice_is_recorded_once(street: Street, run: Run) -> None:
+def test_a_settlement_that_arrives_twice_is_recorded_once(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             await on.lent.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
@@ -158,10 +160,10 @@ def test_a_settlement_that_arrives_twice_is_recorded_once(street: Street, run: R
 
 @pytest.mark.parametrize("fault", [Fault.LOSE, Fault.CUT, Fault.BAD_GATEWAY])
 def test_an_enqueue_whose_reply_was_lost_says_so_and_with_a_key_its_repeat_is_one_job(
-    street: Street, run: Run, fault: Fault
+    shared_server: SharedServer, run: Run, fault: Fault
 ) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             on.proxy.next("/v1/enqueue", fault)
             with pytest.raises(OutcomeUnknown, match="same key"):
@@ -172,33 +174,35 @@ def test_an_enqueue_whose_reply_was_lost_says_so_and_with_a_key_its_repeat_is_on
     run(go())
 
 
-def test_a_lost_reply_to_a_beat_costs_nothing(street: Street, run: Run) -> None:
+def test_a_lost_reply_to_a_beat_costs_nothing(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
-        async with scene(street) as on:
+        async with scene(shared_server) as on:
             store = await on.client()
             await on.lent.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
-            heart = store.heart()
+            heartbeats = store.heartbeats()
             on.proxy.next("/v1/heartbeat", Fault.LOSE, Fault.TWICE)
             with pytest.raises(StoreUnreachable):
-                await asyncio.to_thread(heart.beat, [claim.lease], 30.0)
-            assert not (await asyncio.to_thread(heart.beat, [claim.lease], 30.0)).lost
+                await asyncio.to_thread(heartbeats.beat, [claim.lease], 30.0)
+            assert not (await asyncio.to_thread(heartbeats.beat, [claim.lease], 30.0)).lost
             on.proxy.next("/v1/release", Fault.LOSE)
             with pytest.raises(StoreUnreachable):
-                await asyncio.to_thread(heart.release, [claim.lease])
-            assert list(await asyncio.to_thread(heart.release, [claim.lease])) == []
-            await asyncio.to_thread(heart.close)
+                await asyncio.to_thread(heartbeats.release, [claim.lease])
+            assert list(await asyncio.to_thread(heartbeats.release, [claim.lease])) == []
+            await asyncio.to_thread(heartbeats.close)
             assert await on.state(claim.lease.job_id) == (State.QUEUED, 0)
 
     run(go())
 
 
-def test_a_lease_under_another_worker_token_changes_nothing(street: Street, run: Run, tmp_path: Path) -> None:
+def test_a_lease_under_another_worker_token_changes_nothing(
+    shared_server: SharedServer, run: Run, tmp_path: Path
+) -> None:
     tokens = tmp_path / "tokens.json"
     mine, theirs = make_token(tokens, "mine"), make_token(tokens, "theirs")
 
     async def go() -> None:
-        async with scene(street, tokens) as on:
+        async with scene(shared_server, tokens) as on:
             owner, thief = await on.client(mine), await on.client(theirs)
             await on.lent.enqueue(NewJob(task="t"))
             claim_token = str(uuid.uuid4())
@@ -206,13 +210,13 @@ def test_a_lease_under_another_worker_token_changes_nothing(street: Street, run:
             for proofs in ({}, dict(owner._proofs._held)):  # the lease alone; the lease and what proves it
                 thief._proofs._held = proofs
                 assert await thief.settle([(claim.lease, COMPLETED)]) == [Verdict.LOST]
-                heart = thief.heart()
+                heartbeats = thief.heartbeats()
                 pair = (claim.lease.job_id, claim.lease.token)
                 thief._proofs._held = proofs
-                assert (await asyncio.to_thread(heart.beat, [claim.lease], 30.0)).lost == {pair}
-                await asyncio.to_thread(heart.release, [claim.lease])
-                await asyncio.to_thread(heart.abandon, claim_token)
-                await asyncio.to_thread(heart.close)
+                assert (await asyncio.to_thread(heartbeats.beat, [claim.lease], 30.0)).lost == {pair}
+                await asyncio.to_thread(heartbeats.release, [claim.lease])
+                await asyncio.to_thread(heartbeats.abandon, claim_token)
+                await asyncio.to_thread(heartbeats.close)
                 assert await on.state(claim.lease.job_id) == (State.PROCESSING, 1)
             assert await on.claim(thief, claim_token) == []
             assert await owner.settle([(claim.lease, COMPLETED)]) == [Verdict.SETTLED]
@@ -221,23 +225,23 @@ def test_a_lease_under_another_worker_token_changes_nothing(street: Street, run:
 
 
 def test_a_token_that_ends_in_the_middle_says_how_to_go_on_and_is_not_shown_again(
-    street: Street, run: Run, tmp_path: Path
+    shared_server: SharedServer, run: Run, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "tokens.json"
     token = make_token(tokens, "short")
 
     async def go() -> None:
-        async with scene(street, tokens) as on:
+        async with scene(shared_server, tokens) as on:
             store = await on.client(token)
             await on.lent.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
             revoke(tokens, "short")
-            before = len(street.seen)
+            before = len(shared_server.seen)
             for _ in range(20):
                 with pytest.raises(StoreError, match="stowhand tokens make") as refused:
                     await store.settle([(claim.lease, COMPLETED)])
                 assert token not in str(refused.value)
-            assert len(street.seen) == before + 1
+            assert len(shared_server.seen) == before + 1
             assert await on.state(claim.lease.job_id) == (State.PROCESSING, 1)
 
     run(go())

@@ -31,7 +31,7 @@ from tests.conftest import Run
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming
 from tests.remote.server.tokens import make_token
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 
 TABLE = """
 CREATE TABLE uploads (
@@ -62,16 +62,16 @@ TOKEN = "11111111-1111-4111-8111-111111111111"
 
 
 @pytest.fixture(scope="module")
-def street() -> Iterator[Street]:
-    with Street() as street:
-        yield street
+def shared_server() -> Iterator[SharedServer]:
+    with SharedServer() as shared_server:
+        yield shared_server
 
 
 class Uploads:
     """The table, and the way to it over HTTP under a token."""
 
-    def __init__(self, street: Street, url: str, tokens: Path) -> None:
-        self.street, self.url, self.tokens = street, url, tokens
+    def __init__(self, shared_server: SharedServer, url: str, tokens: Path) -> None:
+        self.shared_server, self.url, self.tokens = shared_server, url, tokens
         self.token = make_token(tokens, "w", "claim", tasks=("uploads",))
         self.sql(TABLE)
 
@@ -85,12 +85,12 @@ class Uploads:
         table: TableStore[Any] = TableStore(
             self.url, TableOptions(name="uploads", table_name="uploads", heartbeat_interval=0.2, **options)
         )
-        url = await asyncio.to_thread(self.street.lend, table, self.tokens)
+        url = await asyncio.to_thread(self.shared_server.lend, table, self.tokens)
         try:
             async with HttpStore(url, HttpOptions(token=self.token)) as remote:
                 yield remote
         finally:
-            await asyncio.to_thread(self.street.take_back, url)
+            await asyncio.to_thread(self.shared_server.take_back, url)
 
     async def work(self, handler: Any, **options: Any) -> None:
         """A worker far away, until nothing is due."""
@@ -99,8 +99,8 @@ class Uploads:
 
 
 @pytest.fixture
-def uploads(street: Street, postgres_url: str, tmp_path: Path) -> Uploads:
-    return Uploads(street, postgres_url, tmp_path / "tokens.json")
+def uploads(shared_server: SharedServer, postgres_url: str, tmp_path: Path) -> Uploads:
+    return Uploads(shared_server, postgres_url, tmp_path / "tokens.json")
 
 
 def test_commands_run_far_away_and_their_output_is_in_the_record(run: Run, uploads: Uploads) -> None:

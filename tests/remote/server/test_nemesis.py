@@ -61,10 +61,10 @@ def test_a_server_killed_between_a_claim_and_its_reply_loses_nothing(
                 assert await _state(beside, job.id) == (State.PROCESSING, 1)
                 proxy.before_reply = lambda path: None
                 await asyncio.to_thread(serving.start)
-                heart = store.heart()
+                heartbeats = store.heartbeats()
                 # The server remembers nothing; what it needs to know is in the tokens.
-                assert await asyncio.to_thread(heart.abandon, claim_token)
-                await asyncio.to_thread(heart.close)
+                assert await asyncio.to_thread(heartbeats.abandon, claim_token)
+                await asyncio.to_thread(heartbeats.close)
                 assert await _state(beside, job.id) == (State.QUEUED, 0)
                 await store.close()
 

@@ -28,14 +28,14 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.remote.client import HttpOptions, HttpStore
-from stowhand.remote.server.http_server import LendingOptions, running
+from stowhand.remote.server.http_server import ServerOptions, running
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.remote.server.tokens import make_token
 from tests.support.http_proxy import Fault, HttpProxy
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 
 TABLE = """
 CREATE TABLE uploads (
@@ -59,9 +59,9 @@ CREATE TABLE uploads (
 
 
 @pytest.fixture(scope="module")
-def street() -> Iterator[Street]:
-    with Street() as street:
-        yield street
+def shared_server() -> Iterator[SharedServer]:
+    with SharedServer() as shared_server:
+        yield shared_server
 
 
 @pytest.fixture
@@ -75,13 +75,13 @@ def uploads(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def lent(street: Street, store: Any, **options: Any) -> AsyncIterator[HttpStore]:
-    url = await asyncio.to_thread(street.lend, store)
+async def lent(shared_server: SharedServer, store: Any, **options: Any) -> AsyncIterator[HttpStore]:
+    url = await asyncio.to_thread(shared_server.lend, store)
     try:
         async with HttpStore(url, HttpOptions(**options)) as remote:
             yield remote
     finally:
-        await asyncio.to_thread(street.take_back, url)
+        await asyncio.to_thread(shared_server.take_back, url)
 
 
 async def until(reached: Callable[[], object], seconds: float = 25.0) -> None:
@@ -92,7 +92,7 @@ async def until(reached: Callable[[], object], seconds: float = 25.0) -> None:
 
 
 def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_its_poll_open(
-    street: Street, run: Run
+    shared_server: SharedServer, run: Run
 ) -> None:
     async def go() -> None:
         store, ended = MemoryStore(), asyncio.Event()
@@ -100,16 +100,16 @@ def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_i
         async def handle(ctx: Attempt[Job], job: Job) -> None:
             ended.set()
 
-        async with lent(street, store) as remote:
+        async with lent(shared_server, store) as remote:
             worker = Worker(remote, handle, WorkerOptions(poll_interval=60.0))
             running = asyncio.create_task(worker.run())
-            await until(lambda: remote.hears)
+            await until(lambda: remote.is_listening)
             before = -1
-            while before != len(street.seen):  # what it asks before its poll
-                before = len(street.seen)
+            while before != len(shared_server.seen):  # what it asks before its poll
+                before = len(shared_server.seen)
                 await asyncio.sleep(0.1)
             await asyncio.sleep(0.5)
-            assert len(street.seen) - before <= 1
+            assert len(shared_server.seen) - before <= 1
             await store.enqueue(NewJob(task="t"))
             await ended.wait()
             began = stopwatch()
@@ -122,7 +122,7 @@ def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_i
     run(go())
 
 
-def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(street: Street, run: Run) -> None:
+def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         store, began = MemoryStore(), asyncio.Event()
 
@@ -130,7 +130,7 @@ def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(street: Stre
             began.set()
             await asyncio.Event().wait()
 
-        async with lent(street, store) as remote:
+        async with lent(shared_server, store) as remote:
             worker = Worker(remote, handle, WorkerOptions(lease=30.0, heartbeat_interval=0.2, once=True))
             job = await store.enqueue(NewJob(task="t"))
             running = asyncio.create_task(worker.run())
@@ -169,10 +169,10 @@ def options(**given: Any) -> TableOptions[Any]:
 
 @pytest.mark.parametrize("record", [None, Upload, StructUpload, ModelUpload], ids=str)
 def test_records_of_a_lent_table_are_of_the_type_that_the_worker_names(
-    street: Street, run: Run, uploads: Path, record: type[Any] | None
+    shared_server: SharedServer, run: Run, uploads: Path, record: type[Any] | None
 ) -> None:
     async def go() -> None:
-        async with lent(street, TableStore(f"sqlite:///{uploads}", options()), record=record) as remote:
+        async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options()), record=record) as remote:
             small = (Where("size", "<", 10),)
             asked = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0, conditions=small)
             claims = await remote.claim(asked)
@@ -192,13 +192,13 @@ def test_records_of_a_lent_table_are_of_the_type_that_the_worker_names(
 TOKEN = "11111111-1111-4111-8111-111111111111"
 
 
-def test_a_record_that_cannot_be_read_here_fails_alone(street: Street, run: Run, uploads: Path) -> None:
+def test_a_record_that_cannot_be_read_here_fails_alone(shared_server: SharedServer, run: Run, uploads: Path) -> None:
     class Odd(msgspec.Struct):
         id: int
         path: int
 
     async def go() -> None:
-        async with lent(street, TableStore(f"sqlite:///{uploads}", options()), record=Odd) as remote:
+        async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options()), record=Odd) as remote:
             claims = await remote.claim(ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0))
             assert all(isinstance(claim.record, Unreadable) and "path" in claim.record.error for claim in claims)
             assert len(claims) == 3
@@ -206,7 +206,9 @@ def test_a_record_that_cannot_be_read_here_fails_alone(street: Street, run: Run,
     run(go())
 
 
-def test_a_worker_keeps_the_terms_of_a_lent_table_and_writes_its_logs(street: Street, run: Run, uploads: Path) -> None:
+def test_a_worker_keeps_the_terms_of_a_lent_table_and_writes_its_logs(
+    shared_server: SharedServer, run: Run, uploads: Path
+) -> None:
     refused: list[LogRefused] = []
 
     async def handle(ctx: Attempt[Any], record: Any) -> None:
@@ -222,7 +224,7 @@ def test_a_worker_keeps_the_terms_of_a_lent_table_and_writes_its_logs(street: St
     async def go() -> None:
         table = TableStore(f"sqlite:///{uploads}", options(stalled_max_age=12, max_num_retries=1, retry_after=7))
         ended: list[JobEnded] = []
-        async with lent(street, table) as remote:
+        async with lent(shared_server, table) as remote:
             assert remote.terms is not None
             assert remote.terms.backoff is not None
             assert (remote.terms.lease, remote.terms.backoff(1), remote.terms.polls) == (12, 7, True)
@@ -246,7 +248,7 @@ def test_a_worker_keeps_the_terms_of_a_lent_table_and_writes_its_logs(street: St
 
 
 def test_a_worker_made_before_its_store_is_open_keeps_the_terms_of_the_table(
-    street: Street, run: Run, uploads: Path
+    shared_server: SharedServer, run: Run, uploads: Path
 ) -> None:
     """At module level, say. With a lease longer than the table's it would beat too rarely, and lose the record."""
     starts: list[int] = []
@@ -256,7 +258,7 @@ def test_a_worker_made_before_its_store_is_open_keeps_the_terms_of_the_table(
 
     async def go() -> None:
         table = TableStore(f"sqlite:///{uploads}", options(stalled_max_age=6.0, max_num_retries=0))
-        url = await asyncio.to_thread(street.lend, table)
+        url = await asyncio.to_thread(shared_server.lend, table)
         try:
             remote = HttpStore(url)
             worker = Worker(remote, handle, WorkerOptions(once=True))
@@ -266,7 +268,7 @@ def test_a_worker_made_before_its_store_is_open_keeps_the_terms_of_the_table(
             assert worker.options.every_beat == pytest.approx(2)
             await remote.close()
         finally:
-            await asyncio.to_thread(street.take_back, url)
+            await asyncio.to_thread(shared_server.take_back, url)
 
     run(go())
     assert sorted(starts) == [1, 2, 3]
@@ -278,7 +280,7 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
     tried: list[str] = []
 
     async def go() -> None:
-        async with running(MemoryStore(), LendingOptions(port=0, tokens=tmp_path / "tokens.json"), Events()) as server:
+        async with running(MemoryStore(), ServerOptions(port=0, tokens=tmp_path / "tokens.json"), Events()) as server:
             remote = HttpStore(server.url)
             ask = remote._line.get
 
@@ -303,7 +305,7 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
 
 
 def test_the_entries_of_a_log_are_bounded_whoever_sends_them(
-    street: Street, run: Run, uploads: Path, monkeypatch: pytest.MonkeyPatch
+    shared_server: SharedServer, run: Run, uploads: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.remote.server.shared_store.ENTRIES_LIMIT", 2)
 
@@ -315,7 +317,7 @@ def test_the_entries_of_a_log_are_bounded_whoever_sends_them(
         await ctx.store.update_execution_log_entry(2, entry)
 
     async def go() -> None:
-        async with lent(street, TableStore(f"sqlite:///{uploads}", options(max_num_retries=0))) as remote:
+        async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options(max_num_retries=0))) as remote:
             await Worker(remote, handle, WorkerOptions(once=True)).run()
 
     run(go())
@@ -323,14 +325,14 @@ def test_the_entries_of_a_log_are_bounded_whoever_sends_them(
         assert file.execute("SELECT DISTINCT state, failure_message FROM uploads").fetchall() == [("completed", None)]
 
 
-def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(street: Street, run: Run) -> None:
+def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         store, done = MemoryStore(), asyncio.Event()
 
         async def handle(ctx: Attempt[Job], job: Job) -> None:
             done.set()
 
-        url = await asyncio.to_thread(street.lend, store)
+        url = await asyncio.to_thread(shared_server.lend, store)
         with HttpProxy(url) as proxy:
             async with HttpStore(proxy.url) as remote:
                 await store.enqueue(NewJob(task="t"))
@@ -341,7 +343,7 @@ def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(street: Street
                 await done.wait()
                 worker.stop()
                 await running
-        await asyncio.to_thread(street.take_back, url)
+        await asyncio.to_thread(shared_server.take_back, url)
 
     run(go())
 
@@ -351,12 +353,12 @@ async def _nothing(ctx: Attempt[Any], record: Any) -> None:
 
 
 def test_an_app_works_on_a_lent_store_and_leaves_what_recurs_to_others(
-    street: Street, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shared_server: SharedServer, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = tmp_path / "tokens.json"
     token = make_token(tokens, "app")
     store, done = MemoryStore(), asyncio.Event()
-    url = street.lend(store, tokens)
+    url = shared_server.lend(store, tokens)
     app = App(url, token=token)
 
     @app.task
@@ -374,7 +376,7 @@ def test_an_app_works_on_a_lent_store_and_leaves_what_recurs_to_others(
         await app.close()
 
     run(go())
-    street.take_back(url)
+    shared_server.take_back(url)
     assert "not scheduled here" in caplog.text
 
 
@@ -386,7 +388,7 @@ def test_tls_is_checked_against_the_certificates_that_are_named(run: Run, tmp_pa
 
     async def go() -> None:
         store = MemoryStore()
-        serving = LendingOptions(port=0, tokens=tmp_path / "tokens.json", tls_cert=tmp_path / "server.pem")
+        serving = ServerOptions(port=0, tokens=tmp_path / "tokens.json", tls_cert=tmp_path / "server.pem")
         async with running(store, serving, Events()) as server:
             assert server.url.startswith("https://")
             async with HttpStore(server.url, HttpOptions(ca_file=tmp_path / "ca.pem")) as remote:

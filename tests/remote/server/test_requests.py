@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.remote.server.bodies import HEADERS, LIMIT
-from stowhand.remote.server.http_server import LendingOptions
+from stowhand.remote.server.http_server import ServerOptions
 from stowhand.remote.server.slow_requests import check_uvicorn
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
@@ -24,7 +24,7 @@ JSON = "Content-Type: application/json\r\n"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lending]:
-    lending = Lending(MemoryStore(), LendingOptions(port=0, tokens=tmp_path_factory.mktemp("t") / "tokens.json"))
+    lending = Lending(MemoryStore(), ServerOptions(port=0, tokens=tmp_path_factory.mktemp("t") / "tokens.json"))
     lending.start()
     yield lending
     lending.stop()

@@ -16,7 +16,7 @@ import trustme
 
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreUnreachable, StowhandError
 from stowhand.protocols.store import StoreOptions
-from stowhand.remote.server.shared_store import Loan
+from stowhand.remote.server.shared_store import SharedStore
 from stowhand.stores.opening import open_store
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
@@ -158,20 +158,20 @@ def test_a_bug_is_told_as_one(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_table_with_transactional_handlers_is_not_lent() -> None:
     options: TableOptions[Any] = TableOptions(name="uploads", table_name="uploads", transactional=True)
     with pytest.raises(ConfigurationError, match="transactional=False"):
-        Loan(TableStore("postgresql:///nowhere", options))
+        SharedStore(TableStore("postgresql:///nowhere", options))
 
 
 class Upgraded(MemoryStore):
     """Somebody has upgraded its schema beyond this version."""
 
-    def heart(self) -> Any:
-        heart = super().heart()
+    def heartbeats(self) -> Any:
+        heartbeats = super().heartbeats()
 
         def refuse(ours: object, slack: float) -> Any:
             raise SchemaTooNew("version 99")
 
-        heart.foreign = refuse  # type: ignore[method-assign]
-        return heart
+        heartbeats.foreign = refuse  # type: ignore[method-assign]
+        return heartbeats
 
 
 def test_a_schema_that_is_too_new_ends_the_server(lend: Lend) -> None:

@@ -147,9 +147,9 @@ def test_what_was_completed_in_sql_is_pruned_where_no_history_is_kept(forgetful_
     sql("select stowhand.add_job('t')")
     sql("select stowhand.complete_jobs(array[1])")
     assert sql("select id from stowhand.history") == [(1,)]
-    heart = forgetful_store.heart()
-    heart.maintain()
-    heart.close()
+    heartbeats = forgetful_store.heartbeats()
+    heartbeats.maintain()
+    heartbeats.close()
     assert sql("select id from stowhand.history") == []
 
 
@@ -253,9 +253,9 @@ def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: A
         jobs = await store.add_jobs([NewJob(task="t", queue="q", key="k"), NewJob(task="t"), NewJob(task="t")])
         assert [job.id for job in jobs] == [2147483651, 2147483649, 2147483650]
         leases = [await take(store) for _ in jobs]
-        heart = store.heart()
-        assert heart.beat(leases, 30.0).lost == frozenset()
-        heart.close()
+        heartbeats = store.heartbeats()
+        assert heartbeats.beat(leases, 30.0).lost == frozenset()
+        heartbeats.close()
         errored = Settlement(State.ERRORED, Ended.RETRY, error="x", delay=0.0)
         failed = Settlement(State.FAILED, Ended.FAILED, error="x")
         verdicts = await store.settle(list(zip(leases, (errored, COMPLETED, failed), strict=True)))

@@ -24,11 +24,11 @@ def test_every_role_recovers_when_its_backend_is_terminated(
     store: PostgresStore, connection: Connection, run: Any
 ) -> None:
     async def story() -> None:
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         for _ in range(2):
             await store.enqueue_many(NewJob(task="t") for _ in range(2))
             claims = await claim(store, 2)
-            heart.beat([claims[0].lease], 30.0)
+            heartbeats.beat([claims[0].lease], 30.0)
             assert await store.settle([(claims[0].lease, COMPLETED)]) == [Verdict.SETTLED]
             assert cut_off(connection, "stowhand:%") >= 4
             # Nothing was under way, so nothing is ambiguous: the first call of each role simply works again, but for
@@ -37,12 +37,12 @@ def test_every_role_recovers_when_its_backend_is_terminated(
             assert await claim(store)
             for attempt in range(2):
                 try:
-                    heart.beat([claims[1].lease], 30.0)
+                    heartbeats.beat([claims[1].lease], 30.0)
                     break
                 except StoreUnreachable:
                     assert attempt == 0
             assert await store.settle([(claims[1].lease, COMPLETED)]) == [Verdict.SETTLED]
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(story())
@@ -53,7 +53,7 @@ def test_a_listener_whose_backend_is_terminated_listens_again_and_says_that_it_m
 ) -> None:
     async def story() -> None:
         assert await store.wait(5.0) is True  # it has only just begun to listen
-        assert store.hears
+        assert store.is_listening
         waiting = asyncio.create_task(store.wait(30.0))
         await asyncio.sleep(0.05)
         assert cut_off(connection, "stowhand:listen%") == 1
@@ -74,11 +74,11 @@ def test_a_listener_that_was_made_to_forget_finds_out_at_its_next_ping(
 
     async def story() -> None:
         await store.wait(0.01)
-        connection = store._ears._connection
+        connection = store._listener._connection
         assert connection is not None
         await connection.execute("unlisten *")
         assert await store.wait(0.01) is False
-        store._ears.prove_every = 0.0
+        store._listener.prove_every = 0.0
         assert await asyncio.wait_for(store.wait(30.0), 20) is True, "what was sent meanwhile went unheard"
         sql("select stowhand.add_job('t')")
         assert await asyncio.wait_for(store.wait(30.0), 20) is True
@@ -109,7 +109,7 @@ def test_every_connection_says_goodbye_to_the_server(store: PostgresStore, sql: 
         await store.enqueue(NewJob(task="t"))
         assert len(await claim(store)) == 1
         waiting = asyncio.create_task(store.wait(30.0))
-        while not store.hears:  # noqa: ASYNC110
+        while not store.is_listening:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -125,7 +125,7 @@ def test_where_nobody_can_listen_a_wait_merely_sleeps(postgres_url: str, run: An
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(listen_url="postgresql://127.0.0.1:1/nowhere"))
         assert await store.wait(0.05) is False
-        assert not store.hears
+        assert not store.is_listening
         assert await store.wait(0.05) is False
         await store.close()
 
@@ -152,11 +152,11 @@ def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> 
         store = PostgresStore(postgres_url)
         await store.enqueue(NewJob(task="t"))
         lease = await take(store)
-        heart = store.heart()
-        heart.beat([lease], 30.0)
+        heartbeats = store.heartbeats()
+        heartbeats.beat([lease], 30.0)
         await store.counts()
         await store.settle([(lease, COMPLETED)])
-        home = store._home
+        home = store._context
         ask_settings = (
             b"select count(*) from pg_settings where source = 'session' and name not like 'transaction%%'"
             b" and setting is distinct from reset_val"
@@ -167,11 +167,11 @@ def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> 
             case "settle":
                 rows = await store._settlements._link.rows(ask_settings)
             case "heart":
-                rows = heart._link.rows(ask_settings)  # type: ignore[attr-defined]
+                rows = heartbeats._link.rows(ask_settings)  # type: ignore[attr-defined]
             case _:
                 rows = await home.pool.rows(role, ask_settings)
         assert rows == [(0,)]
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(story())
@@ -195,7 +195,7 @@ def test_a_store_that_does_not_answer_is_unreachable_and_its_password_is_not_sai
     with pytest.raises(StoreUnreachable) as raised:
         run(store.open())
     assert "127.0.0.1:1/db" in str(raised.value)
-    assert "s3cret" not in str(raised.value) + store.description + repr(store._home.address)
+    assert "s3cret" not in str(raised.value) + store.description + repr(store._context.address)
 
 
 def test_an_address_that_cannot_be_read_is_refused_without_repeating_it() -> None:

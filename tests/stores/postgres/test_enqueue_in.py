@@ -17,7 +17,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
-from tests.worker.stage import handler_of
+from tests.worker.worker_harness import handler_of
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -31,10 +31,10 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
 
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(pinned=lambda: now[0]))
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         for day in range(6):
             now[0] = start + timedelta(days=day)
-            heart.maintain()
+            heartbeats.maintain()
             await store.enqueue(NewJob(task="t"))
             await store.settle([(await take(store), COMPLETED)])
         assert sql("select count(*) from stowhand.history_default") == [(0,)]
@@ -46,7 +46,7 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
         assert names[0].endswith("20310505")
         assert names[-1].endswith("20310509")
         assert (await store.counts())[State.COMPLETED] == 2
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(story())
@@ -65,11 +65,11 @@ def test_a_day_that_was_not_made_never_fails_a_settlement(postgres_url: str, sql
         await store.enqueue(NewJob(task="t"))
         await store.settle([(await take(store), COMPLETED)])
         assert sql("select count(*) from stowhand.history_default") == [(1,)]
-        heart = store.heart()
-        heart.maintain()  # today stays in the default; the days after it are made
+        heartbeats = store.heartbeats()
+        heartbeats.maintain()  # today stays in the default; the days after it are made
         assert sql(DAYS) == [(4,)]
         assert (await store.counts())[State.COMPLETED] == 1
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(story())
@@ -85,9 +85,9 @@ def test_maintenance_waits_for_nobody(store: PostgresStore, postgres_url: str, s
         with psycopg.connect(postgres_url) as reader:
             reader.execute("select count(*) from stowhand.history")
             reader.execute("lock table stowhand.history in share mode")
-            heart = store.heart()
-            heart.maintain()
-            heart.close()
+            heartbeats = store.heartbeats()
+            heartbeats.maintain()
+            heartbeats.close()
         await store.close()
 
     run(story())

@@ -26,14 +26,14 @@ async def everything(store: PostgresStore) -> None:
     await store.enqueue(NewJob(task="t", key="k", flags=("a",)))
     await store.enqueue_many([NewJob(task="t", queue="q")] * 2)
     claims = await claim(store, 9)
-    heart = store.heart()
+    heartbeats = store.heartbeats()
     leases = [each.lease for each in claims]
-    assert not heart.beat(leases, 30.0).lost
+    assert not heartbeats.beat(leases, 30.0).lost
     ends = [COMPLETED, *(Settlement(State.COMPLETED, Ended.OK, result="1") for _ in leases[1:])]
     assert set(await store.settle(list(zip(leases, ends, strict=True)))) == {Verdict.SETTLED}
     assert len(leases) == 3, "one of a serial queue"
-    heart.maintain()
-    heart.close()
+    heartbeats.maintain()
+    heartbeats.close()
     assert await store.foreign_changes() == []
     await store.close()
 
@@ -78,11 +78,11 @@ def test_claims_at_once_do_not_fail_where_serializable_is_the_default(own_url: s
 def test_where_the_default_is_usual_nothing_is_sent_besides(own_url: str, run: Any) -> None:
     async def story() -> None:
         store = PostgresStore(own_url)
-        usual = await Dialer(store._home.address).dial("x")
+        usual = await Dialer(store._context.address).dial("x")
         assert not usual.begins
         await usual.close()
         odd = make_conninfo(own_url, options="-c default_transaction_isolation=serializable")
-        other = await PostgresStore(odd)._home.dialer.dial("x")
+        other = await PostgresStore(odd)._context.dialer.dial("x")
         assert other.begins
         await other.close()
 
@@ -114,6 +114,6 @@ def test_what_cannot_work_is_refused_with_the_reason(own_url: str, run: Any, why
 
 @pytest.mark.parametrize("state", [psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName])
 def test_a_pooler_that_mixes_prepared_statements_up_names_the_flag(own_url: str, state: type[Exception]) -> None:
-    said = str(PostgresStore(own_url)._home.translate(state()))
+    said = str(PostgresStore(own_url)._context.translate(state()))
     assert "--no-prepared-statements" in said
-    assert isinstance(PostgresStore(own_url)._home.translate(state()), StoreError)
+    assert isinstance(PostgresStore(own_url)._context.translate(state()), StoreError)

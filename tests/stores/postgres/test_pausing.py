@@ -83,18 +83,18 @@ def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
         await store.enqueue_many(NewJob(task="t", queue=name) for name in ("q", "other", None, "q"))
         leases = {one.queue: one.lease for one in await claim(store, 3)}
         batch = [(lease, settlement) for lease in leases.values()]
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         with psycopg.connect(postgres_url) as pausing:
             pausing.execute("select stowhand.pause_queue('q')")
             verdicts = dict(zip(leases, await store.settle(batch, repeat=False), strict=True))
             assert verdicts == {"q": Verdict.BUSY, "other": Verdict.SETTLED, None: Verdict.SETTLED}
-            assert heart.release([leases["q"]]) == [leases["q"]], "it is asked again, until it can be done"
-            assert heart.reset_lease(leases["q"]) == []
-            assert not heart.abandon(leases["q"].token)
-            assert not heart.beat([leases["q"]], 30.0).lost
+            assert heartbeats.release([leases["q"]]) == [leases["q"]], "it is asked again, until it can be done"
+            assert heartbeats.reset_lease(leases["q"]) == []
+            assert not heartbeats.abandon(leases["q"].token)
+            assert not heartbeats.beat([leases["q"]], 30.0).lost
             pausing.commit()
         assert await store.settle([(leases["q"], settlement)], repeat=False) == [Verdict.SETTLED]
-        heart.close()
+        heartbeats.close()
 
     run(story())
     assert sql("select holder_id, holder_token::text from stowhand.queues where name = 'q'") == [(-1, NOBODY)]

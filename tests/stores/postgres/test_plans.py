@@ -23,16 +23,16 @@ RETRY = Settlement(State.ERRORED, Ended.RETRY, delay=3600.0, error="no")
 
 async def work_off(store: PostgresStore, settlement: Settlement) -> None:
     await store.enqueue_many(NewJob(task="t") for _ in range(JOBS))
-    heart = store.heart()
+    heartbeats = store.heartbeats()
     while True:
         request = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=BATCH, lease=30.0)
         claims = await store.claim(request)
         if not claims:
             break
         leases = sorted((claim.lease for claim in claims), key=lambda lease: lease.job_id)
-        heart.beat(leases, 30.0)
+        heartbeats.beat(leases, 30.0)
         await store.settle([(lease, settlement) for lease in leases])
-    heart.close()
+    heartbeats.close()
 
 
 def reads(connection: psycopg.Connection[tuple[int]]) -> int:

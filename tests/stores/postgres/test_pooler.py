@@ -59,7 +59,7 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
     async def story() -> None:
         store = PostgresStore(bouncer.url, StoreOptions(**options))
         await store.open()
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         for turn in range(8):  # more often than psycopg asks before it prepares
             keyed = await store.enqueue(NewJob(task="k", key="k", payload=f"[{turn}]"))
             assert keyed.payload_text == f"[{turn}]"
@@ -68,20 +68,20 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
             ids = await store.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t")])
             assert (await store.cancel(ids[2])).done is Done.DONE
             first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
-            assert not heart.beat([first.lease, second.lease], 30.0).lost
+            assert not heartbeats.beat([first.lease, second.lease], 30.0).lost
             assert (await store.cancel(ids[0])).done is Done.ASKED
-            assert heart.beat([first.lease], 30.0).canceled == {(first.lease.job_id, first.lease.token)}
+            assert heartbeats.beat([first.lease], 30.0).canceled == {(first.lease.job_id, first.lease.token)}
             assert await store.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
-            (reset,) = heart.reset_lease(second.lease)
+            (reset,) = heartbeats.reset_lease(second.lease)
             assert reset.state is State.QUEUED
             assert await store.settle([(second.lease, COMPLETED)]) == [Verdict.LOST]
             assert [job.priority for job in await store.reschedule_jobs([ids[1]], Reschedule(priority=-1))] == [-1]
             lease = await take(store)
-            assert heart.release([lease]) == []
+            assert heartbeats.release([lease]) == []
             assert [job.id for job in await store.complete_jobs([ids[1]])] == [ids[1]]
-            heart.maintain()
+            heartbeats.maintain()
             assert len(await store.list(JobFilter(states=tuple(State)))) == 3 * (turn + 1)
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(story(), timeout=60)
@@ -118,7 +118,7 @@ def test_a_worker_without_a_direct_address_says_so_and_polls(
                     jobs += [await app.enqueue(NewJob(task="send")) for _ in range(4)]
                     found = await settled(store, *(job.id for job in jobs))
                     assert {job.state for job in found} == {State.COMPLETED}
-                assert not store.hears
+                assert not store.is_listening
 
     run(story(), timeout=60)
     listening = [event for event in told if isinstance(event, Listening)]
@@ -135,7 +135,7 @@ def test_a_worker_with_a_direct_address_hears(
         assert await store.wait(5.0) is True  # it has only just begun to listen
         waiting = asyncio.create_task(store.wait(20.0))
         await asyncio.sleep(0)
-        assert store.hears
+        assert store.is_listening
         await store.enqueue(NewJob(task="t"))
         assert await asyncio.wait_for(waiting, 15) is True
         await store.close()
@@ -228,7 +228,7 @@ def test_a_direct_connection_is_not_taken_for_a_pooler(postgres_url: str, run: R
     async def story() -> None:
         store = PostgresStore(postgres_url)
         assert await store.wait(5.0) is True
-        assert store.hears
+        assert store.is_listening
         await store.close()
 
     run(story())
@@ -246,7 +246,7 @@ def test_where_nothing_is_heard_the_reason_is_told_and_jobs_are_found_by_polling
                 for _ in range(3):
                     job = await app.enqueue(NewJob(task="send"))
                     assert [found.state for found in await settled(store, job.id)] == [State.COMPLETED]
-                assert not store.hears
+                assert not store.is_listening
 
     run(story())
     assert {event.state for event in told if isinstance(event, Listening)} == {"connecting", "error"}

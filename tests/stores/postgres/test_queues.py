@@ -13,7 +13,7 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.protocols.store import Heart, Verdict
+from stowhand.protocols.store import Heartbeats, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, take
@@ -138,13 +138,13 @@ def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresSt
     run(story())
 
 
-async def end(store: PostgresStore, heart: Heart, leases: Sequence[Lease], how: Settlement | None) -> None:
+async def end(store: PostgresStore, heartbeats: Heartbeats, leases: Sequence[Lease], how: Settlement | None) -> None:
     """A keyed enqueue beside us may have one of them locked for a moment: busy, so once more."""
     if how is not None:
         while Verdict.BUSY in await store.settle([(lease, how) for lease in leases]):
             pass
     else:
-        while leases := await asyncio.to_thread(heart.release, leases):
+        while leases := await asyncio.to_thread(heartbeats.release, leases):
             pass
 
 
@@ -176,7 +176,7 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
     """Random calls of four stores at once, with many jobs in few queues."""
 
     async def one(store: PostgresStore, random: random.Random) -> None:
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         for _ in range(25):
             match random.randrange(6):
                 case 0:
@@ -191,18 +191,18 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
                 case _:
                     claims = await claim(store, random.randrange(1, 5))
                     how = random.choice([COMPLETED, RETRY_AT_ONCE, None])
-                    await end(store, heart, [each.lease for each in claims], how)
-        heart.close()
+                    await end(store, heartbeats, [each.lease for each in claims], how)
+        heartbeats.close()
 
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
         await asyncio.gather(*(one(store, random.Random(seed * 10 + n)) for n, store in enumerate(stores)))
         assert sql(UNFINDABLE) == []
         assert sql(WRONGLY_HELD) == []
-        heart = stores[0].heart()
-        heart.maintain()
+        heartbeats = stores[0].heartbeats()
+        heartbeats.maintain()
         assert sql(UNFINDABLE) == []
-        heart.close()
+        heartbeats.close()
         async with asyncio.timeout(60):
             while claims := await claim(stores[0], 50):
                 await stores[0].settle([(each.lease, COMPLETED) for each in claims])
@@ -237,9 +237,9 @@ def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql,
         for each in await claim(store, 10):
             if each.queue != "held":
                 await store.settle([(each.lease, COMPLETED)])
-        heart = store.heart()
-        heart.maintain()
-        heart.close()
+        heartbeats = store.heartbeats()
+        heartbeats.maintain()
+        heartbeats.close()
         assert sql("select name from stowhand.queues order by name") == [("held",), ("waiting",)]
         await store.close()
 

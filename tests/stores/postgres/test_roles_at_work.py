@@ -89,13 +89,13 @@ def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
     async def story() -> list[bytes]:
         enqueuer = store("enqueuer")
         asked: list[bytes] = []
-        rows = enqueuer._home.pool.rows
+        rows = enqueuer._context.pool.rows
 
         async def noted(role: str, statement: bytes, values: Any = ()) -> Any:
             asked.append(statement)
             return await rows(role, statement, values)
 
-        monkeypatch.setattr(enqueuer._home.pool, "rows", noted)
+        monkeypatch.setattr(enqueuer._context.pool, "rows", noted)
         for _ in range(3):
             await enqueuer.enqueue(NewJob(task="t"))
         await enqueuer.close()
@@ -132,24 +132,24 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
         await worker.open()
         await worker.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")])
         first, second, third, fourth = await claim(worker, 4)
-        heart = worker.heart()
-        assert not heart.beat([first.lease], 30.0).lost
+        heartbeats = worker.heartbeats()
+        assert not heartbeats.beat([first.lease], 30.0).lost
         assert await worker.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
         assert await worker.settle([(first.lease, COMPLETED)], repeat=True) == [Verdict.ALREADY_SETTLED]
-        assert heart.release([second.lease]) == []
-        assert heart.reset_lease(third.lease)
-        assert heart.abandon(fourth.lease.token)
-        assert heart.reset_stalled(0.0) == heart.reset_worker("nobody") == []
-        heart.maintain()
+        assert heartbeats.release([second.lease]) == []
+        assert heartbeats.reset_lease(third.lease)
+        assert heartbeats.abandon(fourth.lease.token)
+        assert heartbeats.reset_stalled(0.0) == heartbeats.reset_worker("nobody") == []
+        heartbeats.maintain()
         assert await worker.next_due(None) == 0.0
         await worker.wait(0.01)
-        assert worker.hears
+        assert worker.is_listening
         await worker.register([("every", "spec")])
         tick = Tick(identifier="every", at=WHEN, job=NewJob(task="t"), spec="spec")
         assert [entered.mine for entered in await worker.schedule([tick, tick])] == [True, False]
         assert await worker.ticks("every", WHEN) == [WHEN]
         assert [item.identifier for item in await worker.known_items()] == ["every"]
-        heart.close()
+        heartbeats.close()
         await worker.close()
 
     run(story())

@@ -44,7 +44,7 @@ class StandingClock(SystemClock):
 
 def test_a_listener_that_is_not_answered_asks_ever_more_rarely(run: Any) -> None:
     store = PostgresStore(NOBODY_LISTENS_HERE)
-    clock = store._ears._clock = StandingClock()
+    clock = store._listener._clock = StandingClock()
     asked: list[float] = []
 
     def told(state: str, error: BaseException | None) -> None:

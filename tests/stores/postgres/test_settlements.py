@@ -60,16 +60,16 @@ def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
     async def story() -> None:
         await store.enqueue_many(NewJob(task="t") for _ in range(3))
         leases = [each.lease for each in await claim(store, 3)]
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         with psycopg.connect(postgres_url) as application:
             application.execute("select from stowhand.live where id = %s for update", (leases[1].job_id,))
             verdicts = await store.settle([(lease, COMPLETED) for lease in leases])
             assert verdicts == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
-            pulse = heart.beat([leases[1]], 30.0)
+            pulse = heartbeats.beat([leases[1]], 30.0)
             assert pulse.busy == {(leases[1].job_id, leases[1].token)}
             assert not pulse.lost
-            assert list(heart.reset_stalled(-60.0)) == []
-        heart.close()
+            assert list(heartbeats.reset_stalled(-60.0)) == []
+        heartbeats.close()
         assert await store.settle([(leases[1], COMPLETED)]) == [Verdict.SETTLED]
         await store.close()
 
@@ -107,9 +107,9 @@ def test_one_id_under_two_tokens_is_settled_by_the_one_that_holds(store: Postgre
     async def story() -> None:
         await store.enqueue(NewJob(task="t"))
         zombie = await take(store)
-        heart = store.heart()
-        heart.reset_lease(zombie)
-        heart.close()
+        heartbeats = store.heartbeats()
+        heartbeats.reset_lease(zombie)
+        heartbeats.close()
         holder = await take(store)
         verdicts = await store.settle([(zombie, COMPLETED), (holder, COMPLETED)])
         assert verdicts == [Verdict.LOST, Verdict.SETTLED]

@@ -55,9 +55,9 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
     async def installed() -> None:
         store = PostgresStore(url, StoreOptions(pinned=lambda: now[0]))
         await store.install()
-        heart = store.heart()
-        heart.maintain()
-        heart.close()
+        heartbeats = store.heartbeats()
+        heartbeats.maintain()
+        heartbeats.close()
         await store.close()
 
     run(installed())
@@ -86,11 +86,11 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
         later = await store.enqueue(NewJob(task="t", queue="c"))
         await store.cancel(later.id)
         now[0] = NOON.replace(hour=14)
-        heart = store.heart()
-        heart.maintain()
+        heartbeats = store.heartbeats()
+        heartbeats.maintain()
         arrives(url, copy)
         assert asked(copy, *ROWS) == [[], []]
-        heart.close()
+        heartbeats.close()
         await forgetful.close()
         await store.close()
 

@@ -222,13 +222,13 @@ def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: st
         assert await everything(store) == before
         # A worker of before holds on to what it holds, and its queue to it.
         assert [c.record.task for c in await claim(store, 10, tasks=("t",))] == []
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         lease = Lease(1, TOKEN, 1)
-        assert not heart.beat([lease], 30.0).lost
+        assert not heartbeats.beat([lease], 30.0).lost
         assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
         assert [c.record.id for c in await claim(store, 10, tasks=("t",))] == [2]
         assert [c.record.resets for c in await claim(store, 10, tasks=("crashed",))] == [1]
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(story())

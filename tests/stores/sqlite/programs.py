@@ -77,12 +77,12 @@ async def enqueue(store: SqliteStore) -> None:
 
 async def churn(store: SqliteStore) -> None:
     """Every kind of write, from every thread that writes, in a hurry."""
-    heart = store.heart()
+    heartbeats = store.heartbeats()
     for _ in range(60):
         await store.enqueue_many([NewJob(task="t") for _ in range(5)])
         claims = await store.claim(request(5))
         leases = [claim.lease for claim in claims]
-        beat = asyncio.to_thread(heart.beat, leases, 30.0)
+        beat = asyncio.to_thread(heartbeats.beat, leases, 30.0)
         await asyncio.gather(beat, store.settle([(lease, COMPLETED) for lease in leases]))
     _say("done")
 

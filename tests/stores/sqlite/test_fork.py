@@ -18,19 +18,19 @@ from stowhand.jobs.job import NewJob
 from stowhand.stores.sqlite.queue import SqliteStore
 
 store = SqliteStore(sys.argv[1])
-heart = store.heart()
+heartbeats = store.heartbeats()
 
 async def before():
     await store.open()
     await store.enqueue(NewJob(task="parent"))
-    heart.maintain()
+    heartbeats.maintain()
 
 asyncio.run(before())
 pid = os.fork()
 
 async def after():
     await store.enqueue(NewJob(task="child" if pid == 0 else "parent again"))
-    heart.reset_stalled(1.0)
+    heartbeats.reset_stalled(1.0)
     # A lock that was inherited in memory only would not be in the kernel's table.
     assert any(is_locked() for look in range(20)), "no lock is held"
 

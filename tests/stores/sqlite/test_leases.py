@@ -27,10 +27,10 @@ def test_stepping_the_wall_clock_resets_no_job(
         await store.enqueue(NewJob(task="t"))
         (claim,) = await store.claim(request())
         monkeypatch.setattr(moment, "wall_clock", lambda: clock.wall_clock() + timedelta(days=days))
-        heart = store.heart()
-        assert heart.reset_stalled(0.0) == []
-        assert heart.beat([claim.lease], 30.0).lost == frozenset()
-        heart.close()
+        heartbeats = store.heartbeats()
+        assert heartbeats.reset_stalled(0.0) == []
+        assert heartbeats.beat([claim.lease], 30.0).lost == frozenset()
+        heartbeats.close()
         await store.close()
 
     run(scenario())
@@ -43,12 +43,12 @@ def test_a_lease_ends_by_the_monotonic_clock(path: Path, run: Run, monkeypatch: 
         (claim,) = await store.claim(request(lease=300.0))
         ahead = 350.0
         monkeypatch.setattr(moment, "_monotonic", lambda: clock.SystemClock().monotonic() + ahead)
-        heart = store.heart()
-        assert heart.reset_stalled(100.0) == []
+        heartbeats = store.heartbeats()
+        assert heartbeats.reset_stalled(100.0) == []
         ahead = 401.0
-        (reset,) = heart.reset_stalled(100.0)
+        (reset,) = heartbeats.reset_stalled(100.0)
         assert (reset.job_id, reset.state, reset.worker) == (claim.lease.job_id, State.QUEUED, "w")
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(scenario())
@@ -60,12 +60,12 @@ def test_another_boot_ends_every_lease(path: Path, run: Run, monkeypatch: pytest
         await store.enqueue(NewJob(task="t"))
         # After a boot the monotonic clock begins again, so by its number this lease would still hold for days.
         (claim,) = await store.claim(request(lease=500_000.0))
-        heart = store.heart()
-        assert heart.reset_stalled(10.0) == []
+        heartbeats = store.heartbeats()
+        assert heartbeats.reset_stalled(10.0) == []
         monkeypatch.setattr(moment, "boot_id", lambda: "another boot")
-        (reset,) = heart.reset_stalled(10.0)
+        (reset,) = heartbeats.reset_stalled(10.0)
         assert reset.job_id == claim.lease.job_id
-        heart.close()
+        heartbeats.close()
         await store.close()
 
     run(scenario())

@@ -13,35 +13,35 @@ from pathlib import Path
 import pytest
 
 from stowhand.stores.sqlite.queue import SqliteStore
-from stowhand.stores.sqlite.queue.heartbeats import SqliteHeart
+from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
 from tests.conftest import Run
 
 
 @pytest.fixture
-def heart(path: Path, run: Run) -> Iterator[SqliteHeart]:
+def heartbeats(path: Path, run: Run) -> Iterator[SqliteHeartbeats]:
     run(SqliteStore(path).install())
-    heart = SqliteStore(path).heart()
-    yield heart
-    heart.close()
+    heartbeats = SqliteStore(path).heartbeats()
+    yield heartbeats
+    heartbeats.close()
 
 
 def test_whoever_looks_whether_it_can_be_written_wakes_nobody_and_leaves_nothing(
-    heart: SqliteHeart, path: Path
+    heartbeats: SqliteHeartbeats, path: Path
 ) -> None:
     pragmas = ("data_version", "schema_version", "page_count")
     with closing(sqlite3.connect(path)) as other:
-        heart.check_writable()
+        heartbeats.check_writable()
         seen = [other.execute(f"PRAGMA {what}").fetchone() for what in pragmas]
         for _ in range(3):
-            heart.check_writable()
+            heartbeats.check_writable()
         assert [other.execute(f"PRAGMA {what}").fetchone() for what in pragmas] == seen
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_somebodys_open_transaction_is_no_refusal(heart: SqliteHeart, path: Path) -> None:
+def test_somebodys_open_transaction_is_no_refusal(heartbeats: SqliteHeartbeats, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        heart.check_writable()
+        heartbeats.check_writable()
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")

@@ -20,7 +20,7 @@ from stowhand.stores.table import ExecutionLogEntry, TableStore, Where, attempt_
 from stowhand.worker import hooks
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import AT, Upload, attempt, claimed, opened, options, worked_off
+from tests.stores.table.harness import AT, Upload, attempt, claimed, opened, options, worked_off
 
 
 def test_a_handler_puts_its_own_record_back_by_returning(place: Place, run: Run) -> None:

@@ -19,7 +19,7 @@ from stowhand.stores.table.sifting import Refused, halving
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import claimed, opened, until
+from tests.stores.table.harness import claimed, opened, until
 
 TWICE = "CREATE VIEW seen AS SELECT u.* FROM uploads u JOIN parts p ON p.upload = u.id"
 RAISES = {

@@ -20,8 +20,8 @@ from stowhand.remote.client import HttpStore
 from stowhand.stores.table import TableStore
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import AT, asking, claimed, opened, options
-from tests.support.lent import Street
+from tests.stores.table.harness import AT, asking, claimed, opened, options
+from tests.support.lent import SharedServer
 
 ENDS = [
     COMPLETED,
@@ -54,8 +54,8 @@ async def reached(place: Place, way: str, **given: Any) -> AsyncIterator[Store[A
         async with opened(place, **given) as store:
             yield store
         return
-    with Street() as street:
-        url = await asyncio.to_thread(street.lend, TableStore(place.url, options(**given)))
+    with SharedServer() as shared_server:
+        url = await asyncio.to_thread(shared_server.lend, TableStore(place.url, options(**given)))
         async with HttpStore(url) as remote:
             yield remote
 
@@ -63,13 +63,13 @@ async def reached(place: Place, way: str, **given: Any) -> AsyncIterator[Store[A
 async def changes_nothing(place: Place, store: Any, claim: Claim[Any]) -> None:
     """The zombie tries whatever a worker can do with a lease."""
     lease, before = claim.lease, place.sql("SELECT * FROM uploads")
-    heart = store.heart()
+    heartbeats = store.heartbeats()
     try:
-        assert (await asyncio.to_thread(heart.beat, [lease], 30.0)).lost == {(lease.job_id, lease.token)}
-        assert list(await asyncio.to_thread(heart.release, [lease])) == []
-        assert list(await asyncio.to_thread(heart.reset_lease, lease)) == []
+        assert (await asyncio.to_thread(heartbeats.beat, [lease], 30.0)).lost == {(lease.job_id, lease.token)}
+        assert list(await asyncio.to_thread(heartbeats.release, [lease])) == []
+        assert list(await asyncio.to_thread(heartbeats.reset_lease, lease)) == []
     finally:
-        await asyncio.to_thread(heart.close)
+        await asyncio.to_thread(heartbeats.close)
     for end in ENDS:
         for repeat in (False, True):
             assert list(await store.settle([(lease, end)], repeat=repeat)) == [Verdict.LOST]
@@ -142,11 +142,11 @@ def test_a_lost_claim_is_not_given_back_once_others_may_have_it(
         async with opened(place, **given) as store:
             (claim,) = await claimed(store, limit=1)
             take_over(place)
-            heart = store.heart()
+            heartbeats = store.heartbeats()
             later = AT.timestamp() + 1e9
             monkeypatch.setattr("stowhand.stores.table.begun.stopwatch", lambda: later)
-            assert heart.abandon(claim.lease.token)
-            heart.close()
+            assert heartbeats.abandon(claim.lease.token)
+            heartbeats.close()
         assert place.states() == ["processing"]
 
     run(scenario())
@@ -158,10 +158,10 @@ def test_a_live_claim_is_renewed_and_settled_whatever_triggers_do_to_other_colum
     async def scenario() -> None:
         async with opened(place) as store:
             (claim,) = await claimed(store, limit=1)
-            heart = store.heart()
-            assert heart.beat([claim.lease], 30.0) == heart.beat([claim.lease], 30.0)
-            assert heart.beat([claim.lease], 30.0).lost == frozenset()
-            heart.close()
+            heartbeats = store.heartbeats()
+            assert heartbeats.beat([claim.lease], 30.0) == heartbeats.beat([claim.lease], 30.0)
+            assert heartbeats.beat([claim.lease], 30.0).lost == frozenset()
+            heartbeats.close()
             assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.SETTLED]
 
     run(scenario())
@@ -216,9 +216,9 @@ def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_found_when_the_store_is
         assert "BEFORE UPDATE OF state" in event.warning
         async with opened(place) as store:
             (claim,) = await claimed(store, limit=1)
-            heart = store.heart()
-            pulses = [heart.beat([claim.lease], 30.0) for _ in range(2)]
-            heart.close()
+            heartbeats = store.heartbeats()
+            pulses = [heartbeats.beat([claim.lease], 30.0) for _ in range(2)]
+            heartbeats.close()
             assert pulses[-1].lost == {(claim.lease.job_id, claim.lease.token)}
 
     run(scenario())

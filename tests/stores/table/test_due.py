@@ -10,7 +10,7 @@ from stowhand.errors import StoreError
 from stowhand.stores.table.due import DEAR, PLAIN, SHARE, Due
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import opened
+from tests.stores.table.harness import opened
 
 
 class Table:

@@ -20,7 +20,7 @@ from stowhand.worker.resetter import Resetter, ResetterOptions
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import claimed, opened, until
+from tests.stores.table.harness import claimed, opened, until
 
 
 class Shop:

@@ -11,7 +11,7 @@ from stowhand.protocols.queue_store import Done
 from stowhand.stores.table import TableOptions, TableStore, Where, sql
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import attempt, claimed
+from tests.stores.table.harness import attempt, claimed
 
 NASTY = '"per%cent; DROP ""table"" {x} %s"'
 RENAMED = {"state": '"Order"', "id": "key", "worker_hostname": "group", "failure_message": "select"}
@@ -57,9 +57,9 @@ def test_names_that_are_sql_to_the_eye_are_only_names(place: Place, run: Run) ->
             (claim, _) = await claimed(store, conditions=(few, odd))
             assert (claim.record["Order"], claim.record["key"]) == ("processing", claim.lease.job_id)
             assert store.record_id(claim.record) == claim.lease.job_id
-            heart = store.heart()
-            assert list(heart.release([claim.lease])) == []
-            heart.close()
+            heartbeats = store.heartbeats()
+            assert list(heartbeats.release([claim.lease])) == []
+            heartbeats.close()
             assert await store.queued_count() == 1
             assert await store.logs(claim.record) == []
 

@@ -20,7 +20,7 @@ from stowhand.protocols.store import Verdict
 from stowhand.stores.table import ExecutionLogEntry, TableStore, Where
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import AT, Upload, claimed, opened, options
+from tests.stores.table.harness import AT, Upload, claimed, opened, options
 
 
 def test_a_requeued_record_is_taken_from_whoever_runs_it(place: Place, run: Run) -> None:
@@ -166,9 +166,9 @@ def test_every_call_is_told_of_with_its_time_and_whether_it_failed(place: Place,
     async def main() -> None:
         async with opened(place, events) as store:
             (claim,) = await claimed(store)
-            heart = store.heart()
-            heart.beat([claim.lease], 30)
-            heart.close()
+            heartbeats = store.heartbeats()
+            heartbeats.beat([claim.lease], 30)
+            heartbeats.close()
             await store.settle([(claim.lease, COMPLETED)])
             made = Attempt(claim, 0.0)
             store.attend(made)
@@ -267,11 +267,11 @@ def test_a_waiting_record_is_canceled_at_once_and_a_running_one_is_asked(place: 
                 Done.REFUSED,
                 Done.MISSING,
             ]
-            heart = store.heart()
+            heartbeats = store.heartbeats()
             try:
-                assert heart.beat([claim.lease], 30).canceled
+                assert heartbeats.beat([claim.lease], 30).canceled
             finally:
-                heart.close()
+                heartbeats.close()
 
     run(main())
     assert place.states() == ["processing", "canceled", "failed"]

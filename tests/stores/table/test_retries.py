@@ -9,7 +9,7 @@ from stowhand.clock import wall_clock
 from stowhand.protocols.handler import Attempt
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import opened, worked_off
+from tests.stores.table.harness import opened, worked_off
 
 
 def test_without_a_wait_an_errored_record_is_tried_again_at_once(run: Run, place: Place) -> None:

@@ -19,7 +19,7 @@ from stowhand.protocols.store import Claim, Verdict
 from stowhand.stores.table import TableStore, Where, sql
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import TOKEN, Upload, claimed, opened, options, worked_off
+from tests.stores.table.harness import TOKEN, Upload, claimed, opened, options, worked_off
 
 
 def test_a_claimed_row_is_a_record_with_the_facts_of_its_attempt(place: Place, run: Run) -> None:

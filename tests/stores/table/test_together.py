@@ -19,8 +19,8 @@ from stowhand.worker.budget import Budget
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import asking, opened, options
-from tests.support.lent import Street
+from tests.stores.table.harness import asking, opened, options
+from tests.support.lent import SharedServer
 
 TEN = Where("size", "together <=", 10)
 
@@ -74,8 +74,8 @@ def test_it_is_summed_over_http_too(run: Run, place: Place) -> None:
     added(place, 6, 3, 2)
 
     async def scenario() -> None:
-        with Street() as street:
-            url = await asyncio.to_thread(street.lend, TableStore(place.url, options(record=None)))
+        with SharedServer() as shared_server:
+            url = await asyncio.to_thread(shared_server.lend, TableStore(place.url, options(record=None)))
             async with HttpStore(url) as remote:
                 assert await sizes_of(remote) == [6, 3]
 

@@ -12,7 +12,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.stores.table.backend import Finding
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import claimed, opened, worked_off
+from tests.stores.table.harness import claimed, opened, worked_off
 
 MINUTES_AGO = {"postgres": "now() - interval '9 minutes'", "sqlite": "datetime('now', '-9 minutes')"}
 LEFT = {State.QUEUED: 0, State.ERRORED: 0, State.PROCESSING: 0, State.COMPLETED: 2}
@@ -46,12 +46,12 @@ def test_records_without_an_id_are_neither_claimed_nor_listed_nor_counted_and_st
             place.add("one", id=1)
             place.add("two", id=2)
             await worked_off(store, nothing)
-            heart = store.heart()
-            foreign = heart.foreign([], 1.0)
+            heartbeats = store.heartbeats()
+            foreign = heartbeats.foreign([], 1.0)
             assert foreign is None or (not foreign.late and foreign.ends_in is None)
-            assert [*heart.reset_stalled(1.0), *heart.reset_worker("theirs")] == []
-            heart.maintain()
-            heart.close()
+            assert [*heartbeats.reset_stalled(1.0), *heartbeats.reset_worker("theirs")] == []
+            heartbeats.maintain()
+            heartbeats.close()
             assert await store.next_due(None) is None
             assert await store.counts(*LEFT) == LEFT
             assert not await store.exists("queued", "errored", "processing")

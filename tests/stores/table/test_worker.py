@@ -16,14 +16,14 @@ from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStar
 from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt, Policy
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Heart
+from stowhand.protocols.store import Heartbeats
 from stowhand.stores.table import TableStore
 from stowhand.worker.budget import Budget
 from stowhand.worker.resetter import Resetter, ResetterOptions
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
-from tests.stores.table.desk import claimed, opened, options, until, worked_off
+from tests.stores.table.harness import claimed, opened, options, until, worked_off
 
 QUICK: dict[str, Any] = {"stalled_max_age": 60, "heartbeat_interval": 0.1}
 """Frequent beats; a lease that no pause of the machine outlasts."""
@@ -71,12 +71,12 @@ def beaten(place: Place) -> bool:
 
 
 @asynccontextmanager
-async def seen_later(place: Place) -> AsyncIterator[Heart]:
+async def seen_later(place: Place) -> AsyncIterator[Heartbeats]:
     """A heart that would reset a neglected record: it is three quarters of a lease ahead."""
     later = TableStore(place.url, options(**QUICK), _pinned=lambda: wall_clock() + timedelta(seconds=45))
     async with later:
-        with closing(later.heart()) as heart:
-            yield heart
+        with closing(later.heartbeats()) as heartbeats:
+            yield heartbeats
 
 
 def test_records_run_and_their_rows_say_so(run: Run, place: Place) -> None:
@@ -161,12 +161,12 @@ def test_a_heartbeat_keeps_a_long_record_from_being_reset(run: Run, place: Place
 
     async def story() -> None:
         place.add("long")
-        async with at_work(place, handle) as crew, seen_later(place) as heart:
+        async with at_work(place, handle) as crew, seen_later(place) as heartbeats:
             await until(lambda: crew.told(JobStarted))
             for _ in range(3):
                 neglect(place)
                 await until(lambda: beaten(place))
-                assert not await asyncio.to_thread(heart.reset_stalled, 0.0)
+                assert not await asyncio.to_thread(heartbeats.reset_stalled, 0.0)
             over.set()
             await until(lambda: place.states() == ["completed"])
             assert not crew.told(JobLost)
@@ -364,7 +364,7 @@ def test_a_budget_of_ten_holds_three_records_of_six_apart(run: Run, place: Place
 
 
 def test_a_handler_that_never_lets_go_of_the_loop_still_keeps_its_record(run: Run, place: Place) -> None:
-    hearts: list[Heart] = []
+    hearts: list[Heartbeats] = []
 
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         end = stopwatch() + 10.0
@@ -376,8 +376,8 @@ def test_a_handler_that_never_lets_go_of_the_loop_still_keeps_its_record(run: Ru
             assert not hearts[0].reset_stalled(0.0)
 
     async def story() -> None:
-        async with at_work(place, handle) as crew, seen_later(place) as heart:
-            hearts.append(heart)
+        async with at_work(place, handle) as crew, seen_later(place) as heartbeats:
+            hearts.append(heartbeats)
             place.add("busy")
             await until(lambda: crew.told(JobEnded))
             assert place.sql("SELECT state, num_resets FROM uploads") == [("completed", 0)]

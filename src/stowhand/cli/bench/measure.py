@@ -187,7 +187,7 @@ class Bench:
     @asynccontextmanager
     async def _workers(self, store: QueueStore, processes: int) -> AsyncIterator[Workers]:
         settings = msgspec.structs.replace(self._settings, processes=processes)
-        async with Workers(settings, store.heart) as workers:
+        async with Workers(settings, store.heartbeats) as workers:
             yield workers
 
 

@@ -13,7 +13,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.events import Events
-from stowhand.protocols.store import Heart
+from stowhand.protocols.store import Heartbeats
 from stowhand.service.supervisor import Supervisor
 
 GLANCE = 0.002
@@ -23,8 +23,8 @@ GLANCE = 0.002
 class Workers:
     """``async with``: they run inside the block, and have ended after it."""
 
-    def __init__(self, settings: WorkerSettings, heart: Callable[[], Heart]) -> None:
-        self._supervisor = Supervisor(settings, heart, Events())
+    def __init__(self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats]) -> None:
+        self._supervisor = Supervisor(settings, heartbeats, Events())
         self._clock = SystemClock()
         self._running: asyncio.Task[int] | None = None
 

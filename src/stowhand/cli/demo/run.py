@@ -119,7 +119,7 @@ class Demo:
         """Two workers, until nothing is live any more; one of them dies on the way and is replaced."""
         self._events.on(ChildDied, self._child_died)
         self._events.on(JobsReset, self._jobs_reset)
-        supervisor = Supervisor(self._settings, store.heart, self._events)
+        supervisor = Supervisor(self._settings, store.heartbeats, self._events)
         handle_signals(supervisor.wish)
         working = asyncio.create_task(supervisor.run())
         try:

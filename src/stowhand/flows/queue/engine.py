@@ -10,22 +10,22 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError
-from stowhand.flows.engine import LineCount, Position
+from stowhand.flows.engine import Position, QueueCount
 from stowhand.flows.job import FlowJob
-from stowhand.flows.queue.existence import Roll
+from stowhand.flows.queue.existence import Existence
 from stowhand.flows.queue.ids import Ids
 from stowhand.flows.queue.jobs import Jobs
 from stowhand.flows.queue.lists import long_apart, read_lists
 from stowhand.flows.queue.parents import Children
-from stowhand.flows.queue.queues import Bell, LineStore
+from stowhand.flows.queue.queues import FlowQueueStore, QueueWake
 from stowhand.flows.queue.step import StepJob, new_step, raw, read_job, task_of, too_much
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
-from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import FlowTables, Spending
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import DAY, Heart, Store, StoreOptions, Terms
+from stowhand.protocols.store import DAY, Heartbeats, Store, StoreOptions, Terms
 from stowhand.stores.opening import open_store
 
 OUTAGE_PAUSE = 2.0
@@ -45,10 +45,10 @@ class QueueEngine(Jobs):
         self._own = isinstance(place, str)
         store = open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
         super().__init__(shape, store, _tables_of(store), Ids())
-        self._bell = Bell(store)
-        self._roll = Roll(self._tables)
+        self._bell = QueueWake(store)
+        self._roll = Existence(self._tables)
         self._children = Children(shape, self._tables, self._ids)
-        self._heart: Heart | None = None
+        self._heartbeats: Heartbeats | None = None
         self._sweeping = asyncio.Lock()
 
     @property
@@ -79,15 +79,15 @@ class QueueEngine(Jobs):
         """Let go of what was opened here."""
         await self._bell.close()
         await self._children.close()
-        if self._heart is not None:
-            self._heart.close()
-            self._heart = None
+        if self._heartbeats is not None:
+            self._heartbeats.close()
+            self._heartbeats = None
         if self._own:
             await self._store.close()
 
     # -- looking
 
-    async def counts(self) -> Sequence[LineCount]:
+    async def counts(self) -> Sequence[QueueCount]:
         """Every queue at every priority, and those at which there is something although none is declared."""
         tasks = {task_of(self.shape.name, line): line for line in self.shape.lines()}
         found: dict[tuple[str, int], dict[str, int]] = {
@@ -98,7 +98,7 @@ class QueueEngine(Jobs):
         for each in await self._tables.tally(list(tasks)):
             place = found.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
             place[each.standing.value] = each.number
-        return [LineCount(queue=queue, priority=priority, **numbers) for (queue, priority), numbers in found.items()]
+        return [QueueCount(queue=queue, priority=priority, **numbers) for (queue, priority), numbers in found.items()]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """Those next in line, and those that run."""
@@ -107,25 +107,25 @@ class QueueEngine(Jobs):
     async def sweep(self) -> int:
         """Take back what dead workers hold; how many jobs of this flow that were."""
         async with self._sweeping:
-            heart = self._heart = self._heart or self._store.heart()
-            taken = await asyncio.to_thread(heart.reset_stalled, LEASE / 3)
+            heartbeats = self._heartbeats = self._heartbeats or self._store.heartbeats()
+            taken = await asyncio.to_thread(heartbeats.reset_stalled, LEASE / 3)
         return sum(job.task.startswith(f"{self.shape.name}/") for job in taken)
 
     # -- work
 
-    def task(self, line: Line) -> str:
+    def task(self, line: FlowQueue) -> str:
         """``<flow>/<queue>``."""
         return task_of(self.shape.name, line)
 
-    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+    def store(self, line: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
         """A view of the one store. It is woken, so ``wait_timeout`` does not count."""
-        return LineStore(self._store, self._bell, self.task(line), Terms(lease=lease))
+        return FlowQueueStore(self._store, self._bell, self.task(line), Terms(lease=lease))
 
-    def job(self, line: Line, ctx: Attempt[Any], record: Any) -> StepJob:
+    def job(self, line: FlowQueue, ctx: Attempt[Any], record: Any) -> StepJob:
         """What was claimed."""
         return read_job(self.shape, line, ctx, record)
 
-    async def admit(self, line: Line, job: FlowJob) -> Outcome | None:
+    async def admit(self, line: FlowQueue, job: FlowJob) -> Outcome | None:
         """Nothing is done for a deleted job; a limiter may put it off. So does a store that does not answer."""
         step = _step_job(job)
         try:
@@ -139,7 +139,7 @@ class QueueEngine(Jobs):
             return self._later(job, error)
         return Snooze(wait) if wait > 0 else None
 
-    async def _spend(self, line: Line, job: StepJob) -> float:
+    async def _spend(self, line: FlowQueue, job: StepJob) -> float:
         limiter = line.queue.limiter
         if limiter is None:
             return 0.0
@@ -155,7 +155,9 @@ class QueueEngine(Jobs):
             )
         )
 
-    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+    async def complete(
+        self, line: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
+    ) -> Outcome:
         """The next step goes along with the settlement of this one; the last one's results are its own."""
         before = _step_job(job).step
         if next_queue is None:
@@ -180,12 +182,12 @@ class QueueEngine(Jobs):
         """As it was checked."""
         return msgspec.json.encode(result).decode()
 
-    def postpone(self, line: Line, job: FlowJob, delay: float, reason: str) -> Outcome:
+    def postpone(self, line: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """Its attempt is not spent."""
         job.ctx.logger.info(f"delayed for {delay:g} s: {reason}")
         return Snooze(delay)
 
-    async def parent(self, line: Line, job: FlowJob) -> Outcome:
+    async def parent(self, line: FlowQueue, job: FlowJob) -> Outcome:
         """Fan out; or gather, and go on."""
         parent = _step_job(job)
         if parent.step.waits_for is None:
@@ -203,7 +205,7 @@ class QueueEngine(Jobs):
             return results
         return await self.complete(line, job, results, line.queue.next_for(job.flow))
 
-    async def left(self, line: Line, job: FlowJob) -> None:
+    async def left(self, line: FlowQueue, job: FlowJob) -> None:
         """Its parent looks, if it was the last."""
         above = _step_job(job).step.parent
         if above is not None:

@@ -9,7 +9,7 @@ from stowhand.protocols.flow_tables import FlowTables
 MOST = 1000
 
 
-class Roll:
+class Existence:
     """Answers one by one what it asks in one call."""
 
     def __init__(self, tables: FlowTables) -> None:

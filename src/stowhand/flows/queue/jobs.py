@@ -17,7 +17,7 @@ from stowhand.flows.queue.step import Step, id_of, key_of, new_step, queue_of, r
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.checking import is_storable
-from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import FlowTables, NewFlow, Standing
 from stowhand.protocols.propagation import load
 from stowhand.protocols.queue_store import Answer, Done, QueueStore
@@ -157,7 +157,7 @@ class Jobs:
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
 
-    async def _positions(self, line: Line, limit: int) -> Sequence[Position]:
+    async def _positions(self, line: FlowQueue, limit: int) -> Sequence[Position]:
         """Each standing counted by itself."""
         numbers = {standing: count(1) for standing in Standing}
         return [

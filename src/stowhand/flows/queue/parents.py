@@ -24,7 +24,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.correlation import bound
-from stowhand.protocols.flow_shape import RESERVED, FlowShape, Line
+from stowhand.protocols.flow_shape import RESERVED, FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
 from stowhand.protocols.handler import Attempt
 
@@ -49,7 +49,7 @@ class Children:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
 
-    async def fan_out(self, line: Line, job: StepJob) -> Outcome | None:
+    async def fan_out(self, line: FlowQueue, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's own second run. ``None``: there are none."""
         params_at = f"children:{line.queue.name}:params"
         apart = await read_lists(self._tables, job.step.apart, [params_at])
@@ -73,7 +73,7 @@ class Children:
         job.ctx.then += [*(step for _, step in children), parked]
         return Complete()
 
-    def _made(self, line: Line, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
+    def _made(self, line: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
         """Full names of their queues, and their steps."""
         number = count()
         kinds = {child.name: self._shape.line(f"{line.name}:{child.name}") for child in line.queue.children}
@@ -97,7 +97,7 @@ class Children:
             priority = given.get("priority")
             yield kind.name, new_step(kind, child, priority if type(priority) is int else job.priority)
 
-    async def gather(self, line: Line, job: StepJob) -> dict[str, str] | Outcome:
+    async def gather(self, line: FlowQueue, job: StepJob) -> dict[str, str] | Outcome:
         """The children's results as the parent's attribute; or to wait on."""
         results_at, jobs_at = f"children:{line.queue.name}:results", children_at(line.queue.name)
         if job.step.waits_for is None:

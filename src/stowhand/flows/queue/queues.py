@@ -17,13 +17,13 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heart, Reply, Terms
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 
 ROUND = 10.0
 """Seconds for which the one that listens waits at a time."""
 
 
-class Bell:
+class QueueWake:
     """Waits at the store while somebody waits here, and wakes all."""
 
     def __init__(self, store: QueueStore) -> None:
@@ -86,10 +86,10 @@ class Bell:
                 await self._clock.sleep(0)  # whoever was woken takes itself off the list
 
 
-class LineStore:
+class FlowQueueStore:
     """``Store`` of the jobs of one task. Opening and closing leaves the shared store to its owner."""
 
-    def __init__(self, store: QueueStore, bell: Bell, task: str, terms: Terms) -> None:
+    def __init__(self, store: QueueStore, bell: QueueWake, task: str, terms: Terms) -> None:
         self._store, self._bell, self._tasks = store, bell, (task,)
         self.terms = terms
 
@@ -122,13 +122,13 @@ class LineStore:
         return await self._bell.wait(self, timeout)
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """As the store does."""
-        return self._store.hears
+        return self._store.is_listening
 
-    def heart(self) -> Heart:
+    def heartbeats(self) -> Heartbeats:
         """One of its own."""
-        return self._store.heart()
+        return self._store.heartbeats()
 
 
 def _answer(woken: asyncio.Future[bool], heard: bool) -> None:

@@ -14,7 +14,7 @@ from stowhand.flows.queue.ids import MOST_TOGETHER, numbered
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail
-from stowhand.protocols.flow_shape import FlowShape, Layout, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 from stowhand.protocols.flow_tables import ALL, PREFIX
 from stowhand.protocols.handler import Attempt
 
@@ -177,7 +177,7 @@ def too_much(text: str) -> Fail | None:
     return Fail(f"the job's attributes together: {trouble}") if trouble else None
 
 
-def task_of(flow: str, line: Line) -> str:
+def task_of(flow: str, line: FlowQueue) -> str:
     """What the jobs of a queue are called."""
     return f"{flow}/{line.name}"
 
@@ -199,7 +199,7 @@ def id_of(key: str) -> str:
 
 
 def new_step(
-    line: Line, step: Step, priority: int, *, delay: float | None = None, flags: tuple[str, ...] = ()
+    line: FlowQueue, step: Step, priority: int, *, delay: float | None = None, flags: tuple[str, ...] = ()
 ) -> NewJob:
     """The job of a step in a queue, at that queue's nearest priority."""
     return NewJob(
@@ -220,7 +220,7 @@ def facts_of(step: Step, priority: int) -> dict[str, Any]:
     return {"flowName": flow, "priority": priority, "correlationId": step.correlation_id}
 
 
-def read_job(shape: FlowShape, line: Line, ctx: Attempt[Any], record: Job) -> StepJob:
+def read_job(shape: FlowShape, line: FlowQueue, ctx: Attempt[Any], record: Job) -> StepJob:
     """As its worker function sees it. Raises UndecodablePayload."""
     step = read_step(record)
     facts = facts_of(step, record.priority)

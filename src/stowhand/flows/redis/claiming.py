@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.flows.redis.queues import FIRST_FIELDS, LineAt
+from stowhand.flows.redis.queues import FIRST_FIELDS, QueueAt
 from stowhand.flows.redis.values import readable
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
@@ -38,7 +38,7 @@ class FlowRecord(msgspec.Struct):
         return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
-def claims_of(line: LineAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
+def claims_of(line: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
     """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
 
     Each gets one of its own, so that what is handed back stands in its old order. The script takes longer than a
@@ -47,7 +47,7 @@ def claims_of(line: LineAt, token: str, epoch: int, rows: Sequence[list[Any]]) -
     return [_claim(line, token, epoch + place, row) for place, row in enumerate(rows)]
 
 
-def _claim(line: LineAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
+def _claim(line: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
     rank, job_id = row.pop(), row.pop()
     if line.wanted is None:
         values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))

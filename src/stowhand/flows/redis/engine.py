@@ -10,7 +10,7 @@ import msgspec
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.flows.creating import Creating
-from stowhand.flows.engine import LineCount, NewFlowJob, Position
+from stowhand.flows.engine import NewFlowJob, Position, QueueCount
 from stowhand.flows.job import FlowJob
 from stowhand.flows.redis.address import Address, check_hash_tag, read_address
 from stowhand.flows.redis.carrying import handed_over
@@ -24,7 +24,7 @@ from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming
 from stowhand.flows.redis.owning import take_queues
 from stowhand.flows.redis.parents import LOST, Parents, raw
-from stowhand.flows.redis.positions import Standing
+from stowhand.flows.redis.positions import Positions
 from stowhand.flows.redis.retrying import Retrying
 from stowhand.flows.redis.seeing import seen
 from stowhand.flows.redis.store import FlowStore
@@ -34,7 +34,7 @@ from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
 from stowhand.jobs.text import clean
-from stowhand.protocols.flow_shape import FlowShape, Layout, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.propagation import TRACE_PARENT, handed_on
@@ -65,7 +65,7 @@ class RedisEngine:
         self._taken = False
         self._naming = Naming(Keys(shape))
         way = (self._address, self._dialer.calls, SystemClock())
-        self._looking, self._standing = Looking(self._naming, *way), Standing(self._naming, *way)
+        self._looking, self._standing = Looking(self._naming, *way), Positions(self._naming, *way)
         self._jobs = Jobs(self._naming, self._looking, *way)
         self._creating = Creating(self.create_many)
         self._retrying = Retrying(self._naming, self._looking, *way)
@@ -155,9 +155,9 @@ class RedisEngine:
 
     # -- looking
 
-    async def counts(self) -> Sequence[LineCount]:
+    async def counts(self) -> Sequence[QueueCount]:
         """In one moment. Failed jobs are not counted: they are in no list."""
-        return [LineCount(**msgspec.structs.asdict(count)) for count in await self._standing.counts()]
+        return [QueueCount(**msgspec.structs.asdict(count)) for count in await self._standing.counts()]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """In one moment; up to ``limit`` of each state."""
@@ -173,20 +173,20 @@ class RedisEngine:
 
     # -- work
 
-    def task(self, line: Line) -> str:
+    def task(self, line: FlowQueue) -> str:
         """The queue's full name."""
         return line.name
 
-    def store(self, line: Line, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
+    def store(self, line: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
         """With connections of its own."""
         seen = self._parents.seen(line)
         asked = seen.queue.attributes_to_get
         if self.carries and asked is not None:
             queue = msgspec.structs.replace(seen.queue, attributes_to_get=(*asked, TRACE_PARENT))
             seen = msgspec.structs.replace(seen, queue=queue)
-        return _LineStore(self._address, self.shape, seen, lock_time, wait_timeout, lease, self._reasons)
+        return _OneQueue(self._address, self.shape, seen, lock_time, wait_timeout, lease, self._reasons)
 
-    def job(self, line: Line, ctx: Attempt[Any], record: Any) -> FlowJob:
+    def job(self, line: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. A parent's attributes are not looked at before they are needed."""
         known: FlowRecord = record
         values = {} if line.is_parent else wanted(self._asked_for(line, known.values))
@@ -208,17 +208,19 @@ class RedisEngine:
             retries=known.retries,
         )
 
-    def _asked_for(self, line: Line, values: dict[str, str | None]) -> dict[str, str | None]:
+    def _asked_for(self, line: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
         """Without the context, unless it is asked for by name: who returns all that was given must not pass it on."""
         if not self.carries or TRACE_PARENT in (line.queue.attributes_to_get or ()):
             return values
         return {name: text for name, text in values.items() if name != TRACE_PARENT}
 
-    async def admit(self, line: Line, job: FlowJob) -> Outcome | None:
+    async def admit(self, line: FlowQueue, job: FlowJob) -> Outcome | None:
         """Whoever is claimed may run: a limiter has its say before that."""
         return None
 
-    async def complete(self, line: Line, job: FlowJob, fields: Mapping[str, str], next_queue: str | None) -> Outcome:
+    async def complete(
+        self, line: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
+    ) -> Outcome:
         """The settlement's script keeps them and moves the job on."""
         if fields or (self.carries and handed_on() is not None):
             return self._ended(StepEnd(fields=raw(fields), next=next_queue))
@@ -230,14 +232,14 @@ class RedisEngine:
         """It is text already: what cannot be written has failed before."""
         return str(result)
 
-    def postpone(self, line: Line, job: FlowJob, delay: float, reason: str) -> Outcome:
+    def postpone(self, line: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """The reason goes to the store beside the settlement."""
         while len(self._reasons) >= MOST_REASONS:  # of attempts that lost their lease, and were never settled
             del self._reasons[next(iter(self._reasons))]
         self._reasons[job.ctx.lease.job_id, job.ctx.lease.token] = reason
         return Snooze(delay)
 
-    async def parent(self, line: Line, job: FlowJob) -> Outcome:
+    async def parent(self, line: FlowQueue, job: FlowJob) -> Outcome:
         """Fan out, gather, or wait on; an outage of the server is no fault of the job."""
         try:
             end = await self._parents.step(line, job)
@@ -246,7 +248,7 @@ class RedisEngine:
             return self.postpone(line, job, OUTAGE_PAUSE, "its children could not be read")
         return self._ended(end) if isinstance(end, StepEnd) else end
 
-    async def left(self, line: Line, job: FlowJob) -> None:
+    async def left(self, line: FlowQueue, job: FlowJob) -> None:
         """The settlement of the last child has woken its parent."""
 
     def _ended(self, end: StepEnd) -> Outcome:
@@ -257,14 +259,14 @@ class RedisEngine:
             return Fail(clean(f"the step's end cannot be written: {error}"))
 
 
-class _LineStore(FlowStore):
+class _OneQueue(FlowStore):
     """Of one queue, for its workers; takes along why jobs are to wait."""
 
     def __init__(
         self,
         address: Address,
         shape: FlowShape,
-        line: Line,
+        line: FlowQueue,
         lock_time: float,
         wait_timeout: float,
         lease: float,

@@ -8,7 +8,7 @@ from typing import Any
 from stowhand.clock import SystemClock
 from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialing import Dialer, PlainClient
-from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.scripts import SCRIPTS, run_plain
 from stowhand.flows.redis.trouble import repeated_plain
 from stowhand.jobs.job import State
@@ -22,7 +22,7 @@ CROWD, RAREST = 0.5, 10.0
 """Seconds until the next look for each process that has asked in the same second, and at most."""
 
 
-class RedisHeart:
+class RedisHeartbeats:
     """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated.
 
     Leases expire on the server by themselves, and no slack is granted after that but the second look of the sweep. So a
@@ -33,7 +33,9 @@ class RedisHeart:
     outlives its lease, else 0.
     """
 
-    def __init__(self, address: Address, lines: Sequence[LineAt], others: Sequence[LineAt] = (), lock: int = 0) -> None:
+    def __init__(
+        self, address: Address, lines: Sequence[QueueAt], others: Sequence[QueueAt] = (), lock: int = 0
+    ) -> None:
         self._address, self._lines, self._others, self._lock = address, lines, others, lock
         self._dialer = Dialer(address)
         self._client: PlainClient | None = None
@@ -121,7 +123,7 @@ class RedisHeart:
         if client is not None:
             client.close()
 
-    def _sweep(self, line: LineAt) -> tuple[list[ResetJob], int]:
+    def _sweep(self, line: QueueAt) -> tuple[list[ResetJob], int]:
         """Page after page of a long list, until there is something to tell; and how many have asked before."""
         when, told, asked = "", list[str](), 0
         for _ in range(PAGES):
@@ -134,7 +136,7 @@ class RedisHeart:
                 break
         return resets_of(line, told, None), asked
 
-    def _by_line(self, leases: Sequence[Lease]) -> dict[LineAt, list[Lease]]:
+    def _by_line(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
         if not leases:
             return {}
@@ -142,13 +144,13 @@ class RedisHeart:
             return {self._lines[0]: list(leases)}
         names = [line.keys.lock(line.name, lease.job_id) for lease in leases for line in self._lines]
         locks: Iterator[Any] = iter(repeated_plain(lambda: self._plain.mget(names), self._address, unanswered=True))
-        found: dict[LineAt, list[Lease]] = {}
+        found: dict[QueueAt, list[Lease]] = {}
         for lease in leases:
             held = [line for line in self._lines if (next(locks) or "").endswith(f":{lease.token}")]
             found.setdefault(held[0] if held else self._lines[0], []).append(lease)
         return found
 
-    def _run(self, name: str, line: LineAt, *args: object) -> Any:
+    def _run(self, name: str, line: QueueAt, *args: object) -> Any:
         return repeated_plain(
             lambda: run_plain(self._plain, SCRIPTS[name], (line.root,), (line.text, *args)), self._address
         )
@@ -168,7 +170,7 @@ def _pairs(leases: Sequence[Lease]) -> list[str]:
     return [text for lease in leases for text in (lease.job_id, lease.token)]
 
 
-def resets_of(line: LineAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
+def resets_of(line: QueueAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
     """Of a script's id, state, …"""
     pairs = zip(told[::2], told[1::2], strict=True)
     return [ResetJob(job_id, line.name, State(state), worker) for job_id, state in pairs]

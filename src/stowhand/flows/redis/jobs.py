@@ -14,11 +14,11 @@ from stowhand.flows.redis.dialing import Client
 from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.owning import take_queues
-from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.scripts import SCRIPTS, run
 from stowhand.flows.redis.trouble import NoReply, repeated, translated
 from stowhand.jobs import strict_json
-from stowhand.protocols.flow_shape import Layout, Line
+from stowhand.protocols.flow_shape import FlowQueue, Layout
 from stowhand.protocols.propagation import TRACE_PARENT
 
 BATCH = 200
@@ -68,7 +68,7 @@ class Jobs:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
         self._address, self._client, self._clock = address, client, clock
         self._shape = naming.keys.shape
-        self._entry = LineAt(naming.keys, self._shape.entry)
+        self._entry = QueueAt(naming.keys, self._shape.entry)
         self._ranked = self._shape.layout is Layout.PRIORITY
         most = self._shape.entry.queue.max_length
         self._most = MOST_WAITING if most is None else most
@@ -184,9 +184,9 @@ def _batches(jobs: Sequence[tuple[str, JobToBe]]) -> Iterator[list[tuple[str, Jo
         yield batch
 
 
-def _described(naming: Naming, line: Line) -> dict[str, Any]:
+def _described(naming: Naming, line: FlowQueue) -> dict[str, Any]:
     """A queue as ``delete.lua`` reads it."""
-    known = msgspec.json.decode(LineAt(naming.keys, line).text)
+    known = msgspec.json.decode(QueueAt(naming.keys, line).text)
     return {
         "named": naming.hashes_of(line),
         **{name: known[name] for name in ("root", "bases", "hashes", "limiter") if name in known},

@@ -20,7 +20,7 @@ import uuid
 from uuid import UUID
 
 from stowhand.clock import wall_clock
-from stowhand.protocols.flow_shape import FlowShape, Layout, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 
 
 class Keys:
@@ -46,7 +46,7 @@ class Keys:
         """What the hash key of a job that is nobody's child begins with; its id follows."""
         return f"{self.prefix}job:" if self._ranked else f"{self.prefix}job:{self.shape.name}:"
 
-    def hashes(self, line: Line) -> str:
+    def hashes(self, line: FlowQueue) -> str:
         """The same for the jobs of this queue, as they stand in its lists."""
         if line.parent is None or self._ranked:
             return self.jobs

@@ -18,7 +18,7 @@ from stowhand.flows.redis.naming import Naming
 from stowhand.flows.redis.trouble import repeated
 from stowhand.flows.redis.values import decoded, has_ended, has_failed, readable
 from stowhand.jobs import strict_json
-from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.flow_shape import FlowQueue
 
 PAGE = 200
 """Hashes read in one round trip."""
@@ -124,7 +124,7 @@ class Looking:
             found = set(heapq.nsmallest(limit, found))
         return sorted(found)
 
-    async def _scan(self, line: Line | None) -> AsyncIterator[list[str]]:
+    async def _scan(self, line: FlowQueue | None) -> AsyncIterator[list[str]]:
         """Keys of hashes, some of them twice, that may be jobs of this queue; ``None``: of any."""
         begin = f"{self._keys.prefix}job:" if line is None and self._naming.children else self._naming.hashes
         if line is not None and line.parent is not None:

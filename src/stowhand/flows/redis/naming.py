@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.values import lookup_texts
-from stowhand.protocols.flow_shape import Layout, Line
+from stowhand.protocols.flow_shape import FlowQueue, Layout
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Spot(msgspec.Struct, frozen=True):
     """As it stands in lists."""
     hash: str
     """The key of its hash."""
-    child: Line | None = None
+    child: FlowQueue | None = None
     """The queue of a child; ``None``: nobody's child."""
 
 
@@ -39,7 +39,7 @@ class Naming:
         self._own = f"{flow}:" if keys.shape.layout is Layout.PRIORITY else ""
         self._hashes = [(self.hashes_of(line), line) for line in self.children]
 
-    def hashes_of(self, child: Line) -> str:
+    def hashes_of(self, child: FlowQueue) -> str:
         """What the hash keys of a child's queue begin with; a uuid follows."""
         return f"{self.keys.prefix}job:{child.name}:"
 
@@ -71,7 +71,7 @@ class Naming:
             for text in lookup_texts(values.get(name))
         ]
 
-    def shown(self, line: Line, listed: str) -> str:
+    def shown(self, line: FlowQueue, listed: str) -> str:
         """The id that people see of one that stands in the lists of a queue."""
         if line.parent is None or self._own:
             return listed

@@ -17,7 +17,7 @@ from stowhand.flows.redis.naming import Naming
 from stowhand.flows.redis.values import has_ended, readable, wanted
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Fail, Outcome
-from stowhand.protocols.flow_shape import RESERVED, Layout, Line
+from stowhand.protocols.flow_shape import RESERVED, FlowQueue, Layout
 
 MOST_TOGETHER = 20_000
 """Children whose results are looked at to be put together: more would hardly fit in one attribute."""
@@ -32,7 +32,7 @@ class Parents:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
         self._ranked = naming.keys.shape.layout is Layout.PRIORITY
 
-    def seen(self, line: Line) -> Line:
+    def seen(self, line: FlowQueue) -> FlowQueue:
         """The queue as its store is to see it: of a parent only what it needs is fetched."""
         if not line.is_parent:
             return line
@@ -40,7 +40,7 @@ class Parents:
         queue = msgspec.structs.replace(line.queue, attributes_to_get=looked_at)
         return msgspec.structs.replace(line, queue=queue)
 
-    async def step(self, line: Line, job: FlowJob) -> StepEnd | Outcome:
+    async def step(self, line: FlowQueue, job: FlowJob) -> StepEnd | Outcome:
         """Fan out; or gather, when all children have ended; or wait on."""
         record: FlowRecord = job.ctx.record
         params_at, jobs_at = _fields(line)
@@ -56,7 +56,7 @@ class Parents:
         except InvalidJob as error:
             return Fail(str(error))
 
-    def _fan_out(self, line: Line, job: FlowJob, params: object) -> StepEnd:
+    def _fan_out(self, line: FlowQueue, job: FlowJob, params: object) -> StepEnd:
         params_at, jobs_at = _fields(line)
         if params is None:
             job.ctx.logger.warning(f"{params_at} is missing; there are no children")
@@ -68,7 +68,7 @@ class Parents:
             return StepEnd(fields=raw({jobs_at: listed}), children=[child for _, child in made])
         return self._gathered(line, job, [], {jobs_at: listed})
 
-    def _made(self, line: Line, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
+    def _made(self, line: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
         """With the keys of their hashes."""
         kinds = {child.name: child for child in line.queue.children}
         for place, given in enumerate(params):
@@ -87,7 +87,7 @@ class Parents:
             child_id, key = self._keys.child(line.name, kind.name, str(uuid7()))
             yield key, NewChild(f"{line.name}:{kind.name}", child_id, values)
 
-    def _facts(self, line: Line, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
+    def _facts(self, line: FlowQueue, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
         record: FlowRecord = job.ctx.record
         facts: dict[str, str] = {}
         if readable(record.correlation_id) is not None:  # somebody else may have written what is no JSON
@@ -96,7 +96,7 @@ class Parents:
             facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
         return raw(facts)
 
-    async def _gather(self, line: Line, job: FlowJob, keys: object) -> StepEnd:
+    async def _gather(self, line: FlowQueue, job: FlowJob, keys: object) -> StepEnd:
         """Those that failed among them, in the order in which they were created."""
         if not isinstance(keys, list) or not all(self._naming.is_child(key) for key in keys):
             raise InvalidJob(f"{_fields(line)[1]} is no list of children")
@@ -107,11 +107,11 @@ class Parents:
             return StepEnd(children=[])
         return self._gathered(line, job, [child if fields else child | LOST for fields, child in found], {})
 
-    def _left_apart(self, line: Line, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
+    def _left_apart(self, line: FlowQueue, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
         """They are read in pages; the attribute says that it has gathered."""
         return StepEnd(fields=raw({**(also or {}), _results(line): "[]"}), next=line.queue.next_for(job.flow))
 
-    def _gathered(self, line: Line, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
+    def _gathered(self, line: FlowQueue, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
         name = _results(line)
         try:
             text = strict_json.encode(results, what=name)
@@ -131,17 +131,17 @@ _OWN = ("childName", "done", *RESERVED)
 LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
 
 
-def _fields(line: Line) -> tuple[str, str]:
+def _fields(line: FlowQueue) -> tuple[str, str]:
     """Where a parent finds what its children are to be given, and the keys of their hashes once there are some."""
     return f"children:{line.name}:params", f"children:{line.name}:jobs"
 
 
-def _results(line: Line) -> str:
+def _results(line: FlowQueue) -> str:
     """Where it leaves what they have ended with."""
     return f"children:{line.name}:results"
 
 
-def _has_come_again(line: Line, record: FlowRecord) -> bool:
+def _has_come_again(line: FlowQueue, record: FlowRecord) -> bool:
     """It has gathered once, and another queue has led it back: what stands there is of that time."""
     before = readable(record.values.get(COMPLETED))
     return record.values.get(_results(line)) is not None and isinstance(before, str) and before != line.name

@@ -14,7 +14,7 @@ from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.scripts import SCRIPTS, Script, run
 from stowhand.flows.redis.trouble import repeated
-from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.flow_shape import FlowQueue
 
 _COUNTS, _POSITIONS, _STAND = SCRIPTS["counts"], SCRIPTS["positions"], SCRIPTS["stand"]
 
@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True):
     """Delayed ones: epoch seconds."""
 
 
-class Standing:
+class Positions:
     """Of the jobs of one flow. ``client`` gives the client of the loop's calls."""
 
     def __init__(self, naming: Naming, address: Address, client: Callable[[], Client], clock: Clock) -> None:
@@ -61,7 +61,7 @@ class Standing:
         found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
         return [Count(line.name, rank, *(next(found) for _ in range(4))) for line, rank in places]
 
-    async def place(self, spot: Spot) -> tuple[Line | None, str, float | None]:
+    async def place(self, spot: Spot) -> tuple[FlowQueue | None, str, float | None]:
         """The queue that one job stands in, how, and when it is ready; no queue: it stands nowhere."""
         lines = [spot.child] if spot.child else [line for line in self._keys.shape.lines() if line.parent is None]
         args: list[Any] = [spot.listed]
@@ -73,7 +73,7 @@ class Standing:
             return None, "", None
         return lines[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
 
-    async def positions(self, line: Line, limit: int) -> list[Place]:
+    async def positions(self, line: FlowQueue, limit: int) -> list[Place]:
         """Up to ``limit`` of each state: those that wait in the order in which they will be served."""
         bases = bases_of(self._keys, line)
         *ranks, apart = await self._ask(_POSITIONS, line, (limit, *bases))
@@ -94,11 +94,11 @@ class Standing:
         ]
 
     def _place(
-        self, line: Line, listed: str, rank: int, position: int, state: str, ready_at: float | None = None
+        self, line: FlowQueue, listed: str, rank: int, position: int, state: str, ready_at: float | None = None
     ) -> Place:
         return Place(self._naming.shown(line, listed), rank, state, position, ready_at)
 
-    async def _ask(self, script: Script, line: Line, args: Sequence[Any]) -> Any:
+    async def _ask(self, script: Script, line: FlowQueue, args: Sequence[Any]) -> Any:
         async def attempt() -> Any:
             return await run(self._client(), script, (self._keys.root(line.name),), args)
 

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 
 from stowhand.flows.redis.layout import Keys
-from stowhand.protocols.flow_shape import Layout, Limiter, Line
+from stowhand.protocols.flow_shape import FlowQueue, Layout, Limiter
 
 FIRST_FIELDS = ("priority", "flowName", "correlationId", "delay")
 """What a claim reads of every job, after the retries and resets of the queue."""
 
 
-class LineAt:
+class QueueAt:
     """A queue and where it lies. Made once; ``text`` goes with every call of a script."""
 
-    def __init__(self, keys: Keys, line: Line) -> None:
+    def __init__(self, keys: Keys, line: FlowQueue) -> None:
         self.keys, self.line = keys, line
         queue = line.queue
         self.bases = bases_of(keys, line)
@@ -101,6 +101,6 @@ class LineAt:
         }
 
 
-def bases_of(keys: Keys, line: Line) -> list[str]:
+def bases_of(keys: Keys, line: FlowQueue) -> list[str]:
     """What the names of the lists of each priority begin with, the first served first."""
     return [keys.base(line.name, rank) for rank in range(1, line.queue.priorities + 1)]

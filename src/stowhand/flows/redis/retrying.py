@@ -17,7 +17,7 @@ from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.scripts import SCRIPTS, run
 from stowhand.flows.redis.trouble import repeated
 from stowhand.flows.redis.values import has_failed, key_list, readable
-from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.queue_store import Answer, Done
 
 _RETRY = SCRIPTS["retry"]
@@ -57,7 +57,7 @@ class Retrying:
             return Answer(job_id, Done.REFUSED, "it is not known which job waits for it: not ours has created it")
         return await self._send(spot, line, known)
 
-    def _line(self, spot: Spot, queue: object) -> Line | None:
+    def _line(self, spot: Spot, queue: object) -> FlowQueue | None:
         if spot.child is not None:
             return spot.child if queue == spot.child.name else None
         try:
@@ -66,7 +66,7 @@ class Retrying:
             return None
         return None if line is None or line.parent is not None else line
 
-    async def _send(self, spot: Spot, line: Line, known: dict[str, str]) -> Answer:
+    async def _send(self, spot: Spot, line: FlowQueue, known: dict[str, str]) -> Answer:
         bases = bases_of(self._keys, line)
         rank = readable(known.get("priority"))
         base = bases[max(1, min(rank, len(bases))) - 1 if type(rank) is int else 0]

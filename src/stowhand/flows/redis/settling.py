@@ -14,14 +14,14 @@ from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialing import Client, Dialer
 from stowhand.flows.redis.ending import NewChild, StepEnd, decode_end
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.queues import LineAt, bases_of
+from stowhand.flows.redis.queues import QueueAt, bases_of
 from stowhand.flows.redis.scripts import SCRIPTS, run
 from stowhand.flows.redis.trouble import NoReply, repeated
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.jobs.text import clean
-from stowhand.protocols.flow_shape import Line
+from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.store import Reply, Verdict
 
 Entry = tuple[Lease, Settlement]
@@ -54,7 +54,7 @@ class Targets:
             self._places[queue] = len(self._queues)
         return self._places[queue]
 
-    def _line(self, queue: str) -> Line:
+    def _line(self, queue: str) -> FlowQueue:
         try:
             line = self._keys.shape.line(queue)
         except ConfigurationError as error:
@@ -72,7 +72,7 @@ class Targets:
 class Settlements:
     """Of the queues of one store."""
 
-    def __init__(self, address: Address, dialer: Dialer, keys: Keys, lines: Sequence[LineAt]) -> None:
+    def __init__(self, address: Address, dialer: Dialer, keys: Keys, lines: Sequence[QueueAt]) -> None:
         self._address, self._dialer, self._keys = address, dialer, keys
         self._lines, self._clock = lines, SystemClock()
         self._by_name = {line.name: line for line in keys.shape.lines()}
@@ -91,7 +91,7 @@ class Settlements:
                 known |= await self._send(line, part, repeat=repeat)
         return [known[lease.job_id, lease.token] for lease, _ in batch]
 
-    async def _by_line(self, entries: list[Ended]) -> dict[LineAt, list[Ended]]:
+    async def _by_line(self, entries: list[Ended]) -> dict[QueueAt, list[Ended]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
         if len(self._lines) == 1 or not entries:
             return {self._lines[0]: entries} if entries else {}
@@ -101,7 +101,7 @@ class Settlements:
             return await self._client.mget(names)
 
         locks = iter(await repeated(ask, self._address, self._clock, unanswered=True))
-        found: dict[LineAt, list[Ended]] = {}
+        found: dict[QueueAt, list[Ended]] = {}
         for pair, settlement in entries:
             held = [line for line in self._lines if (next(locks) or "").endswith(f":{pair[1]}")]
             found.setdefault(held[0] if held else self._lines[0], []).append((pair, settlement))
@@ -120,7 +120,7 @@ class Settlements:
             size += own
         return parts
 
-    async def _send(self, line: LineAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
+    async def _send(self, line: QueueAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
         targets = Targets(self._keys)
         going = [(pair, settlement, *self._told(line, pair, settlement, targets)) for pair, settlement in part]
         entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
@@ -136,7 +136,7 @@ class Settlements:
             for (pair, asked, written, _), mark in zip(going, told, strict=True)
         }
 
-    async def _ask(self, line: LineAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
+    async def _ask(self, line: QueueAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
         sent = self._clock.monotonic()
         keys = (line.root, self._keys.settled(digest))
 
@@ -155,7 +155,7 @@ class Settlements:
         return self._clock.monotonic() - self._unanswered.pop(digest, self._clock.monotonic()) < MARKED
 
     def _told(
-        self, line: LineAt, pair: Pair, settlement: Settlement, targets: Targets
+        self, line: QueueAt, pair: Pair, settlement: Settlement, targets: Targets
     ) -> tuple[Settlement, Sequence[Any]]:
         """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
         try:
@@ -165,7 +165,7 @@ class Settlements:
             failed = turned(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
             return failed, ("fail", _quoted(why))
 
-    def _words(self, line: LineAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
+    def _words(self, line: QueueAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
         """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
         if settlement.then or settlement.payload is not None:
             raise InvalidJob("a job of a flow is followed by its next queue, and by nothing else")
@@ -183,13 +183,13 @@ class Settlements:
                 return "cancel", _quoted(settlement.error or "canceled")
         return "fail", _quoted(settlement.error or "failed")
 
-    def _ended(self, line: LineAt, end: StepEnd, targets: Targets) -> Sequence[Any]:
+    def _ended(self, line: QueueAt, end: StepEnd, targets: Targets) -> Sequence[Any]:
         fields = _flat(end.fields)
         if end.children is None:
             return "complete", targets.place(end.next), [*fields, "completed-queue", line.quoted]
         return "park", fields, [self._child(line, child) for child in end.children]
 
-    def _child(self, line: LineAt, child: NewChild) -> Sequence[Any]:
+    def _child(self, line: QueueAt, child: NewChild) -> Sequence[Any]:
         under = self._by_name.get(child.queue)
         if under is None or under.parent != line.name:
             raise InvalidJob(f"{child.queue!r} is no child of queue {line.name!r}")

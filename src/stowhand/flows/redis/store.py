@@ -10,10 +10,10 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.redis.address import Address, check_hash_tag, read_address
 from stowhand.flows.redis.claiming import FlowRecord, claims_of
 from stowhand.flows.redis.dialing import Client, Dialer
-from stowhand.flows.redis.heartbeats import RedisHeart, resets_of
+from stowhand.flows.redis.heartbeats import RedisHeartbeats, resets_of
 from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.owning import take_queues
-from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.scripts import SCRIPTS, run
 from stowhand.flows.redis.settling import Settlements
 from stowhand.flows.redis.timekeeping import Timekeeper
@@ -21,7 +21,7 @@ from stowhand.flows.redis.trouble import NoReply, repeated
 from stowhand.flows.redis.waiting import Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.flow_shape import FlowShape, Line
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
 
@@ -50,7 +50,7 @@ class FlowStore:
         self,
         place: str | Address,
         shape: FlowShape,
-        lines: Sequence[Line] | None = None,
+        lines: Sequence[FlowQueue] | None = None,
         *,
         lock_time: float = LOCK_TIME,
         wait_timeout: float = WAIT_TIMEOUT,
@@ -59,7 +59,7 @@ class FlowStore:
         self._address = read_address(place) if isinstance(place, str) else place
         check_hash_tag(self._address, shape.hash_tag)
         self.keys = Keys(shape)
-        self._lines = [LineAt(self.keys, line) for line in (shape.lines() if lines is None else lines)]
+        self._lines = [QueueAt(self.keys, line) for line in (shape.lines() if lines is None else lines)]
         if not self._lines:
             raise ConfigurationError(f"flow {shape.name!r}: a store of no queue has nothing to give")
         self._dialer, self._clock = Dialer(self._address), SystemClock()
@@ -129,7 +129,7 @@ class FlowStore:
 
     async def _claim_of(
         self,
-        line: LineAt,
+        line: QueueAt,
         timekeeper: Timekeeper,
         request: ClaimRequest,
         claims: list[Claim[FlowRecord]],
@@ -186,7 +186,7 @@ class FlowStore:
         known = [milliseconds for milliseconds in due if milliseconds >= 0]
         return min(known) / 1000 if known else None
 
-    async def _due_of(self, line: LineAt) -> int:
+    async def _due_of(self, line: QueueAt) -> int:
         async def ask() -> Any:
             return await run(self._client, _NEXT_DUE, (line.root,), (line.text,))
 
@@ -201,15 +201,15 @@ class FlowStore:
         return await self._waiting.wait(timeout)
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """The last blocking call was answered, or none has been made yet."""
-        return self._waiting.hears
+        return self._waiting.is_listening
 
-    def heart(self) -> RedisHeart:
+    def heartbeats(self) -> RedisHeartbeats:
         """With a connection of its own."""
         served = {line.name for line in self._lines}
-        others = [LineAt(self.keys, line) for line in self.keys.shape.lines() if line.name not in served]
-        return RedisHeart(self._address, self._lines, others, self._lock)
+        others = [QueueAt(self.keys, line) for line in self.keys.shape.lines() if line.name not in served]
+        return RedisHeartbeats(self._address, self._lines, others, self._lock)
 
     async def sweep(self) -> Sequence[ResetJob]:
         """One look at every queue, however short the last one is ago, as workers take once a second."""
@@ -221,7 +221,7 @@ class FlowStore:
                 found += resets_of(line, told, None)
         return found
 
-    async def _sweep_of(self, line: LineAt, begin: int) -> Sequence[Any]:
+    async def _sweep_of(self, line: QueueAt, begin: int) -> Sequence[Any]:
         async def ask() -> Any:
             return await run(self._client, _SWEEP, (line.root,), (line.text, begin, "now"))
 

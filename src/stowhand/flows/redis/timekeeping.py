@@ -16,7 +16,7 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialing import Client, Dialer
-from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.scripts import SCRIPTS, run
 from stowhand.flows.redis.trouble import repeated, translated
 from stowhand.protocols.correlation import bound
@@ -35,7 +35,7 @@ HANDOVER = 0.002
 class Timekeeper:
     """Of one queue; at rest until ``begin``."""
 
-    def __init__(self, address: Address, dialer: Dialer, line: LineAt, clock: Clock) -> None:
+    def __init__(self, address: Address, dialer: Dialer, line: QueueAt, clock: Clock) -> None:
         self._address, self._dialer, self._line, self._clock = address, dialer, line, clock
         self._bell = line.keys.bell(line.name)
         self._task: asyncio.Task[None] | None = None

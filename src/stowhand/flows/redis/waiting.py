@@ -19,7 +19,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialing import Client, Dialer
-from stowhand.flows.redis.queues import LineAt
+from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.trouble import translated
 
 SHORTEST = 0.01
@@ -36,7 +36,7 @@ class Waiting:
     lists are not asked at all; and not between an answer and the claim that follows it.
     """
 
-    def __init__(self, address: Address, dialer: Dialer, lines: Sequence[LineAt], longest: float) -> None:
+    def __init__(self, address: Address, dialer: Dialer, lines: Sequence[QueueAt], longest: float) -> None:
         self._address, self._dialer, self._longest = address, dialer, longest
         self._bases = [base for line in lines for base in line.bases]
         self._clients: dict[str, Client] = {}
@@ -49,7 +49,7 @@ class Waiting:
         """Something has come since the last claim."""
         self.alone = False
         """It came to an idle worker: nothing else waited."""
-        self.hears = True
+        self.is_listening = True
         """No blocking call has failed since one was answered; a busy worker makes none, and that is no trouble."""
 
     def open(self) -> None:
@@ -81,7 +81,7 @@ class Waiting:
         """End what waits, and let it go; what has come for it is for others. The dialer closes the connections."""
         self._closing.set()
         used, self._clients = self._clients, {}
-        if self.hears:
+        if self.is_listening:
             with suppress(StoreError):  # the sweep does it too
                 for base, client in used.items():
                     await self._put_back(client, base)
@@ -129,9 +129,9 @@ class Waiting:
             with translated(self._address):
                 head = await self._clients[base].execute_command("BLMOVE", *lists, "LEFT", "RIGHT", longest)
         except StoreError:
-            self.hears = False
+            self.is_listening = False
             raise
-        self.hears = True
+        self.is_listening = True
         return head is not None
 
 

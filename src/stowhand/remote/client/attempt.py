@@ -15,7 +15,7 @@ from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import read_delay
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.http_call import HttpCall
 from stowhand.remote.client.proofs import Proofs
 from stowhand.remote.client.troubles import Refused
 from stowhand.remote.wire import Kind, LogChange, LogNumbers
@@ -26,7 +26,7 @@ _REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Ki
 class RemoteAttempt:
     """``ctx.store``. Every change is guarded by the attempt's lease."""
 
-    def __init__(self, line: Line, proofs: Proofs, attempt: Attempt[Any]) -> None:
+    def __init__(self, line: HttpCall, proofs: Proofs, attempt: Attempt[Any]) -> None:
         self._line, self._proofs, self._attempt = line, proofs, attempt
 
     @property

@@ -16,7 +16,7 @@ from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
 from stowhand.remote.client.bodies import ROOM, parts
-from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.http_call import HttpCall
 from stowhand.remote.client.proofs import Proofs
 from stowhand.remote.client.troubles import Refused
 from stowhand.remote.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Told, Verdicts
@@ -29,7 +29,7 @@ _ONES_FAULT = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
 class Claiming:
     """The two calls of a worker's loop."""
 
-    def __init__(self, line: Line, proofs: Proofs, record: type[Any] | None) -> None:
+    def __init__(self, line: HttpCall, proofs: Proofs, record: type[Any] | None) -> None:
         self._line, self._proofs = line, proofs
         self._make = _maker(record)
 

@@ -18,7 +18,7 @@ from stowhand.clock import SystemClock
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.bodies import ITEMS
-from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.http_call import HttpCall
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.proofs import Pair, Proofs
 from stowhand.remote.wire import Beaten, Held, Release, Released, Reset, ResetDone
@@ -26,11 +26,11 @@ from stowhand.remote.wire import Beaten, Held, Release, Released, Reset, ResetDo
 T = TypeVar("T")
 
 
-class HttpHeart:
+class HttpHeartbeats:
     """One call at a time. Its thread begins with the first one."""
 
     def __init__(self, base: str, options: HttpOptions, proofs: Proofs) -> None:
-        self._line = Line(base, options, SystemClock())
+        self._line = HttpCall(base, options, SystemClock())
         self._proofs = proofs
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

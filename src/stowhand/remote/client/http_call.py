@@ -36,7 +36,7 @@ REFUSED_FOR = 30.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
-class Line:
+class HttpCall:
     """Calls from one event loop."""
 
     def __init__(self, base: str, options: HttpOptions, clock: Clock) -> None:

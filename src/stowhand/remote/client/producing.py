@@ -16,7 +16,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import whole
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
-from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.http_call import HttpCall
 from stowhand.remote.client.troubles import NoReply, Refused
 from stowhand.remote.wire import Enqueue, Enqueued, Kind
 
@@ -24,7 +24,7 @@ from stowhand.remote.wire import Enqueue, Enqueued, Kind
 class Producing:
     """Puts jobs into the lent store."""
 
-    def __init__(self, line: Line, max_attempts: int | None) -> None:
+    def __init__(self, line: HttpCall, max_attempts: int | None) -> None:
         self._line, self._max_attempts = line, max_attempts
 
     async def enqueue(self, job: NewJob) -> Job:

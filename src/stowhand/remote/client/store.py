@@ -25,20 +25,20 @@ from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms,
 from stowhand.remote.client.address import base_of
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claiming import Claiming
-from stowhand.remote.client.heartbeats import HttpHeart
-from stowhand.remote.client.http_call import Line
+from stowhand.remote.client.heartbeats import HttpHeartbeats
+from stowhand.remote.client.http_call import HttpCall
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.producing import Producing
 from stowhand.remote.client.proofs import Proofs
 from stowhand.remote.client.troubles import Refused
-from stowhand.remote.client.unsupported import Elsewhere
+from stowhand.remote.client.unsupported import Unsupported
 from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, Kind, TermsOffered
 
 TRIES = 5
 """Calls of ``open``, over a second and a half, that may find nobody."""
 
 
-class HttpStore(Elsewhere):
+class HttpStore(Unsupported):
     """Jobs of a queue, or records of a user's table, lent by ``stowhand serve`` at ``url``.
 
     One event loop uses it, and one other thread its heart. Raises ConfigurationError for a URL that cannot be, and for
@@ -56,13 +56,13 @@ class HttpStore(Elsewhere):
         self._options = options or HttpOptions()
         self._base = base_of(url, self._options)
         self._clock = SystemClock()
-        self._line = Line(self._base, self._options, self._clock)
+        self._line = HttpCall(self._base, self._options, self._clock)
         self._proofs = Proofs()
         self._claiming = Claiming(self._line, self._proofs, self._options.record)
         self._producing = Producing(self._line, self._options.max_attempts)
         self._offered: TermsOffered | None = None
         self._terms: Terms | None = None
-        self._bell: str | None = None
+        self._wake_broadcast: str | None = None
         self._hears = False
 
     async def __aenter__(self) -> Self:
@@ -123,25 +123,27 @@ class HttpStore(Elsewhere):
                 return False
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """The last poll was answered, and the lent store hears."""
         return self._hears
 
     async def _poll(self, waits: float) -> bool:
-        if self._bell is None:
+        if self._wake_broadcast is None:
             waits = 0.0  # whatever rang before we knew the bell is news
         try:
-            due = await self._line.post("/v1/due", DueAsked(tasks=(), wait=waits, bell=self._bell), Due, waits=waits)
+            due = await self._line.post(
+                "/v1/due", DueAsked(tasks=(), wait=waits, wake_broadcast=self._wake_broadcast), Due, waits=waits
+            )
         except StoreError:
             self._hears = False
             raise
-        news = due.bell != self._bell
-        self._bell, self._hears = due.bell, due.hears
+        news = due.wake_broadcast != self._wake_broadcast
+        self._wake_broadcast, self._hears = due.wake_broadcast, due.is_listening
         return news
 
-    def heart(self) -> HttpHeart:
+    def heartbeats(self) -> HttpHeartbeats:
         """With connections of its own, and the proofs of this store's leases."""
-        return HttpHeart(self._base, self._options, self._proofs)
+        return HttpHeartbeats(self._base, self._options, self._proofs)
 
     @property
     def terms(self) -> Terms | None:

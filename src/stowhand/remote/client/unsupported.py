@@ -15,7 +15,7 @@ VERSION = 1
 """Of the protocol: the 1 of its paths."""
 
 
-class Elsewhere:
+class Unsupported:
     """The rest of a ``QueueStore``: every method raises ConfigurationError, but ``status``."""
 
     keeps_timetable = False

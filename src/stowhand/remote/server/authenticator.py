@@ -32,7 +32,7 @@ _NOBODY = hash_of("")
 _MAKE = "stowhand tokens make --name NAME, and send it as: Authorization: Bearer TOKEN"
 
 
-class Doorkeeper:
+class Authenticator:
     """Used on the loop. ``required``: tokens are wanted although there is no file yet."""
 
     def __init__(

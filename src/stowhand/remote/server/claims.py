@@ -21,12 +21,12 @@ from stowhand.jobs.limits import check_name, read_forbidden
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.remote.server.answers import Answer, Answers, Sent
 from stowhand.remote.server.grants import Grant, Scope
-from stowhand.remote.server.heartbeat_thread import HeartThread
+from stowhand.remote.server.heartbeat_thread import HeartbeatThread
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.records import lent
 from stowhand.remote.server.refusals import Refused, malformed
-from stowhand.remote.server.shared_store import QUEUE, Loan
-from stowhand.remote.server.wake_broadcast import POLLING, Bell
+from stowhand.remote.server.shared_store import QUEUE, SharedStore
+from stowhand.remote.server.wake_broadcast import POLLING, WakeBroadcast
 from stowhand.remote.wire import LONGEST_WAIT, ClaimAsked, Kind
 
 MOST_RECORDS = 100
@@ -47,16 +47,16 @@ class Claims:
 
     def __init__(
         self,
-        loan: Loan,
-        bell: Bell,
-        heart: HeartThread,
+        shared_store: SharedStore,
+        wake_broadcast: WakeBroadcast,
+        heartbeats: HeartbeatThread,
         proofs: Proofs,
         answers: Answers,
         clock: Clock,
         still: Callable[[Grant], bool],
     ) -> None:
-        self._loan, self._bell, self._heart = loan, bell, heart
-        self._store = loan.store
+        self._shared_store, self._wake_broadcast, self._heartbeats = shared_store, wake_broadcast, heartbeats
+        self._store = shared_store.store
         self._proofs, self._answers, self._clock, self._still = proofs, answers, clock, still
         self._polls: Counter[str] = Counter()
 
@@ -77,13 +77,18 @@ class Claims:
             self._polls -= Counter({grant.id: 1})
             self._answers.drop_if_empty(request.token)
 
-    async def until_news(self, grant: Grant, bell: str | None, wait: float, gone: Gone) -> None:
+    async def until_news(self, grant: Grant, wake_broadcast: str | None, wait: float, gone: Gone) -> None:
         """Return at once when the bell is not the one that is known, else as soon as it rings, or after ``wait``."""
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
             raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
         self._polls[grant.id] += 1
         try:
-            await _first(self._bell.until_rung(self._bell.now if bell is None else bell, wait), gone())
+            await _first(
+                self._wake_broadcast.until_rung(
+                    self._wake_broadcast.now if wake_broadcast is None else wake_broadcast, wait
+                ),
+                gone(),
+            )
         finally:
             self._polls -= Counter({grant.id: 1})
         self._check_still(grant)
@@ -91,7 +96,7 @@ class Claims:
     def _request(self, grant: Grant, asked: ClaimAsked) -> ClaimRequest:
         grant.need(Scope.CLAIM)
         grant.check_conditions(asked.conditions)
-        if asked.conditions and self._loan.kind == QUEUE:
+        if asked.conditions and self._shared_store.kind == QUEUE:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
         if not 0 < asked.lease <= LONGEST_LEASE:
             raise malformed(f"lease: {asked.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
@@ -155,14 +160,14 @@ class Claims:
         while not (hung_up.done() or answer.released or answer.calls != number):
             self._check_still(grant)
             # Both are taken before the claim: what happens while it is under way must not be slept over.
-            bell, superseded = self._bell.now, asyncio.ensure_future(answer.superseded.wait())
+            wake_broadcast, superseded = self._wake_broadcast.now, asyncio.ensure_future(answer.superseded.wait())
             try:
                 claims = await self._claim(request) if request.limit and request.tasks != () else []
                 left = end - self._clock.monotonic()
-                if claims or left <= 0 or self._bell.stopped:
+                if claims or left <= 0 or self._wake_broadcast.stopped:
                     return claims
                 nap = min(left, await self._nap(request.tasks))
-                await _first(self._bell.until_rung(bell, nap), hung_up, superseded)
+                await _first(self._wake_broadcast.until_rung(wake_broadcast, nap), hung_up, superseded)
             finally:
                 superseded.cancel()
         return []
@@ -191,14 +196,14 @@ class Claims:
         """Seconds until it is worth looking again without being woken; as a worker beside the store would."""
         due = await self._store.next_due(tasks)
         if due is None:
-            return self._bell.poll
+            return self._wake_broadcast.poll
         # What is due and was not claimed frees itself without a word to us: it must not hurry us.
-        return POLLING if due <= 0 else min(self._bell.poll, due + 0.001)
+        return POLLING if due <= 0 else min(self._wake_broadcast.poll, due + 0.001)
 
     async def _again(self, answer: Answer, lease: float) -> list[Sent]:
         """What an earlier answer lent and is still held: the store says so, and renews it."""
         before = list(answer.sent.values())
-        pulse = await self._heart.call(lambda heart: heart.beat([one.lease for one in before], lease))
+        pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat([one.lease for one in before], lease))
         lost = [one.lease for one in before if (one.lease.job_id, one.lease.token) in pulse.lost]
         self._answers.over(lost)
         return list(answer.sent.values())
@@ -206,7 +211,7 @@ class Claims:
     async def _hand_back(self, leases: Sequence[Lease]) -> None:
         """Unspent. What is busy, or cannot be handed back now, comes back when its lease ends."""
         with suppress(StoreError):
-            await self._heart.call(lambda heart: heart.release(leases))
+            await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
 
 
 def _fitting(sent: Sequence[Sent]) -> int:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from stowhand.errors import StoreUnreachable
-from stowhand.protocols.store import Heart, Store
+from stowhand.protocols.store import Heartbeats, Store
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -17,16 +17,16 @@ CROWD = 500
 """Calls that may wait for the thread."""
 
 
-class HeartThread:
+class HeartbeatThread:
     """One call after the other."""
 
     def __init__(self, store: Store[Any]) -> None:
         self._store = store
-        self._heart: Heart | None = None
+        self._heartbeats: Heartbeats | None = None
         self._waiting = 0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stowhand lending heart")
 
-    async def call(self, doing: Callable[[Heart], T]) -> T:
+    async def call(self, doing: Callable[[Heartbeats], T]) -> T:
         """Let the heart do it. Raises StoreUnreachable, also when it takes too long."""
         if self._waiting >= CROWD:
             raise StoreUnreachable("too many calls wait for the store")
@@ -41,14 +41,14 @@ class HeartThread:
 
     def close(self) -> None:
         """Let the connection go; a call that hangs is not waited for."""
-        if self._heart is not None:
-            self._pool.submit(self._heart.close)
+        if self._heartbeats is not None:
+            self._pool.submit(self._heartbeats.close)
         self._pool.shutdown(wait=False, cancel_futures=False)
 
-    def _do(self, doing: Callable[[Heart], T]) -> T:
-        if self._heart is None:
-            self._heart = self._store.heart()
+    def _do(self, doing: Callable[[Heartbeats], T]) -> T:
+        if self._heartbeats is None:
+            self._heartbeats = self._store.heartbeats()
         try:
-            return doing(self._heart)
+            return doing(self._heartbeats)
         finally:
-            self._heart.refused()  # what lapses is named by the server's resetter
+            self._heartbeats.refused()  # what lapses is named by the server's resetter

@@ -1,4 +1,4 @@
-"""Requests and replies: an ASGI application over a Lender. Every reply is JSON; every error a ``wire.Trouble``."""
+"""Requests and replies: an ASGI application over a StoreServer. Every reply is JSON; every error a ``wire.Trouble``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from stowhand.errors import (
 )
 from stowhand.events import Events, LentChanged, RequestAnswered, RequestBroken, StoreTrouble
 from stowhand.remote.server import grants
-from stowhand.remote.server.authenticator import Doorkeeper
+from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import check_head, read
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.metrics import Metrics
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.slow_requests import CONNECTION
-from stowhand.remote.server.store_server import Lender
+from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.remote.wire import (
     TELLS,
@@ -62,11 +62,16 @@ _TOLD = (StoreUnreachable, LeaseLost, LogRefused)
 Endpoint = Callable[[Request, Grant], Awaitable[Response]]
 
 
-class LendingApp:
+class HttpApp:
     """One server's application: what uvicorn runs."""
 
-    def __init__(self, lender: Lender, doorkeeper: Doorkeeper, health: Health, events: Events) -> None:
-        self._lender, self._doorkeeper, self._health, self._events = lender, doorkeeper, health, events
+    def __init__(self, store_server: StoreServer, authenticator: Authenticator, health: Health, events: Events) -> None:
+        self._store_server, self._authenticator, self._health, self._events = (
+            store_server,
+            authenticator,
+            health,
+            events,
+        )
         self._metrics = Metrics()
         # Not a whole Starlette: that writes errors of its own, as text.
         self._router = Router(self._routes(), redirect_slashes=False)
@@ -97,18 +102,18 @@ class LendingApp:
 
     async def _claim(self, request: Request, grant: Grant) -> Response:
         asked = await read(request, ClaimAsked)
-        sent = await self._lender.claim(grant, asked, lambda: _hung_up(request))
+        sent = await self._store_server.claim(grant, asked, lambda: _hung_up(request))
         if sent:
             self._metrics.lent(len(sent))
             self._audit(request, grant, [one.lease.job_id for one in sent], worker=asked.worker)
         return Response(b'{"claims":[' + b",".join(one.body for one in sent) + b"]}", media_type="application/json")
 
     async def _heartbeat(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._lender.heartbeat(grant, await read(request, Held)))
+        return _reply(await self._store_server.heartbeat(grant, await read(request, Held)))
 
     async def _settle(self, request: Request, grant: Grant) -> Response:
         sent = await read(request, Settlements)
-        found = await self._lender.settle(grant, sent, tells=TELLS in request.headers)
+        found = await self._store_server.settle(grant, sent, tells=TELLS in request.headers)
         self._metrics.judged(found.verdicts)
         words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(sent.batch, found.verdicts, strict=True)]
         self._audit(request, grant, [one.proof.lease.job_id for one in sent.batch], words)
@@ -116,7 +121,7 @@ class LendingApp:
 
     async def _release(self, request: Request, grant: Grant) -> Response:
         asked = await read(request, Release)
-        found = await self._lender.release(grant, asked)
+        found = await self._store_server.release(grant, asked)
         pairs = [(proof.lease.job_id, proof.lease.token) for proof in asked.leases]
         ids: list[Any] = [job_id for job_id, _ in pairs]
         words = ["busy" if pair in found.busy else "released" for pair in pairs]
@@ -127,31 +132,31 @@ class LendingApp:
 
     async def _reset(self, request: Request, grant: Grant) -> Response:
         asked = await read(request, Reset)
-        found = await self._lender.reset(grant, asked)
+        found = await self._store_server.reset(grant, asked)
         words = [f"reset: {job.state.value}" for job in found.jobs]
         self._audit(request, grant, [job.job_id for job in found.jobs], words, worker=asked.worker or "")
         return _reply(found)
 
     async def _log(self, request: Request, grant: Grant) -> Response:
         change = await read(request, LogChange)
-        found = await self._lender.log(grant, change)
+        found = await self._store_server.log(grant, change)
         self._audit(request, grant, [change.proof.lease.job_id], [f"{len(change.add)} added"])
         return _reply(found)
 
     async def _enqueue(self, request: Request, grant: Grant) -> Response:
-        found = await self._lender.enqueue(grant, await read(request, Enqueue))
+        found = await self._store_server.enqueue(grant, await read(request, Enqueue))
         self._audit(request, grant, found.ids)
         return _reply(found)
 
     async def _due(self, request: Request, grant: Grant) -> Response:
         asked = await read(request, DueAsked)
-        return _reply(await self._lender.due(grant, asked, lambda: _hung_up(request)))
+        return _reply(await self._store_server.due(grant, asked, lambda: _hung_up(request)))
 
     async def _terms(self, request: Request, grant: Grant) -> Response:
-        return _reply(self._lender.terms())
+        return _reply(self._store_server.terms())
 
     async def _job(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._lender.job(grant, request.path_params["id"]))
+        return _reply(await self._store_server.job(grant, request.path_params["id"]))
 
     async def _healthz(self, request: Request) -> Response:
         return _state(self._health.alive())
@@ -176,7 +181,7 @@ class LendingApp:
 
     def _admit(self, request: Request) -> Grant:
         """Before a byte of the body is read."""
-        grant = self._doorkeeper.admit(request.headers, _address(request))
+        grant = self._authenticator.admit(request.headers, _address(request))
         request.scope["stowhand.who"] = grant.id
         connection = request.scope.get("state", {}).get(CONNECTION)
         if connection is not None and not connection.know():

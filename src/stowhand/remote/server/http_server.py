@@ -23,16 +23,16 @@ from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
 from stowhand.protocols.store import Store
 from stowhand.remote.server.addresses import BACKLOG, check_tls, is_loopback, listen, room, said
-from stowhand.remote.server.authenticator import Doorkeeper
+from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import HEADER_BYTES
 from stowhand.remote.server.health import Health
-from stowhand.remote.server.http_app import LendingApp
+from stowhand.remote.server.http_app import HttpApp
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.shared_store import Loan
+from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.slow_requests import CONNECTIONS, READ_TIMEOUT, bounded, check_uvicorn
-from stowhand.remote.server.store_server import Declared, Lender, as_it_is
+from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
 from stowhand.remote.server.token_file import DEFAULT, TokenFile
-from stowhand.remote.server.wake_broadcast import NAME, Bell
+from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 from stowhand.worker.resetter import Resetter, ResetterOptions
 
 KEEP_ALIVE = 75
@@ -42,7 +42,7 @@ TICK = 1.0
 RESET_EVERY = 5.0
 
 
-class LendingOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a store is lent."""
 
     host: str = "127.0.0.1"
@@ -64,23 +64,23 @@ class LendingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the tasks of an App declare holds for the jobs that are enqueued here."""
 
 
-class LendingServer:
+class HttpServer:
     """Made by ``running``."""
 
-    def __init__(self, server: _Server, url: str, bell: Bell, events: Events, grace: float) -> None:
-        self._server, self._bell, self._events, self._grace = server, bell, events, grace
-        self._wishes = 0
+    def __init__(self, server: _Server, url: str, wake_broadcast: WakeBroadcast, events: Events, grace: float) -> None:
+        self._server, self._wake_broadcast, self._events, self._grace = server, wake_broadcast, events, grace
+        self._stop_requests = 0
         self.url = url
         """With the port it really has."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
         """Once: let requests end, for at most the grace. Again: now. Call it on the loop."""
-        self._wishes += 1
-        if self._wishes == 1:
+        self._stop_requests += 1
+        if self._stop_requests == 1:
             self._events.emit(LendingStopping(self._grace))
-            self._bell.silence()
-        self._server.leave(now=self._wishes > 1)
+            self._wake_broadcast.silence()
+        self._server.leave(now=self._stop_requests > 1)
 
     async def until_stopped(self) -> None:
         """Return when it answers no more. Raises what ended it unasked."""
@@ -89,8 +89,8 @@ class LendingServer:
 
 @asynccontextmanager
 async def running(
-    store: Store[Any], options: LendingOptions, events: Events, clock: Clock | None = None
-) -> AsyncIterator[LendingServer]:
+    store: Store[Any], options: ServerOptions, events: Events, clock: Clock | None = None
+) -> AsyncIterator[HttpServer]:
     """Lend an open store for the length of the block.
 
     Raises ConfigurationError for what cannot be (an address without tokens, a certificate without its key), and
@@ -99,17 +99,25 @@ async def running(
     clock = clock or SystemClock()
     file = TokenFile(options.tokens)
     _check(options, file)
-    loan, bell = Loan(store), Bell(store, events, clock)
-    doorkeeper = Doorkeeper(file, events, clock, required=options.tokens_required)
-    resetter = _resetter(loan, events, clock)
-    lender = Lender(loan, bell, Proofs(file.secret()), clock, doorkeeper.still, options.declared, resetter.expect)
-    health = Health(loan, bell, events, clock)
-    app = LendingApp(lender, doorkeeper, health, events)
+    shared_store, wake_broadcast = SharedStore(store), WakeBroadcast(store, events, clock)
+    authenticator = Authenticator(file, events, clock, required=options.tokens_required)
+    resetter = _resetter(shared_store, events, clock)
+    store_server = StoreServer(
+        shared_store,
+        wake_broadcast,
+        Proofs(file.secret()),
+        clock,
+        authenticator.still,
+        options.declared,
+        resetter.expect,
+    )
+    health = Health(shared_store, wake_broadcast, events, clock)
+    app = HttpApp(store_server, authenticator, health, events)
     sock = listen(options.host, options.port)
     url = said("https" if options.tls_cert else "http", sock)
     server = _Server(_config(app, options))
-    lending = LendingServer(server, url, bell, events, options.grace)
-    bell.start()
+    lending = HttpServer(server, url, wake_broadcast, events, options.grace)
+    wake_broadcast.start()
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand lending")
     resetting = asyncio.create_task(resetter.run(), name="stowhand lending resetter")
     for task in (serving, resetting):
@@ -117,27 +125,27 @@ async def running(
     health.watch(resetting)
     try:
         await server.listening(serving)
-        events.emit(LendingStarted(url, loan.name, not doorkeeper.wants_tokens, str(options.tokens)))
+        events.emit(LendingStarted(url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
         yield lending
     finally:
         if not serving.done():
             lending.stop()
         with suppress(asyncio.CancelledError, Exception):
             await asyncio.shield(asyncio.wait({serving}, timeout=options.grace + 2))
-        await bell.stop()
+        await wake_broadcast.stop()
         resetter.stop()
         await asyncio.wait({resetting}, timeout=options.grace)
-        lender.close()
+        store_server.close()
         sock.close()
 
 
-def _resetter(loan: Loan, events: Events, clock: Clock) -> Resetter:
+def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
     """The workers of a lent store are elsewhere, and may all be gone at once."""
-    terms = loan.laid_down
+    terms = shared_store.laid_down
     options = ResetterOptions(
         name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
     )
-    return Resetter(loan.store, options, clock=clock, events=events)
+    return Resetter(shared_store.store, options, clock=clock, events=events)
 
 
 class _Server(uvicorn.Server):
@@ -175,7 +183,7 @@ class _Server(uvicorn.Server):
             await serving
 
 
-def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
+def _config(app: HttpApp, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=bounded(room(options.connections), options.read_timeout),
@@ -194,7 +202,7 @@ def _config(app: LendingApp, options: LendingOptions) -> uvicorn.Config:
     )
 
 
-def _check(options: LendingOptions, file: TokenFile) -> None:
+def _check(options: ServerOptions, file: TokenFile) -> None:
     """Refuse what would open the store to everybody, or to whoever opens connections and leaves them."""
     check_uvicorn()
     check_tls(options.tls_cert, options.tls_key)

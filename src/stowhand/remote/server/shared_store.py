@@ -30,7 +30,7 @@ class EntryKeeper(Protocol):
         """Put this in its place."""
 
 
-class Loan:
+class SharedStore:
     """A store and what it offers beyond claims."""
 
     def __init__(self, store: Store[Any]) -> None:
@@ -116,5 +116,5 @@ class Loan:
         attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)
         if self._attendant.attend(attempt) is not None:
             return None
-        keeper: EntryKeeper = attempt.store
-        return keeper
+        heartbeater: EntryKeeper = attempt.store
+        return heartbeater

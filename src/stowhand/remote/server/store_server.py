@@ -21,12 +21,12 @@ from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import LONGEST_LEASE, Claims, Gone
 from stowhand.remote.server.grants import Grant, Scope
-from stowhand.remote.server.heartbeat_thread import HeartThread
+from stowhand.remote.server.heartbeat_thread import HeartbeatThread
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.settlements import checked, failed
-from stowhand.remote.server.shared_store import Loan
-from stowhand.remote.server.wake_broadcast import Bell
+from stowhand.remote.server.shared_store import SharedStore
+from stowhand.remote.server.wake_broadcast import WakeBroadcast
 from stowhand.remote.wire import (
     LONGEST_WAIT,
     Beaten,
@@ -62,13 +62,13 @@ def as_it_is(job: NewJob) -> NewJob:
     return job
 
 
-class Lender:
+class StoreServer:
     """One per server, used on its loop."""
 
     def __init__(
         self,
-        loan: Loan,
-        bell: Bell,
+        shared_store: SharedStore,
+        wake_broadcast: WakeBroadcast,
         proofs: Proofs,
         clock: Clock,
         still: Callable[[Grant], bool],
@@ -76,22 +76,27 @@ class Lender:
         on_lease: Callable[[float], None] = lambda lease: None,
     ) -> None:
         """``on_lease`` is called with the seconds of each lease that begins or is renewed."""
-        self._loan, self._bell, self._proofs, self._declared = loan, bell, proofs, declared
-        self._store = loan.store
-        self._heart = HeartThread(loan.store)
+        self._shared_store, self._wake_broadcast, self._proofs, self._declared = (
+            shared_store,
+            wake_broadcast,
+            proofs,
+            declared,
+        )
+        self._store = shared_store.store
+        self._heartbeats = HeartbeatThread(shared_store.store)
         self._answers = Answers(clock)
         self._on_lease = on_lease
-        self._claims = Claims(loan, bell, self._heart, proofs, self._answers, clock, still)
+        self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still)
 
     def close(self) -> None:
         """Let the heart go."""
-        self._heart.close()
+        self._heartbeats.close()
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
         """Records under leases; the same claim token again gives those of the first answer that are still held."""
         sent = await self._claims.claim(grant, asked, gone)
         if sent:
-            self._on_lease(self._loan.lease(asked.lease))
+            self._on_lease(self._shared_store.lease(asked.lease))
         return sent
 
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
@@ -102,11 +107,11 @@ class Lender:
         proved, unproved = self._sort(grant, held.leases)
         given = {(lease.job_id, lease.token): (lease.job_id, proof.lease.token) for proof, lease in proved}
         leases = [lease for _, lease in proved]
-        lease = self._loan.lease(held.lease)
+        lease = self._shared_store.lease(held.lease)
         until = wall_clock() + timedelta(seconds=lease)
         if not leases:
             return Beaten(lost=tuple(unproved))
-        pulse = await self._heart.call(lambda heart: heart.beat(leases, lease))
+        pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat(leases, lease))
         self._on_lease(lease)
         # What the database refuses to renew is not the client's for long: it stops what it does there.
         lost = pulse.lost | pulse.refused
@@ -161,7 +166,7 @@ class Lender:
         busy: list[tuple[JobId, str]] = []
         if proved:
             leases = [lease for _, lease in proved]
-            left = await self._heart.call(lambda heart: heart.release(leases))
+            left = await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
             kept = {(lease.job_id, lease.token) for lease in left}
             busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if (lease.job_id, lease.token) in kept]
             self._answers.over(lease for lease in leases if (lease.job_id, lease.token) not in kept)
@@ -174,7 +179,7 @@ class Lender:
         answer.released = True
         answer.give_way()
         async with answer.turn:
-            done = await self._heart.call(lambda heart: heart.abandon(token))
+            done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(token))
         if done:
             self._answers.over([one.lease for one in answer.sent.values()])
         return done
@@ -188,7 +193,9 @@ class Lender:
             leases += self._answers.holdings.of((grant.id, reset.worker))[: MOST - len(leases)]
         if not leases:
             return ResetDone()
-        found = await self._heart.call(lambda heart: [job for lease in leases for job in heart.reset_lease(lease)])
+        found = await self._heartbeats.call(
+            lambda heartbeats: [job for lease in leases for job in heartbeats.reset_lease(lease)]
+        )
         self._answers.over(leases)
         return ResetDone(jobs=tuple(found))
 
@@ -200,16 +207,16 @@ class Lender:
         lease = self._proofs.lease(grant, change.proof)
         if lease is None:
             raise LeaseLost("this lease was not lent under this token; nothing was changed")
-        numbers = [await self._loan.add_entry(lease, entry) for entry in change.add]
+        numbers = [await self._shared_store.add_entry(lease, entry) for entry in change.add]
         for number, entry in change.update:
-            await self._loan.update_entry(lease, number, entry)
+            await self._shared_store.update_entry(lease, number, entry)
         return LogNumbers(numbers=tuple(numbers))
 
     async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
         """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
         grant.need(Scope.ENQUEUE)
         _bounded("jobs", sent.jobs)
-        producer = self._loan.queue("enqueued in")
+        producer = self._shared_store.queue("enqueued in")
         wanted = [self._declared(limits.check(job)) for job in sent.jobs]
         for job in wanted:
             grant.check_enqueue(job)
@@ -235,7 +242,7 @@ class Lender:
         if grant.tasks is None and grant.queues is None:
             return
         for job in jobs:
-            held = await self._loan.holder(job.key) if job.key is not None else None
+            held = await self._shared_store.holder(job.key) if job.key is not None else None
             if held is not None and not grant.sees(held):
                 raise Refused(
                     Kind.OUT_OF_SCOPE,
@@ -246,7 +253,7 @@ class Lender:
     async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
         """One job; payload and result only with that scope."""
         grant.need(Scope.READ)
-        queue = self._loan.queue("looked at job by job")
+        queue = self._shared_store.queue("looked at job by job")
         unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
         if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
             raise unknown
@@ -262,14 +269,18 @@ class Lender:
             raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
         tasks = grant.tasks_of_claim(asked.tasks)
         if asked.wait:
-            await self._claims.until_news(grant, asked.bell, asked.wait, gone)
-            return Due(bell=self._bell.now, hears=self._store.hears)
-        bell = self._bell.now
-        return Due(seconds=await self._store.next_due(tasks), bell=bell, hears=self._store.hears)
+            await self._claims.until_news(grant, asked.wake_broadcast, asked.wait, gone)
+            return Due(wake_broadcast=self._wake_broadcast.now, is_listening=self._store.is_listening)
+        wake_broadcast = self._wake_broadcast.now
+        return Due(
+            seconds=await self._store.next_due(tasks),
+            wake_broadcast=wake_broadcast,
+            is_listening=self._store.is_listening,
+        )
 
     def terms(self) -> TermsOffered:
         """What the lent store lays down."""
-        return self._loan.terms()
+        return self._shared_store.terms()
 
     def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[tuple[JobId, str]]]:
         """Those that are proved, with their leases in the store; and the others."""

@@ -18,7 +18,7 @@ POLLING = 2.0
 NAME = "lending"
 
 
-class Bell:
+class WakeBroadcast:
     """Counts the store's wake-ups. ``now`` has the server's boot in it: another server's bell is news."""
 
     def __init__(self, store: Store[Any], events: Events, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class Bell:
     @property
     def poll(self) -> float:
         """Seconds after which it is worth looking without having been woken."""
-        return LISTENING if self._store.hears else POLLING
+        return LISTENING if self._store.is_listening else POLLING
 
     def start(self) -> None:
         """Listen from now on."""

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import holding, turn
-from stowhand.stores.database.link import Line, Row, Values, is_idle, rows
+from stowhand.stores.database.link import Row, Session, Values, is_idle, rows
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 
 _OF_PSYCOPG = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
@@ -47,7 +47,7 @@ class BorrowedPool:
             return await rows(connection, statement, values)
 
     @asynccontextmanager
-    async def connection(self, role: str) -> AsyncIterator[Line]:
+    async def connection(self, role: str) -> AsyncIterator[Session]:
         """Borrow one for our own statements. Raises StoreUnreachable when the pool gives none in time."""
         async with self._guest(autocommit=True) as connection:
             yield Guest(connection, prepared=self.prepared)

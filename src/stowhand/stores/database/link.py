@@ -35,7 +35,7 @@ Values = Sequence[object] | Mapping[str, object]
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
-class Line(Protocol):
+class Session(Protocol):
     """What statements of ours are run on: a connection of ours, or one that is borrowed (borrowed.py)."""
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
@@ -63,7 +63,7 @@ class Connection(psycopg.AsyncConnection[Row]):
 
     _reader: psycopg.AsyncCursor[Row] | None = None
     begins = False
-    """As a Line's."""
+    """As a Session's."""
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
@@ -198,7 +198,7 @@ class Pool:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
 
     @asynccontextmanager
-    async def connection(self, role: str) -> AsyncIterator[Line]:
+    async def connection(self, role: str) -> AsyncIterator[Session]:
         """Borrow one. Raises StoreUnreachable when all are in use for too long."""
         async with self._borrowed(role, self._free, self._lent, self._dialer.dial, lent=False) as connection:
             yield connection
@@ -280,7 +280,7 @@ class Pool:
         return await dial(self._name(role))
 
 
-async def rows(connection: Line, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
+async def rows(connection: Session, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
     """Run one statement with a deadline; its rows, read as binary."""
     async with asyncio.timeout(DEADLINE):
         cursor = connection.reader()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stowhand.stores.memory.store import MemoryStore
 
 
-class MemoryHeart:
+class MemoryHeartbeats:
     """The store's blocking side; safe in another thread, because every call takes the store's lock."""
 
     def __init__(self, store: MemoryStore) -> None:

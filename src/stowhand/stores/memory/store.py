@@ -34,7 +34,7 @@ from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, K
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, StoreOptions
 from stowhand.stores.memory import acting, administering, enqueueing, leasing, timetable
 from stowhand.stores.memory.flow_tables import MemoryFlowTables
-from stowhand.stores.memory.heartbeats import MemoryHeart
+from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.operating import MemoryOperations
 from stowhand.stores.memory.rows import Refuses, Row, Rows
 from stowhand.stores.outlook import Outlook
@@ -51,7 +51,7 @@ class MemoryStore(MemoryOperations):
     """
 
     description = "memory"
-    hears = True
+    is_listening = True
     on_listening: Callable[[str, BaseException | None], None] | None = None
     """Never called: nothing can keep a wake-up from arriving."""
     on_warning: Callable[[str, str], None] | None = None
@@ -121,8 +121,8 @@ class MemoryStore(MemoryOperations):
         with self.transaction() as (rows, _):
             rows.refuses = refuses
 
-    def heart(self) -> MemoryHeart:
-        return MemoryHeart(self)
+    def heartbeats(self) -> MemoryHeartbeats:
+        return MemoryHeartbeats(self)
 
     async def enqueue(self, job: NewJob) -> Job:
         with self.transaction() as (rows, now):

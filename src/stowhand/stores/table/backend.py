@@ -21,7 +21,7 @@ from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt, Transaction
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.store import ClaimRequest, Heart, Reply
+from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.shown import ShownRecord
@@ -141,11 +141,11 @@ class Backend(AttemptTools, Protocol):
         """As ``Store.wait``."""
 
     @property
-    def hears(self) -> bool:
-        """As ``Store.hears``."""
+    def is_listening(self) -> bool:
+        """As ``Store.is_listening``."""
 
-    def heart(self) -> Heart:
-        """As ``Store.heart``."""
+    def heartbeats(self) -> Heartbeats:
+        """As ``Store.heartbeats``."""
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
         """A transaction that holds the attempt's record locked: its connection, and how it ends. Raises LeaseLost."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from stowhand.clock import stopwatch
 from stowhand.events import Events, StoreCalled
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.protocols.store import Foreign, Heart, Pulse, Refusal
+from stowhand.protocols.store import Foreign, Heartbeats, Pulse, Refusal
 
 T = TypeVar("T")
 
@@ -38,59 +38,59 @@ class Calls:
             events.emit(StoreCalled(self._store, operation, stopwatch() - began, failed))
 
 
-class TimedHeart:
+class TimedHeartbeats:
     """A heart whose calls are told of; in its own thread, where they happen."""
 
-    def __init__(self, heart: Heart, calls: Calls) -> None:
-        self._heart, self._calls = heart, calls
+    def __init__(self, heartbeats: Heartbeats, calls: Calls) -> None:
+        self._heartbeats, self._calls = heartbeats, calls
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them."""
-        return self._timed("beat", lambda: self._heart.beat(leases, lease))
+        return self._timed("beat", lambda: self._heartbeats.beat(leases, lease))
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent."""
-        return self._timed("release", lambda: self._heart.release(leases))
+        return self._timed("release", lambda: self._heartbeats.release(leases))
 
     def abandon(self, token: str) -> bool:
         """Let this token claim nothing more."""
-        return self._timed("abandon", lambda: self._heart.abandon(token))
+        return self._timed("abandon", lambda: self._heartbeats.abandon(token))
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """Of leases that are not these."""
-        return self._timed("foreign", lambda: self._heart.foreign(ours, slack))
+        return self._timed("foreign", lambda: self._heartbeats.foreign(ours, slack))
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what nobody beats for."""
-        return self._timed("reset_stalled", lambda: self._heart.reset_stalled(slack))
+        return self._timed("reset_stalled", lambda: self._heartbeats.reset_stalled(slack))
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back what this worker holds."""
-        return self._timed("reset_worker", lambda: self._heart.reset_worker(worker))
+        return self._timed("reset_worker", lambda: self._heartbeats.reset_worker(worker))
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        return self._timed("reset_lease", lambda: self._heart.reset_lease(lease))
+        return self._timed("reset_lease", lambda: self._heartbeats.reset_lease(lease))
 
     def refused(self) -> Sequence[Refusal]:
         """What the database refused to change."""
-        return self._heart.refused()
+        return self._heartbeats.refused()
 
     def check(self) -> None:
         """Nothing can become too new: the table is the user's."""
-        self._heart.check()
+        self._heartbeats.check()
 
     def check_writable(self) -> None:
         """Not told of: it is no call for the table's work."""
-        self._heart.check_writable()
+        self._heartbeats.check_writable()
 
     def maintain(self) -> None:
         """What must stay bounded."""
-        self._timed("maintain", self._heart.maintain)
+        self._timed("maintain", self._heartbeats.maintain)
 
     def close(self) -> None:
         """Let the connection go."""
-        self._heart.close()
+        self._heartbeats.close()
 
     def _timed(self, operation: str, call: Callable[[], T]) -> T:
         with self._calls.timed(operation):

@@ -20,12 +20,12 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heart, Reply, Terms
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
 from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
-from stowhand.stores.table.calls import Calls, TimedHeart
+from stowhand.stores.table.calls import Calls, TimedHeartbeats
 from stowhand.stores.table.due import Due
 from stowhand.stores.table.keys import ANY_KEY, read_key
 from stowhand.stores.table.notices import Notices
@@ -180,13 +180,13 @@ class TableStore(Generic[R]):
         return await self._backend.wait(timeout)
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Wake-ups are known to arrive just now."""
-        return self._backend.hears
+        return self._backend.is_listening
 
-    def heart(self) -> Heart:
+    def heartbeats(self) -> Heartbeats:
         """A blocking connection of its own."""
-        return TimedHeart(self._backend.heart(), self._calls)
+        return TimedHeartbeats(self._backend.heartbeats(), self._calls)
 
     # -- a running handler's ---------------------------------------------------------------------
 

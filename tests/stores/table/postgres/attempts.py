@@ -53,7 +53,7 @@ class Desk:
 
     def __init__(self, url: str, store: TableStore[dict[str, Any]], other: psycopg.AsyncConnection[Any]) -> None:
         self.url, self.store, self.other = url, store, other
-        self.heart = store.heart()
+        self.heartbeats = store.heartbeats()
 
     async def execute(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         """By somebody else, committed at once."""
@@ -130,11 +130,11 @@ async def opened(url: str, place: object = None, **given: Any) -> AsyncIterator[
     async with await psycopg.AsyncConnection.connect(url, autocommit=True, row_factory=dict_row) as other:
         await other.execute(TABLES.encode())
         async with TableStore(place or url, options(**given)) as store:
-            desk = Desk(url, store, other)
+            harness = Desk(url, store, other)
             try:
-                yield desk
+                yield harness
             finally:
-                desk.heart.close()
+                harness.heartbeats.close()
 
 
 def write(what: str) -> Work:

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
-from stowhand.protocols.store import ClaimRequest, Heart, Reply
+from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.postgres.table import PostgresTable
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.names import read_shape
@@ -98,19 +98,19 @@ class Jobs:
         shape = read_shape(options.table_name, options.view_name, options.alternate_column_names)
         table = PostgresTable(self.url, options, shape, pinned=pinned)
         await table.open()
-        heart = table.heart()
+        heartbeats = table.heartbeats()
         try:
-            yield Served(table, heart)
+            yield Served(table, heartbeats)
         finally:
-            heart.close()
+            heartbeats.close()
             await table.close()
 
 
 class Served:
     """An open store."""
 
-    def __init__(self, table: PostgresTable, heart: Heart) -> None:
-        self.table, self.heart = table, heart
+    def __init__(self, table: PostgresTable, heartbeats: Heartbeats) -> None:
+        self.table, self.heartbeats = table, heartbeats
 
     async def claim(self, limit: int = 10, *, worker: str = "w1", token: str = "", **asked: Any) -> Sequence[Taken]:
         request = ClaimRequest(worker=worker, token=token or new_token(), limit=limit, lease=30.0, **asked)

@@ -48,7 +48,7 @@ async def test_the_owner_may_alter_the_table_while_a_worker_runs(jobs: Jobs) -> 
     jobs.add(2)
     async with jobs.served(column_expressions=["id", "path"], max_num_retries=1, retry_after=60) as served:
         for _ in range(7):  # more often than a driver asks before it prepares
-            served.heart.release([taken.lease for taken in await served.claim()])
+            served.heartbeats.release([taken.lease for taken in await served.claim()])
         jobs.sql("alter table jobs alter id type bigint, add more text, alter path type varchar(50)")
         jobs.sql("update jobs set id = id + 9e15::bigint")
         await through_its_life(served)
@@ -61,7 +61,7 @@ async def test_a_message_is_cut_to_what_its_column_holds(jobs: Jobs) -> None:
         lease = await served.take()
         assert await served.settle(lease, ERRORED) is Verdict.SETTLED
         assert await served.settle(lease, ERRORED) is Verdict.ALREADY_SETTLED
-        served.heart.reset_lease(await served.take())
+        served.heartbeats.reset_lease(await served.take())
     assert [jobs.row(one)["failure_message"] for one in (1, 2)] == ["it f", "job "]
 
 
@@ -103,7 +103,7 @@ async def test_a_claim_whose_reply_is_lost_is_abandoned(jobs: Jobs, proxy: Proxy
         proxy.lose_next_reply("claim", reply)
         with pytest.raises(StoreUnreachable):
             await served.claim(token=token)
-        await until(lambda: served.heart.abandon(token))
+        await until(lambda: served.heartbeats.abandon(token))
         assert jobs.states() == ["queued", "queued"]
         assert len(await served.ids()) == 2
 
@@ -116,9 +116,9 @@ async def test_a_commit_on_its_way_is_waited_for_by_whoever_abandons_its_token(j
         go = proxy.hold_next_request("claim", b"COMMIT\0")
         with pytest.raises(StoreUnreachable):
             await served.claim(token=token)
-        assert not served.heart.abandon(token)
+        assert not served.heartbeats.abandon(token)
         go.set()
-        await until(lambda: served.heart.abandon(token))
+        await until(lambda: served.heartbeats.abandon(token))
         assert jobs.states() == ["queued", "queued"]
 
 
@@ -148,6 +148,6 @@ async def test_a_pooler_before_the_database(jobs: Jobs, bouncer: PgBouncer) -> N
         async with jobs.served(max_num_retries=1, retry_after=60, notify_channel="jobs") as served:
             await through_its_life(served)
             assert not await served.table.wait(0.01)
-            assert not served.table.hears
+            assert not served.table.is_listening
     finally:
         jobs.url = direct

@@ -149,13 +149,13 @@ async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> N
         assert (await store.requeue(lease.job_id)).done is Done.DONE
         assert await store.settle([(lease, ERRORED)]) == [Verdict.LOST]
         lease = await take(store)
-        heart = store.heart()
+        heartbeats = store.heartbeats()
         try:
-            assert not heart.beat([lease], 30).lost
-            assert [job.job_id for job in heart.reset_lease(lease)] == [lease.job_id]
-            assert not heart.release([await take(store)])
+            assert not heartbeats.beat([lease], 30).lost
+            assert [job.job_id for job in heartbeats.reset_lease(lease)] == [lease.job_id]
+            assert not heartbeats.release([await take(store)])
         finally:
-            heart.close()
+            heartbeats.close()
         named = {name: store.options.alternate_column_names.get(name, name) for name in ("cancel", "state")}
         connection.execute(f"update jobs set {named['cancel']} = true where {named['state']} = 'queued'".encode())
         assert await store.claim(request(100)) == []

@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from stowhand.stores.postgres.table.listener import Ears
+from stowhand.stores.postgres.table.listener import Listener
 from tests.stores.table.postgres.jobs import Jobs, Served
 
 CHANNEL = 'the "jobs"'
 
 
-def ears(served: Served) -> Ears:
-    return served.table._ears
+def listener(served: Served) -> Listener:
+    return served.table._listener
 
 
 async def listening(served: Served) -> None:
     assert await served.table.wait(5.0)  # only just connected: there may be work
-    assert served.table.hears
+    assert served.table.is_listening
 
 
 async def woken(jobs: Jobs, served: Served) -> bool:
@@ -30,7 +30,7 @@ async def woken(jobs: Jobs, served: Served) -> bool:
 
 async def deafened(served: Served) -> None:
     """What its connection has met is found out when somebody waits; and then nothing wakes."""
-    while served.table.hears:
+    while served.table.is_listening:
         assert not await served.table.wait(0.01)
 
 
@@ -47,7 +47,7 @@ async def test_a_notification_wakes(jobs: Jobs) -> None:
 async def test_without_a_channel_it_only_sleeps(jobs: Jobs) -> None:
     async with jobs.served() as served:
         assert not await served.table.wait(0.01)
-        assert not served.table.hears
+        assert not served.table.is_listening
 
 
 async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
@@ -55,7 +55,7 @@ async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
         await listening(served)
         jobs.hang_up("listen")
         await deafened(served)
-        ears(served)._not_before = 0.0
+        listener(served)._not_before = 0.0
         await listening(served)
         assert await woken(jobs, served)
 
@@ -63,10 +63,10 @@ async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
 async def test_a_connection_that_was_told_to_listen_no_more_is_found_out(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
-        connection = ears(served)._connection
+        connection = listener(served)._connection
         assert connection is not None
         await connection.execute(b"unlisten *")
-        ears(served).prove_every = 0.0
+        listener(served).prove_every = 0.0
         await deafened(served)
 
 

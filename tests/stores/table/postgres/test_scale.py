@@ -44,7 +44,7 @@ def pages_read(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> in
 
 
 def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]:
-    home = served.table._home
+    home = served.table._context
     given = {
         "limit": 1,
         "mark": "w",
@@ -77,8 +77,8 @@ async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs)
     crowd.add(2, num_resets=2)
     crowd.sql("vacuum analyze jobs")
     async with crowd.served() as served:
-        statement, values = served.table._home.composer.claim((), suspects=True, overdue=5.0)
-        given = {**values, **served.table._home.values(limit=1, mark="w")}
+        statement, values = served.table._context.composer.claim((), suspects=True, overdue=5.0)
+        given = {**values, **served.table._context.values(limit=1, mark="w")}
         assert pages_read(crowd, statement, given) < HUNDRED
         crowd.sql("drop index jobs_suspects")
         assert pages_read(crowd, statement, given) > HUNDRED, "which is why it is recommended"
@@ -97,7 +97,7 @@ def stale(jobs: Jobs, *indexes: str) -> None:
 async def plan_of_a_claim(jobs: Jobs, limit: int, **options: Any) -> dict[str, Any]:
     """As it is planned, and run, in the claim's own transaction."""
     async with jobs.served(**options) as served:
-        home, claims = served.table._home, served.table._claims
+        home, claims = served.table._context, served.table._claims
         statement, values = home.composer.claim((), suspects=False)
         token = "00000000-0000-0000-0000-000000000000"
         given = {**values, **home.values(limit=limit, mark="w", token=token)}
@@ -157,7 +157,7 @@ async def quickest(served: Served, found: list[Any]) -> float:
         assert [one.lease.job_id for one in taken] == found
         if took < 1.0:
             break
-        served.heart.release([one.lease for one in taken])
+        served.heartbeats.release([one.lease for one in taken])
     return took
 
 

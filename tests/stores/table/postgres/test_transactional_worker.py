@@ -30,19 +30,19 @@ T = TypeVar("T")
 
 def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
     async def go() -> None:
-        async with opened(url, **({"stalled_max_age": 60, "heartbeat_interval": 0.3} | options)) as desk:
-            await desk.execute("insert into jobs (note) values ('n')")
-            await scene(desk)
+        async with opened(url, **({"stalled_max_age": 60, "heartbeat_interval": 0.3} | options)) as harness:
+            await harness.execute("insert into jobs (note) values ('n')")
+            await scene(harness)
 
     run(go())
 
 
 @asynccontextmanager
-async def at_work(desk: Desk, handle: Any, **given: Any) -> AsyncIterator[list[Event]]:
+async def at_work(harness: Desk, handle: Any, **given: Any) -> AsyncIterator[list[Event]]:
     said, events = list[Event](), Events()
     for kind in (JobStarted, JobEnded, JobLost, JobsReturned):
         events.on(kind, said.append)
-    worker = Worker(desk.store, handle, WorkerOptions(poll_interval=0.05, **given), events=events)
+    worker = Worker(harness.store, handle, WorkerOptions(poll_interval=0.05, **given), events=events)
     running = asyncio.ensure_future(worker.run())
     try:
         yield said
@@ -62,18 +62,18 @@ async def writes(ctx: Attempt[Any], record: Any) -> None:
     await ctx.connection.execute(WRITE, (record["id"], "done"))
 
 
-def stands(desk: Desk, state: str) -> Callable[[], Awaitable[bool]]:
+def stands(harness: Desk, state: str) -> Callable[[], Awaitable[bool]]:
     async def reached() -> bool:
-        return bool((await desk.row(1))["state"] == state)
+        return bool((await harness.row(1))["state"] == state)
 
     return reached
 
 
 def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        async with at_work(desk, writes) as said:
-            await until(stands(desk, "completed"))
-        assert await desk.effects() == ["done"]
+    async def scene(harness: Desk) -> None:
+        async with at_work(harness, writes) as said:
+            await until(stands(harness, "completed"))
+        assert await harness.effects() == ["done"]
         (ended,) = [event for event in said if isinstance(event, JobEnded)]
         assert ended.ended is Ended.OK
 
@@ -85,11 +85,11 @@ def test_what_a_failed_attempt_did_is_undone_and_its_error_recorded(run: Run, sh
         await writes(ctx, record)
         raise ValueError("no")
 
-    async def scene(desk: Desk) -> None:
-        async with at_work(desk, handle):
-            await until(stands(desk, "errored"))
-        assert await desk.effects() == []
-        assert (await desk.row(1))["num_failures"] == 1
+    async def scene(harness: Desk) -> None:
+        async with at_work(harness, handle):
+            await until(stands(harness, "errored"))
+        assert await harness.effects() == []
+        assert (await harness.row(1))["num_failures"] == 1
 
     play(run, shared_url, scene, retry_after=60)
 
@@ -99,11 +99,11 @@ def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_
         await writes(ctx, record)
         await ctx.connection.execute("select pg_sleep(30)")
 
-    async def scene(desk: Desk) -> None:
-        async with at_work(desk, handle, job_timeout=0.2):
-            await until(stands(desk, "errored"))
-        assert await desk.effects() == []
-        assert "longer than 0.2 s" in (await desk.row(1))["failure_message"]
+    async def scene(harness: Desk) -> None:
+        async with at_work(harness, handle, job_timeout=0.2):
+            await until(stands(harness, "errored"))
+        assert await harness.effects() == []
+        assert "longer than 0.2 s" in (await harness.row(1))["failure_message"]
 
     play(run, shared_url, scene, retry_after=60)
 
@@ -116,12 +116,12 @@ def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Ru
         written.set()
         await asyncio.sleep(30)
 
-    async def scene(desk: Desk) -> None:
-        async with at_work(desk, handle) as said:
+    async def scene(harness: Desk) -> None:
+        async with at_work(harness, handle) as said:
             await written.wait()
-        row = await desk.row(1)
+        row = await harness.row(1)
         assert (row["state"], row["num_failures"], row["num_resets"]) == ("queued", 0, 0)
-        assert await desk.effects() == []
+        assert await harness.effects() == []
         assert not any(isinstance(event, JobLost) for event in said)
 
     play(run, shared_url, scene)
@@ -136,24 +136,24 @@ def test_its_lock_keeps_a_long_record_alive_without_a_heartbeat(run: Run, shared
         await over.wait()
         await writes(ctx, record)
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         async def spoke() -> object:
             """When the server last heard from the transaction."""
-            rows = await desk.execute("select state_change from pg_stat_activity where pid = any(%s)", [pids])
+            rows = await harness.execute("select state_change from pg_stat_activity where pid = any(%s)", [pids])
             return rows[0]["state_change"] if rows else None
 
-        in_an_hour = TableStore(desk.url, options(), _pinned=lambda: datetime.now(UTC) + timedelta(hours=1))
-        async with at_work(desk, handle) as said, in_an_hour as later:
+        in_an_hour = TableStore(harness.url, options(), _pinned=lambda: datetime.now(UTC) + timedelta(hours=1))
+        async with at_work(harness, handle) as said, in_an_hour as later:
             await until(spoke)
             first = await spoke()
             # It says something, so that it is not taken for abandoned.
             await until(lambda: differs(spoke, first))
-            with contextlib.closing(later.heart()) as heart:
-                assert not await asyncio.to_thread(heart.reset_stalled, 0.0)
+            with contextlib.closing(later.heartbeats()) as heartbeats:
+                assert not await asyncio.to_thread(heartbeats.reset_stalled, 0.0)
             over.set()
-            await until(stands(desk, "completed"))
+            await until(stands(harness, "completed"))
             assert not any(isinstance(event, JobLost) for event in said)
-        assert await desk.effects() == ["done"]
+        assert await harness.effects() == ["done"]
 
     play(run, shared_url, scene, stalled_max_age=6)
 
@@ -172,10 +172,10 @@ def test_a_transaction_that_somebody_terminates_ends_as_an_error_and_nothing_of_
             await other.execute("select pg_terminate_backend(%s)", (ctx.connection.info.backend_pid,))
         await asyncio.sleep(0.05)
 
-    async def scene(desk: Desk) -> None:
-        async with at_work(desk, handle):
-            await until(stands(desk, "errored"))
-        assert await desk.effects() == []
+    async def scene(harness: Desk) -> None:
+        async with at_work(harness, handle):
+            await until(stands(harness, "errored"))
+        assert await harness.effects() == []
 
     play(run, shared_url, scene, retry_after=60)
 
@@ -185,11 +185,11 @@ def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url
         await writes(ctx, record)
         await ctx.store.requeue(record, 3600)
 
-    async def scene(desk: Desk) -> None:
-        async with at_work(desk, handle) as said:
+    async def scene(harness: Desk) -> None:
+        async with at_work(harness, handle) as said:
             await until(lambda: asyncio.sleep(0, any(isinstance(event, JobEnded) for event in said)))
-        row = await desk.row(1)
-        assert (row["state"], row["num_failures"], await desk.effects()) == ("queued", 0, ["done"])
+        row = await harness.row(1)
+        assert (row["state"], row["num_failures"], await harness.effects()) == ("queued", 0, ["done"])
 
     play(run, shared_url, scene)
 
@@ -197,16 +197,16 @@ def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url
 @asynccontextmanager
 async def few_connections(url: str) -> AsyncIterator[Desk]:
     """As somebody who may have six, three of which are for transactions."""
-    async with opened(url) as desk:
-        await desk.execute("drop role if exists few")
-        await desk.execute("create role few login connection limit 6")
-        await desk.execute("grant usage on schema public to few")
-        await desk.execute("grant all on all tables in schema public to few")
-        await desk.execute("grant all on all sequences in schema public to few")
+    async with opened(url) as harness:
+        await harness.execute("drop role if exists few")
+        await harness.execute("create role few login connection limit 6")
+        await harness.execute("grant usage on schema public to few")
+        await harness.execute("grant all on all tables in schema public to few")
+        await harness.execute("grant all on all sequences in schema public to few")
         few = url.replace("postgres@", "few@")
         async with TableStore(few, options()) as store:
-            yield Desk(few, store, desk.other)
-        await desk.execute("drop owned by few; drop role few")
+            yield Desk(few, store, harness.other)
+        await harness.execute("drop owned by few; drop role few")
 
 
 def test_fewer_connections_than_attempts_slow_it_down_and_no_more(run: Run, shared_url: str) -> None:
@@ -258,5 +258,5 @@ async def writes_one(attempt: Attempt[Any]) -> None:
     await attempt.connection.execute(WRITE, (1, "done"))
 
 
-async def none_left(desk: Desk) -> bool:
-    return not await desk.execute("select id from jobs where state <> 'completed'")
+async def none_left(harness: Desk) -> bool:
+    return not await harness.execute("select id from jobs where state <> 'completed'")

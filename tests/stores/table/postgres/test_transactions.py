@@ -26,20 +26,20 @@ Scene = Callable[[Desk], Awaitable[None]]
 
 def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
     async def go() -> None:
-        async with opened(url, **options) as desk:
-            await scene(desk)
+        async with opened(url, **options) as harness:
+            await scene(harness)
 
     run(go())
 
 
 def test_what_a_handler_did_and_its_records_state_become_visible_together(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        async with harness.attempt() as attempt:
             await write("done")(attempt)
-            assert (await desk.effects(), (await desk.row(1))["state"]) == ([], "processing")
-            assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
-        row = await desk.row(1)
-        assert (await desk.effects(), row["state"], row["num_failures"]) == (["done"], "completed", 0)
+            assert (await harness.effects(), (await harness.row(1))["state"]) == ([], "processing")
+            assert await harness.settle(attempt, Complete()) is Verdict.SETTLED
+        row = await harness.row(1)
+        assert (await harness.effects(), row["state"], row["num_failures"]) == (["done"], "completed", 0)
         assert row["finished_at"] >= row["started_at"]
 
     play(run, shared_url, scene)
@@ -53,7 +53,7 @@ def test_an_unsuccessful_attempt_makes_no_observable_change_but_its_records(run:
         (ValueError("no luck"), "errored", 1),
     ]
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         for outcome, state, failures in cases:
 
             async def work(attempt: Attempt[Any], outcome: object = outcome) -> object:
@@ -63,11 +63,11 @@ def test_an_unsuccessful_attempt_makes_no_observable_change_but_its_records(run:
                     raise outcome
                 return outcome
 
-            verdict, row = await desk.run(work)
+            verdict, row = await harness.run(work)
             assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, state, failures)
-            assert (await desk.effects(), row["note"]) == ([], "n")
+            assert (await harness.effects(), row["note"]) == ([], "n")
             assert "no luck" in row["failure_message"]
-            await desk.execute("delete from jobs")
+            await harness.execute("delete from jobs")
 
     play(run, shared_url, scene)
 
@@ -78,24 +78,24 @@ def test_what_goes_back_to_queued_keeps_what_its_handler_did(run: Run, shared_ur
         await attempt.store.requeue(attempt.lease.job_id, 3600)
         return Complete()
 
-    async def scene(desk: Desk) -> None:
-        verdict, row = await desk.run(work)
+    async def scene(harness: Desk) -> None:
+        verdict, row = await harness.run(work)
         assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "queued", 0)
-        assert await desk.effects() == ["a part"]
+        assert await harness.effects() == ["a part"]
         assert row["process_after"] > datetime.now(UTC)
 
     play(run, shared_url, scene)
 
 
 def test_a_rollback_leaves_the_record_as_it_was_claimed(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        claim = await desk.claim()
-        before = await desk.row(1)
-        async with desk.attempt(claim) as attempt:
+    async def scene(harness: Desk) -> None:
+        claim = await harness.claim()
+        before = await harness.row(1)
+        async with harness.attempt(claim) as attempt:
             await write("half")(attempt)
-        assert (await desk.effects(), await desk.row(1)) == ([], before)
-        assert not desk.heart.release([claim.lease])
-        assert (await desk.row(1))["state"] == "queued"
+        assert (await harness.effects(), await harness.row(1)) == ([], before)
+        assert not harness.heartbeats.release([claim.lease])
+        assert (await harness.row(1))["state"] == "queued"
 
     play(run, shared_url, scene)
 
@@ -108,44 +108,44 @@ def test_a_record_that_is_not_ours_any_more_is_not_begun(run: Run, shared_url: s
         "delete from jobs",
     )
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         for change in changes:
-            claim = await desk.claim()
-            await desk.execute(change)
-            before = await desk.execute("select * from jobs")
+            claim = await harness.claim()
+            await harness.execute(change)
+            before = await harness.execute("select * from jobs")
             with pytest.raises(LeaseLost):
-                async with desk.attempt(claim):
+                async with harness.attempt(claim):
                     pytest.fail("begun")
-            assert await desk.execute("select * from jobs") == before
-            await desk.execute("delete from jobs")
+            assert await harness.execute("select * from jobs") == before
+            await harness.execute("delete from jobs")
 
     play(run, shared_url, scene)
 
 
 def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        claim = await desk.claim()
-        await desk.execute("update jobs set cancel = true")
+    async def scene(harness: Desk) -> None:
+        claim = await harness.claim()
+        await harness.execute("update jobs set cancel = true")
         with pytest.raises(LeaseLost, match="asked to cancel"):
-            async with desk.attempt(claim):
+            async with harness.attempt(claim):
                 pytest.fail("begun")
-        row = await desk.row(1)
+        row = await harness.row(1)
         assert (row["state"], row["num_failures"], row["finished_at"] is None) == ("canceled", 0, False)
 
     play(run, shared_url, scene)
 
 
 def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        async with desk.attempt() as attempt:
-            asked = asyncio.create_task(desk.execute("update jobs set cancel = true"))
+    async def scene(harness: Desk) -> None:
+        async with harness.attempt() as attempt:
+            asked = asyncio.create_task(harness.execute("update jobs set cancel = true"))
             await asyncio.wait([asked], timeout=0.1)
             assert not asked.done()
-            await desk.settle(attempt, Retry("again"))
+            await harness.settle(attempt, Retry("again"))
             await asked
-        assert (await desk.row(1))["state"] == "errored"
-        desk.heart.maintain()
-        assert (await desk.row(1))["state"] == "canceled"
+        assert (await harness.row(1))["state"] == "errored"
+        harness.heartbeats.maintain()
+        assert (await harness.row(1))["state"] == "canceled"
 
     play(run, shared_url, scene)
 
@@ -153,65 +153,65 @@ def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url
 def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
     run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(desk: Desk) -> None:
-        claim = await desk.claim()
+    async def scene(harness: Desk) -> None:
+        claim = await harness.claim()
         async with await psycopg.AsyncConnection.connect(shared_url) as application:
             await application.execute("select from jobs for update")
             with monkeypatch.context() as patience:
                 patience.setattr(held_transaction, "LOCK_PATIENCE", 0.1)
                 with pytest.raises(StoreUnreachable, match="lock"):
-                    async with desk.attempt(claim):
+                    async with harness.attempt(claim):
                         pytest.fail("begun")
-            beginning = asyncio.create_task(desk.run(write("late"), claim))
+            beginning = asyncio.create_task(harness.run(write("late"), claim))
             await asyncio.wait([beginning], timeout=0.1)
             assert not beginning.done()
             beginning.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await beginning
-            beginning = asyncio.create_task(desk.run(write("late"), claim))
+            beginning = asyncio.create_task(harness.run(write("late"), claim))
             await asyncio.wait([beginning], timeout=0.05)
             await application.rollback()
             assert (await beginning)[0] is Verdict.SETTLED
-        assert await desk.effects() == ["late"]
+        assert await harness.effects() == ["late"]
 
     play(run, shared_url, scene)
 
 
 def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        heart = desk.heart
-        claim = await desk.claim()
-        await desk.execute("update jobs set last_heartbeat_at = now() - interval '1 day'")
-        async with desk.attempt(claim):
-            pulse = heart.beat([claim.lease], 30.0)
+    async def scene(harness: Desk) -> None:
+        heartbeats = harness.heartbeats
+        claim = await harness.claim()
+        await harness.execute("update jobs set last_heartbeat_at = now() - interval '1 day'")
+        async with harness.attempt(claim):
+            pulse = heartbeats.beat([claim.lease], 30.0)
             assert pulse.busy == {(1, claim.lease.token)}
-            assert not heart.reset_stalled(0.0)
-        (reset,) = heart.reset_stalled(0.0)
+            assert not heartbeats.reset_stalled(0.0)
+        (reset,) = heartbeats.reset_stalled(0.0)
         assert (reset.job_id, reset.state) == (1, State.QUEUED)
 
     play(run, shared_url, scene)
 
 
 def test_a_store_that_is_closed_lets_go_of_what_is_still_open(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        async with harness.attempt() as attempt:
             await write("half")(attempt)
-            await desk.store.close()
-            assert await desk.execute("select id from jobs for update nowait") == [{"id": 1}]
+            await harness.store.close()
+            assert await harness.execute("select id from jobs for update nowait") == [{"id": 1}]
             with pytest.raises(psycopg.OperationalError, match="closed"):
                 await write("more")(attempt)
-        assert await desk.effects() == []
+        assert await harness.effects() == []
 
     play(run, shared_url, scene)
 
 
 def test_rows_that_refer_to_the_record_may_be_written_meanwhile(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        await desk.execute("create table comments (job bigint references jobs)")
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        await harness.execute("create table comments (job bigint references jobs)")
+        async with harness.attempt() as attempt:
             async with asyncio.timeout(20):
-                await desk.execute("insert into comments values (1)")
-            await desk.settle(attempt, Complete())
+                await harness.execute("insert into comments values (1)")
+            await harness.settle(attempt, Complete())
 
     play(run, shared_url, scene)
 
@@ -229,12 +229,12 @@ def test_logs_are_written_at_the_end_however_it_ends(run: Run, shared_url: str) 
         if attempt.lease.job_id == 1:
             raise ValueError("failed")
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         for job_id, state in ((1, "errored"), (2, "completed")):
-            _, row = await desk.run(work)
+            _, row = await harness.run(work)
             assert (row["id"], row["state"], len(row["execution_logs"])) == (job_id, state, 2)
             assert row["execution_logs"][0]["exitCode"] == 3
-            await desk.execute("update jobs set state = 'failed' where state = 'errored'")
+            await harness.execute("update jobs set state = 'failed' where state = 'errored'")
 
     play(run, shared_url, scene)
 
@@ -249,13 +249,13 @@ def test_the_store_of_an_attempt_works_in_its_transaction(run: Run, shared_url: 
         await attempt.store.requeue(2, 60)
         raise ValueError("undo it")
 
-    async def scene(desk: Desk) -> None:
-        claim = await desk.claim(rows=2)
-        before = await desk.row(2)
-        _, row = await desk.run(work, claim)
+    async def scene(harness: Desk) -> None:
+        claim = await harness.claim(rows=2)
+        before = await harness.row(2)
+        _, row = await harness.run(work, claim)
         assert (row["state"], "undo it" in row["failure_message"]) == ("errored", True)
-        assert await desk.row(2) == before
-        assert len(await desk.execute("select id from jobs")) == 2
+        assert await harness.row(2) == before
+        assert len(await harness.execute("select id from jobs")) == 2
 
     play(run, shared_url, scene)
 
@@ -284,9 +284,9 @@ def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next(
         await attempt.connection.execute(LEFT_BEHIND)
         return outcome
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         for _ in range(2):
-            verdict, _ = await desk.run(work)
+            verdict, _ = await harness.run(work)
             assert verdict is Verdict.SETTLED
         (first, second) = seen
         assert first == second  # one connection served both
@@ -306,9 +306,9 @@ def test_behind_a_pooler_a_handler_cleans_up_the_session_that_it_had(run: Run, s
 
     async def go() -> None:
         with PgBouncer(program, shared_url) as bouncer:
-            async with opened(shared_url, bouncer.url) as desk:
+            async with opened(shared_url, bouncer.url) as harness:
                 for _ in range(3):
-                    for verdict, row in await asyncio.gather(*(desk.run(work) for _ in range(3))):
+                    for verdict, row in await asyncio.gather(*(harness.run(work) for _ in range(3))):
                         assert (verdict, row["state"]) == (Verdict.SETTLED, "completed")
 
     run(go())
@@ -320,18 +320,18 @@ def test_an_applications_pool_gets_its_connections_back_as_they_were(run: Run, s
     async def go() -> None:
         async with (
             AsyncConnectionPool(shared_url, min_size=1, max_size=1, open=False) as pool,
-            opened(shared_url, pool) as desk,
+            opened(shared_url, pool) as harness,
         ):
             for _ in range(2):
-                verdict, _ = await desk.run(write("pooled"))
+                verdict, _ = await harness.run(write("pooled"))
                 assert verdict is Verdict.SETTLED
-            async with desk.attempt() as attempt:
+            async with harness.attempt() as attempt:
                 await attempt.connection.execute(WRITE, (1, "half"))
             async with pool.connection() as connection:
                 assert not connection.autocommit
                 assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-            assert await desk.effects() == ["pooled", "pooled"]
-            assert (await desk.run(leaves_a_pipeline))[1]["state"] == "errored"
+            assert await harness.effects() == ["pooled", "pooled"]
+            assert (await harness.run(leaves_a_pipeline))[1]["state"] == "errored"
             async with asyncio.timeout(20), pool.connection() as connection:
                 assert await (await connection.execute("select 1")).fetchone() == (1,)
 
@@ -345,26 +345,26 @@ def test_what_cannot_be_serialized_is_an_error(run: Run, shared_url: str) -> Non
 
     async def go() -> None:
         place = f"{shared_url}&options=-c%20default_transaction_isolation%3Dserializable"
-        async with opened(shared_url, place) as desk:
-            first = await desk.claim(rows=2)
-            async with desk.attempt(first) as attempt:
+        async with opened(shared_url, place) as harness:
+            first = await harness.claim(rows=2)
+            async with harness.attempt(first) as attempt:
                 await looks_and_writes(attempt)
-                verdict, row = await desk.run(looks_and_writes)
+                verdict, row = await harness.run(looks_and_writes)
                 assert (verdict, row["state"]) == (Verdict.SETTLED, "completed")
-                assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
-            row = await desk.row(first.lease.job_id)
-            assert (row["state"], await desk.effects()) == ("errored", ["one"])
+                assert await harness.settle(attempt, Complete()) is Verdict.SETTLED
+            row = await harness.row(first.lease.job_id)
+            assert (row["state"], await harness.effects()) == ("errored", ["one"])
             assert "could not serialize" in row["failure_message"]
 
     run(go())
 
 
 def test_jobs_to_enqueue_are_refused_and_the_work_is_undone(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        async with harness.attempt() as attempt:
             await write("half")(attempt)
             attempt.then.append(NewJob(task="other"))
-            assert await desk.settle(attempt, Complete()) is Verdict.SETTLED
-        assert ((await desk.row(1))["state"], await desk.effects()) == ("errored", [])
+            assert await harness.settle(attempt, Complete()) is Verdict.SETTLED
+        assert ((await harness.row(1))["state"], await harness.effects()) == ("errored", [])
 
     play(run, shared_url, scene)

@@ -34,13 +34,13 @@ def test_a_commit_whose_reply_was_lost_is_found_again(
 ) -> None:
     async def go() -> None:
         with Proxy(shared_url) as proxy:
-            async with opened(shared_url, proxy.url) as desk, desk.attempt() as attempt:
+            async with opened(shared_url, proxy.url) as harness, harness.attempt() as attempt:
                 await write("done")(attempt)
                 proxy.lose_next_reply("transaction", to=b"commit")
-                assert await desk.settle(attempt, outcome) is Verdict.ALREADY_SETTLED
+                assert await harness.settle(attempt, outcome) is Verdict.ALREADY_SETTLED
                 assert proxy.lost.is_set()
-                row = await desk.row(1)
-                assert (row["state"], await desk.effects()) == (state, effects)
+                row = await harness.row(1)
+                assert (row["state"], await harness.effects()) == (state, effects)
                 assert row["num_failures"] == (state == "errored")
 
     run(go())
@@ -50,53 +50,53 @@ def test_a_commit_whose_reply_was_lost_is_found_again(
 def test_a_commit_in_doubt_is_judged_when_the_lock_is_gone(run: Run, shared_url: str, committed: bool) -> None:
     async def go() -> None:
         with Proxy(shared_url) as proxy:
-            async with opened(shared_url, proxy.url) as desk, desk.attempt() as attempt:
+            async with opened(shared_url, proxy.url) as harness, harness.attempt() as attempt:
                 await write("done")(attempt)
                 arrive = proxy.hold_next_request("transaction", to=b"commit")
-                settling = asyncio.create_task(desk.settle(attempt, Complete()))
+                settling = asyncio.create_task(harness.settle(attempt, Complete()))
                 await soon(proxy.held.is_set)
                 if committed:
                     asyncio.get_running_loop().call_later(0.15, arrive.set)
                 else:
-                    await desk.execute(END)
-                verdict, row = await settling, await desk.row(1)
+                    await harness.execute(END)
+                verdict, row = await settling, await harness.row(1)
                 arrive.set()
                 if committed:
                     assert (verdict, row["state"]) == (Verdict.ALREADY_SETTLED, "completed")
-                    assert await desk.effects() == ["done"]
+                    assert await harness.effects() == ["done"]
                 else:
                     assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1)
                     assert "the connection broke" in row["failure_message"]
-                    assert await desk.effects() == []
+                    assert await harness.effects() == []
 
     run(go())
 
 
 def test_a_connection_that_breaks_under_a_handler_undoes_its_work(run: Run, shared_url: str) -> None:
     async def go() -> None:
-        async with opened(shared_url) as desk:
+        async with opened(shared_url) as harness:
 
             async def work(attempt: Attempt[Any]) -> None:
                 await write("half")(attempt)
-                await desk.execute(END)
+                await harness.execute(END)
 
-            verdict, row = await desk.run(work)
+            verdict, row = await harness.run(work)
             assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1)
-            assert await desk.effects() == []
-            await desk.execute("update jobs set state = 'failed'")
-            assert (await desk.run(write("next")))[0] is Verdict.SETTLED
+            assert await harness.effects() == []
+            await harness.execute("update jobs set state = 'failed'")
+            assert (await harness.run(write("next")))[0] is Verdict.SETTLED
 
     run(go())
 
 
 def test_a_record_that_was_reset_after_its_connection_broke_is_lost(run: Run, shared_url: str) -> None:
     async def go() -> None:
-        async with opened(shared_url) as desk, desk.attempt() as attempt:
+        async with opened(shared_url) as harness, harness.attempt() as attempt:
             await write("half")(attempt)
-            await desk.execute(END)
-            await desk.execute("update jobs set state = 'queued'")
-            assert await desk.settle(attempt, Complete()) is Verdict.LOST
-            assert ((await desk.row(1))["state"], await desk.effects()) == ("queued", [])
+            await harness.execute(END)
+            await harness.execute("update jobs set state = 'queued'")
+            assert await harness.settle(attempt, Complete()) is Verdict.LOST
+            assert ((await harness.row(1))["state"], await harness.effects()) == ("queued", [])
 
     run(go())
 
@@ -109,30 +109,30 @@ def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(
 
     async def go() -> None:
         later = TableStore(shared_url, options(), _pinned=lambda: datetime.now(UTC) + timedelta(hours=1))
-        async with opened(shared_url) as desk, later:
-            await desk.execute("insert into jobs select from generate_series(1, 2)")
-            heart, found = later.heart(), list[ResetJob]()
+        async with opened(shared_url) as harness, later:
+            await harness.execute("insert into jobs select from generate_series(1, 2)")
+            heartbeats, found = later.heartbeats(), list[ResetJob]()
             processes = [await start("idle"), await start("busy")]
             try:
                 for process in processes:
                     assert process.stdout is not None
                     assert await process.stdout.readline() == b"holding\n"
-                assert not heart.reset_stalled(0.0)
+                assert not heartbeats.reset_stalled(0.0)
             finally:
                 for process in processes:
                     process.kill()
                     await process.wait()
 
             def revived() -> bool:
-                found.extend(heart.reset_stalled(0.0))
+                found.extend(heartbeats.reset_stalled(0.0))
                 return len(found) == 2
 
             await soon(revived)
-            heart.close()
+            heartbeats.close()
             assert [(one.state, one.worker) for one in found] == [(State.QUEUED, "w-9")] * 2
-            rows = await desk.execute("select state, num_resets from jobs")
+            rows = await harness.execute("select state, num_resets from jobs")
             assert rows == [{"state": "queued", "num_resets": 1}] * 2
-            assert await desk.effects() == []
+            assert await harness.effects() == []
 
     run(go())
 
@@ -147,9 +147,9 @@ def test_a_blocked_loop_loses_the_lock_as_it_would_lose_a_lease(run: Run, shared
                 time.sleep(0.02)  # noqa: ASYNC251 - that is what it is about
 
     async def go() -> None:
-        async with opened(shared_url, stalled_max_age=0.5, heartbeat_interval=0.1) as desk:
-            _, row = await desk.run(blocks)
-            assert (row["state"], await desk.effects()) == ("errored", [])
+        async with opened(shared_url, stalled_max_age=0.5, heartbeat_interval=0.1) as harness:
+            _, row = await harness.run(blocks)
+            assert (row["state"], await harness.effects()) == ("errored", [])
             assert "idle-in-transaction" in row["failure_message"]
 
     run(go())
@@ -159,13 +159,13 @@ def test_what_was_logged_survives_a_broken_connection(run: Run, shared_url: str)
     from stowhand.jobs.execution_log import ExecutionLogEntry
 
     async def go() -> None:
-        async with opened(shared_url) as desk:
+        async with opened(shared_url) as harness:
 
             async def work(attempt: Attempt[Any]) -> None:
                 await attempt.store.add_execution_log_entry(ExecutionLogEntry(key="a", start_time=datetime.now(UTC)))
-                await desk.execute(END)
+                await harness.execute(END)
 
-            _, row = await desk.run(work)
+            _, row = await harness.run(work)
             assert [entry["key"] for entry in row["execution_logs"]] == ["a"]
 
     run(go())

@@ -23,8 +23,8 @@ LEFT: list[object] = []
 
 def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
     async def go() -> None:
-        async with opened(url, **options) as desk:
-            await scene(desk)
+        async with opened(url, **options) as harness:
+            await scene(harness)
 
     run(go())
 
@@ -90,34 +90,34 @@ UNRULY: dict[Work, str] = {
 
 
 def test_what_cannot_be_committed_is_an_error_that_says_why(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         for number, (unruly, why) in enumerate(UNRULY.items(), 1):
-            verdict, row = await desk.run(unruly)
+            verdict, row = await harness.run(unruly)
             assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1), unruly
             assert why in row["failure_message"]
             assert "division by zero" not in row["failure_message"]  # how we find out is nobody's concern
-            await desk.execute("update jobs set state = 'failed'")
+            await harness.execute("update jobs set state = 'failed'")
             # Whatever it left behind, the next attempt has nothing of it.
-            assert (await desk.run(write("next")))[0] is Verdict.SETTLED
-            assert await desk.effects() == ["next"] * number, unruly
+            assert (await harness.run(write("next")))[0] is Verdict.SETTLED
+            assert await harness.effects() == ["next"] * number, unruly
 
     play(run, shared_url, scene)
 
 
 def test_an_unruly_attempt_that_fails_is_recorded_as_it_failed(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         for unruly, why in UNRULY.items():
 
             async def work(attempt: Attempt[Any], unruly: Work = unruly) -> None:
                 await unruly(attempt)
                 raise ValueError("its own")
 
-            verdict, row = await desk.run(work)
+            verdict, row = await harness.run(work)
             assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1), unruly
             assert "its own" in row["failure_message"]
             assert ("ended the transaction" in row["failure_message"]) is ("ended" in why), unruly
-            await desk.execute("update jobs set state = 'failed'")
-        assert await desk.effects() == []
+            await harness.execute("update jobs set state = 'failed'")
+        assert await harness.effects() == []
 
     play(run, shared_url, scene)
 
@@ -129,9 +129,9 @@ def test_the_verbs_that_end_a_transaction_are_refused_at_once(run: Run, shared_u
                 await getattr(attempt.connection, verb)()
         await write("goes on")(attempt)
 
-    async def scene(desk: Desk) -> None:
-        assert (await desk.run(work))[0] is Verdict.SETTLED
-        assert await desk.effects() == ["goes on"]
+    async def scene(harness: Desk) -> None:
+        assert (await harness.run(work))[0] is Verdict.SETTLED
+        assert await harness.effects() == ["goes on"]
 
     play(run, shared_url, scene)
 
@@ -148,9 +148,9 @@ def test_a_block_of_its_own_may_fail_alone(run: Run, shared_url: str) -> None:
         async with attempt.connection.transaction():
             await write("after")(attempt)
 
-    async def scene(desk: Desk) -> None:
-        _, row = await desk.run(work)
-        assert (row["state"], await desk.effects()) == ("completed", ["before", "caught", "after"])
+    async def scene(harness: Desk) -> None:
+        _, row = await harness.run(work)
+        assert (row["state"], await harness.effects()) == ("completed", ["before", "caught", "after"])
 
     play(run, shared_url, scene)
 
@@ -160,9 +160,9 @@ def test_a_block_that_was_never_left_is_committed_with_the_rest(run: Run, shared
         await attempt.connection.transaction().__aenter__()
         await write("inside")(attempt)
 
-    async def scene(desk: Desk) -> None:
-        _, row = await desk.run(work)
-        assert (row["state"], await desk.effects()) == ("completed", ["inside"])
+    async def scene(harness: Desk) -> None:
+        _, row = await harness.run(work)
+        assert (row["state"], await harness.effects()) == ("completed", ["inside"])
 
     play(run, shared_url, scene)
 
@@ -179,15 +179,15 @@ def test_a_task_that_goes_on_reaches_neither_its_own_transaction_nor_the_next(ru
         await write("one")(attempt)
         left.append(asyncio.create_task(later()))
 
-    async def scene(desk: Desk) -> None:
-        assert (await desk.run(leaks))[0] is Verdict.SETTLED
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        assert (await harness.run(leaks))[0] is Verdict.SETTLED
+        async with harness.attempt() as attempt:
             go_on.set()
             with pytest.raises(psycopg.InterfaceError, match="is over"):
                 await left[0]
             await write("two")(attempt)
-            await desk.settle(attempt, Complete())
-        assert await desk.effects() == ["one", "two"]
+            await harness.settle(attempt, Complete())
+        assert await harness.effects() == ["one", "two"]
 
     play(run, shared_url, scene)
 
@@ -202,11 +202,11 @@ def test_a_statement_that_runs_on_holds_nobody_up_for_long(
         left.append(asyncio.create_task(attempt.connection.execute("select pg_sleep(60)")))
         await asyncio.sleep(0.05)
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         monkeypatch.setattr(held_transaction, "PATIENCE", 0.2)
         async with asyncio.timeout(20):
-            verdict, row = await desk.run(leaks)
-        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "errored", [])
+            verdict, row = await harness.run(leaks)
+        assert (verdict, row["state"], await harness.effects()) == (Verdict.SETTLED, "errored", [])
         assert "a statement still ran" in row["failure_message"]
         with pytest.raises(psycopg.Error):
             await left[0]
@@ -222,10 +222,10 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch
         await anext(stream)
         streams.append(stream)
 
-    async def scene(desk: Desk) -> None:
+    async def scene(harness: Desk) -> None:
         monkeypatch.setattr(held_transaction, "PATIENCE", 60.0)
         async with asyncio.timeout(20):
-            _, row = await desk.run(work)
+            _, row = await harness.run(work)
         assert (row["state"], "left a stream" in row["failure_message"]) == ("errored", True)
         streams.clear()
 
@@ -234,16 +234,16 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch
 
 @pytest.mark.parametrize("outcome", [Cancel("stopped"), Retry("timed out")])
 def test_a_handler_cancelled_in_a_query_is_settled_in_its_transaction(run: Run, shared_url: str, outcome: Any) -> None:
-    async def scene(desk: Desk) -> None:
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        async with harness.attempt() as attempt:
             await write("half")(attempt)
             query = asyncio.create_task(attempt.connection.execute("select pg_sleep(60)"))
             await asyncio.sleep(0.05)
             query.cancel()
             async with asyncio.timeout(20):
                 await asyncio.wait([query])
-                assert await desk.settle(attempt, outcome) is Verdict.SETTLED
-        assert ((await desk.row(1))["state"], await desk.effects()) == (judged_state(outcome), [])
+                assert await harness.settle(attempt, outcome) is Verdict.SETTLED
+        assert ((await harness.row(1))["state"], await harness.effects()) == (judged_state(outcome), [])
 
     play(run, shared_url, scene)
 
@@ -260,17 +260,17 @@ def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url:
         "set local timezone = 'America/New_York'",
     )
 
-    async def scene(desk: Desk) -> None:
-        await desk.execute("drop schema if exists elsewhere cascade")
-        await desk.execute("create schema elsewhere")
-        await desk.execute("create table elsewhere.jobs (like public.jobs including all)")
-        await desk.execute("do $$ begin create role nobody_much; exception when duplicate_object then null; end $$")
+    async def scene(harness: Desk) -> None:
+        await harness.execute("drop schema if exists elsewhere cascade")
+        await harness.execute("create schema elsewhere")
+        await harness.execute("create table elsewhere.jobs (like public.jobs including all)")
+        await harness.execute("do $$ begin create role nobody_much; exception when duplicate_object then null; end $$")
         for setting in settings:
 
             async def work(attempt: Attempt[Any], setting: str = setting) -> None:
                 await attempt.connection.execute(setting.encode())
 
-            verdict, row = await desk.run(work)
+            verdict, row = await harness.run(work)
             assert (verdict, row["state"]) == (Verdict.SETTLED, "completed"), (setting, row["failure_message"])
 
     play(run, shared_url, scene)
@@ -280,27 +280,27 @@ def test_a_statement_timeout_of_a_handler_does_not_end_its_mark(run: Run, shared
     async def work(attempt: Attempt[Any]) -> None:
         await attempt.connection.execute("set local statement_timeout = '200ms'")
 
-    async def scene(desk: Desk) -> None:
-        await desk.execute(
+    async def scene(harness: Desk) -> None:
+        await harness.execute(
             "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.3); return new; end'"
         )
-        await desk.execute(
+        await harness.execute(
             "create trigger slow before update on jobs for each row"
             " when (new.state = 'completed') execute function slow()"
         )
-        verdict, row = await desk.run(work)
+        verdict, row = await harness.run(work)
         assert (verdict, row["state"]) == (Verdict.SETTLED, "completed"), row["failure_message"]
 
     play(run, shared_url, scene)
 
 
 def test_a_handler_that_deletes_its_record_keeps_what_it_did(run: Run, shared_url: str) -> None:
-    async def scene(desk: Desk) -> None:
-        async with desk.attempt() as attempt:
+    async def scene(harness: Desk) -> None:
+        async with harness.attempt() as attempt:
             await write("moved")(attempt)
             await attempt.connection.execute("delete from jobs where id = %s", (attempt.lease.job_id,))
-            assert await desk.settle(attempt, Complete()) is Verdict.LOST
-        assert (await desk.execute("select id from jobs"), await desk.effects()) == ([], ["moved"])
+            assert await harness.settle(attempt, Complete()) is Verdict.LOST
+        assert (await harness.execute("select id from jobs"), await harness.effects()) == ([], ["moved"])
 
     play(run, shared_url, scene)
 
@@ -310,10 +310,10 @@ def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_re
         await write("half")(attempt)
         raise ValueError("x" * 5000)
 
-    async def scene(desk: Desk) -> None:
-        await desk.execute("alter table jobs add check (length(failure_message) < 1000)")
-        verdict, row = await desk.run(fails)
-        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "errored", [])
+    async def scene(harness: Desk) -> None:
+        await harness.execute("alter table jobs add check (length(failure_message) < 1000)")
+        verdict, row = await harness.run(fails)
+        assert (verdict, row["state"], await harness.effects()) == (Verdict.SETTLED, "errored", [])
         assert "could not be written" in row["failure_message"]
 
     play(run, shared_url, scene)
@@ -326,11 +326,11 @@ def test_a_temporary_table_of_the_same_name_does_not_take_the_records_place(run:
         assert await attempt.store.exists(State.PROCESSING)
         assert (await attempt.store.requeue(2)).done == "done"
 
-    async def scene(desk: Desk) -> None:
-        claim = await desk.claim(rows=2)
-        await desk.execute("update jobs set process_after = now() where id = 2")
-        verdict, row = await desk.run(work, claim)
-        assert (verdict, row["state"], await desk.effects()) == (Verdict.SETTLED, "completed", ["done"])
-        assert (await desk.row(2))["state"] == "queued"
+    async def scene(harness: Desk) -> None:
+        claim = await harness.claim(rows=2)
+        await harness.execute("update jobs set process_after = now() where id = 2")
+        verdict, row = await harness.run(work, claim)
+        assert (verdict, row["state"], await harness.effects()) == (Verdict.SETTLED, "completed", ["done"])
+        assert (await harness.row(2))["state"] == "queued"
 
     play(run, shared_url, scene)

@@ -342,11 +342,11 @@ def test_a_table_without_queued_at_and_cancel_works(made: Made, run: Run) -> Non
         table = await app.served()
         assert not [one for one in await table.check() if one.fatal]
         taken = await claimed(table)
-        heart = table.heart()
-        assert heart.beat([taken.lease], 30.0).lost == frozenset()
-        assert [one.state for one in heart.reset_lease(taken.lease)] == ["queued"]
-        heart.maintain()
-        heart.close()
+        heartbeats = table.heartbeats()
+        assert heartbeats.beat([taken.lease], 30.0).lost == frozenset()
+        assert [one.state for one in heartbeats.reset_lease(taken.lease)] == ["queued"]
+        heartbeats.maintain()
+        heartbeats.close()
         await table.requeue(key, None)
         assert await table.longest_wait() == 0.0
         assert await keys(table) == [key]
@@ -441,11 +441,11 @@ def test_a_token_that_was_abandoned_claims_nothing(app: Application, run: Run) -
 
     async def scenario() -> None:
         table = await app.served()
-        heart = table.heart()
+        heartbeats = table.heartbeats()
         request = asking(1)
-        assert heart.abandon(request.token)
+        assert heartbeats.abandon(request.token)
         assert await table.claim(request) == ()
-        heart.close()
+        heartbeats.close()
         assert len(await keys(table)) == 1
 
     run(scenario())

@@ -87,11 +87,11 @@ def test_what_others_did_meanwhile_stands(
         taken = await claimed(table)
         app.sql(meanwhile)
         before = app.sql("SELECT * FROM uploads")
-        heart = table.heart()
-        assert heart.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
-        assert heart.release([taken.lease]) == ()
-        assert heart.reset_lease(taken.lease) == []
-        heart.close()
+        heartbeats = table.heartbeats()
+        assert heartbeats.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
+        assert heartbeats.release([taken.lease]) == ()
+        assert heartbeats.reset_lease(taken.lease) == []
+        heartbeats.close()
         for settlement in (COMPLETED, SNOOZED):
             assert await settled(table, taken.lease, settlement) == [verdict]
             assert await settled(table, taken.lease, settlement, repeat=True) == [repeated]
@@ -109,17 +109,17 @@ def test_a_zombie_is_fenced_out_by_the_claim_that_followed(app: Application, run
         table = await app.served()
         first = await claimed(table)
         app.later(100)
-        heart = table.heart()
-        assert [one.worker for one in heart.reset_stalled(10.0)] == ["host/1"]
+        heartbeats = table.heartbeats()
+        assert [one.worker for one in heartbeats.reset_stalled(10.0)] == ["host/1"]
         second = await claimed(table)
         assert second.lease.epoch > first.lease.epoch
-        assert heart.beat([first.lease, second.lease], 30.0).lost == {(key, first.lease.token)}
+        assert heartbeats.beat([first.lease, second.lease], 30.0).lost == {(key, first.lease.token)}
         assert await settled(table, first.lease, COMPLETED) == [Verdict.LOST]
         with pytest.raises(LogRefused):
             await table.update_log(first.lease, 1, "{}")
         assert app.states() == ["processing"]
         assert await settled(table, second.lease, COMPLETED) == [Verdict.SETTLED]
-        heart.close()
+        heartbeats.close()
 
     run(scenario())
 

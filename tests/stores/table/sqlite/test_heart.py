@@ -28,14 +28,14 @@ def test_a_beat_renews_what_is_held_and_tells_of_cancel(app: Application, run: R
         app.sql("UPDATE uploads SET cancel = 'yes' WHERE id = ?", two.job_id)
         app.sql("DELETE FROM uploads WHERE id = ?", three.job_id)
         app.later(5)
-        heart = table.heart()
-        pulse = heart.beat([one, two, three], 30.0)
+        heartbeats = table.heartbeats()
+        pulse = heartbeats.beat([one, two, three], 30.0)
         assert pulse.lost == {(three.job_id, three.token)}
         assert pulse.canceled == {(two.job_id, two.token)}
         assert pulse.busy == frozenset()
         assert {at for (at,) in app.sql("SELECT last_heartbeat_at FROM uploads")} == {"2024-05-01 12:00:05.000000"}
-        assert heart.beat([], 30.0).lost == frozenset()
-        heart.close()
+        assert heartbeats.beat([], 30.0).lost == frozenset()
+        heartbeats.close()
 
     run(scenario())
 
@@ -48,9 +48,9 @@ def test_keys_of_a_column_without_a_type_may_be_numbers_and_texts(made: Made, ru
     async def scenario() -> None:
         table = await app.served()
         leases = [taken.lease for taken in await table.claim(asking(3))]
-        heart = table.heart()
-        assert heart.beat(leases, 30.0).lost == frozenset()
-        heart.close()
+        heartbeats = table.heartbeats()
+        assert heartbeats.beat(leases, 30.0).lost == frozenset()
+        heartbeats.close()
 
     run(scenario())
 
@@ -68,15 +68,15 @@ def test_only_what_has_stalled_is_reset(app: Application, run: Run) -> None:
 
     async def scenario() -> None:
         table = await app.served(max_num_resets=2)
-        heart = table.heart()
-        assert list(heart.reset_stalled(10.0)) == [
+        heartbeats = table.heartbeats()
+        assert list(heartbeats.reset_stalled(10.0)) == [
             ResetJob(stale, "uploads", State.QUEUED, None, 40.001),
             ResetJob(never_beat, "uploads", State.QUEUED, "executor-7"),
             ResetJob(worn_out, "uploads", State.FAILED, None, 99.0),
             ResetJob(canceled, "uploads", State.CANCELED, None, 99.0),
         ]
-        assert heart.reset_stalled(10.0) == []
-        heart.close()
+        assert heartbeats.reset_stalled(10.0) == []
+        heartbeats.close()
 
     run(scenario())
     assert app.states() == ["processing", "queued", "queued", "failed", "canceled", "completed"]
@@ -97,13 +97,13 @@ def test_a_lease_of_less_than_a_second_holds_to_its_end(made: Made, run: Run, mo
     async def scenario() -> None:
         table = await app.served(stalled_max_age=0.25)
         await claimed(table)
-        heart = table.heart()
+        heartbeats = table.heartbeats()
         app.later(0.25)
-        assert heart.reset_stalled(0.0) == []
+        assert heartbeats.reset_stalled(0.0) == []
         # A whole second stands for all of itself: never too early, up to one second late.
         app.later(0.001 if moment == "REAL" else 0.9)
-        assert len(heart.reset_stalled(0.0)) == 1
-        heart.close()
+        assert len(heartbeats.reset_stalled(0.0)) == 1
+        heartbeats.close()
 
     run(scenario())
 
@@ -136,9 +136,9 @@ def test_what_is_released_is_due_again_unspent(app: Application, run: Run) -> No
         table = await app.served()
         taken = [one.lease for one in await table.claim(asking(2))]
         app.sql("UPDATE uploads SET cancel = 1 WHERE id = ?", two)
-        heart = table.heart()
-        assert heart.release(taken) == ()
-        heart.close()
+        heartbeats = table.heartbeats()
+        assert heartbeats.release(taken) == ()
+        heartbeats.close()
         now = app.row(one)
         assert (now["state"], now["started_at"], now["worker_hostname"]) == ("queued", None, "host/1")
         assert (now["num_failures"], now["num_resets"]) == (0, 0)
@@ -162,18 +162,18 @@ def test_a_dead_worker_and_an_abandoned_claim_lose_what_they_hold(app: Applicati
         two = await claimed(table, worker="dead/11")
         three = await claimed(table, worker="dead/11")
         app.sql("UPDATE uploads SET state = 'processing', worker_hostname = 'dead/1' WHERE id = 4")  # another program's
-        heart = table.heart()
-        assert [(job.job_id, job.worker) for job in heart.reset_worker("dead/1")] == [(one.lease.job_id, "dead/1")]
-        assert heart.reset_lease(two.lease)[0].state == "queued"
-        assert heart.reset_lease(two.lease) == []
-        assert heart.abandon(three.lease.token)
+        heartbeats = table.heartbeats()
+        assert [(job.job_id, job.worker) for job in heartbeats.reset_worker("dead/1")] == [(one.lease.job_id, "dead/1")]
+        assert heartbeats.reset_lease(two.lease)[0].state == "queued"
+        assert heartbeats.reset_lease(two.lease) == []
+        assert heartbeats.abandon(three.lease.token)
         assert app.states() == ["queued", "queued", "queued", "processing"]
         assert app.sql("SELECT num_resets FROM uploads") == [(1,), (1,), (0,), (0,)]
         assert app.sql("SELECT count(*) FROM uploads WHERE holder IS NOT NULL OR worker_hostname GLOB '*-*-*'") == [
             (0,)
         ]
         assert await settled(table, one.lease, COMPLETED) == [Verdict.LOST]
-        heart.close()
+        heartbeats.close()
 
     run(scenario())
 
@@ -184,9 +184,9 @@ def test_waiting_records_that_were_canceled_are_put_away(app: Application, run: 
 
     async def scenario() -> None:
         table = await app.served()
-        heart = table.heart()
-        heart.maintain()
-        heart.close()
+        heartbeats = table.heartbeats()
+        heartbeats.maintain()
+        heartbeats.close()
         assert app.states() == ["canceled", "queued", "canceled", "queued", "canceled", "queued"]
 
     run(scenario())

@@ -51,12 +51,12 @@ def test_what_a_killed_process_had_claimed_comes_back(app: Application, run: Run
 
     async def scenario() -> None:
         table = await app.served(pinned=False, stalled_max_age=0.05)
-        heart = table.heart()
+        heartbeats = table.heartbeats()
         await asyncio.sleep(0.06)
-        back = heart.reset_stalled(0.0)
+        back = heartbeats.reset_stalled(0.0)
         assert [(job.job_id, job.worker, job.state) for job in back] == [(key, "doomed", "queued")]
         assert await keys(table) == [key]
-        heart.close()
+        heartbeats.close()
 
     run(scenario())
 
@@ -92,14 +92,14 @@ def test_whoever_holds_the_lock_for_too_long_is_named(
 
     async def scenario() -> None:
         table = await app.served(pinned=False)
-        heart = table.heart()
+        heartbeats = table.heartbeats()
         with pytest.raises(StoreUnreachable) as raised:
             await table.claim(asking())
         if sys.platform == "linux":
             assert f"process {writer.pid}" in str(raised.value)
         with pytest.raises(StoreUnreachable):
-            heart.abandon("00000000-0000-4000-8000-000000000000")
-        heart.close()
+            heartbeats.abandon("00000000-0000-4000-8000-000000000000")
+        heartbeats.close()
 
     run(scenario())
     writer.communicate("\n")
@@ -158,10 +158,10 @@ def test_an_idle_claim_takes_no_lock(app: Application, run: Run) -> None:
         table = await app.served(pinned=False)
         app.sql("BEGIN IMMEDIATE")
         assert await keys(table) == []
-        heart = table.heart()
-        assert heart.reset_stalled(0.0) == []
-        heart.maintain()
-        heart.close()
+        heartbeats = table.heartbeats()
+        assert heartbeats.reset_stalled(0.0) == []
+        heartbeats.maintain()
+        heartbeats.close()
         app.sql("ROLLBACK")
 
     run(scenario())
@@ -175,11 +175,11 @@ def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
 
     async def scenario() -> None:
         table = await app.served()
-        heart = table.heart()
-        assert heart.reset_stalled(0.0) == []
+        heartbeats = table.heartbeats()
+        assert heartbeats.reset_stalled(0.0) == []
         monkeypatch.undo()
-        assert len(heart.reset_stalled(0.0)) == 1
-        heart.close()
+        assert len(heartbeats.reset_stalled(0.0)) == 1
+        heartbeats.close()
 
     run(scenario())
 
@@ -196,7 +196,7 @@ def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(
         taken = await claimed(table)
         app.sql("BEGIN IMMEDIATE")
         app.later(40)
-        theirs, ours = table.heart(), table.heart()
+        theirs, ours = table.heartbeats(), table.heartbeats()
         beaten = threading.Event()
 
         def beat() -> Pulse:
@@ -230,8 +230,8 @@ def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: R
 
     async def scenario() -> None:
         table = await app.served()
-        taken, heart = await claimed(table), table.heart()
-        assert heart.beat([taken.lease], 30.0).lost == frozenset()
+        taken, heartbeats = await claimed(table), table.heartbeats()
+        assert heartbeats.beat([taken.lease], 30.0).lost == frozenset()
         waiting = asyncio.create_task(table.wait(20))
         await asyncio.sleep(0.03)
         other.raw.close()
@@ -246,10 +246,10 @@ def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: R
         other.path.rename(app.path)
         app.raw = sqlite3.connect(app.path, isolation_level=None)
         app.later(86_400)
-        assert heart.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
+        assert heartbeats.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
         assert await table.settle([(taken.lease, COMPLETED)]) == ["lost"]
         assert await keys(table) == [1, 2]
-        heart.close()
+        heartbeats.close()
 
     run(scenario())
     assert app.states() == ["processing", "processing"]

@@ -63,11 +63,11 @@ def test_a_reset_takes_back_the_others(frozen: Application, run: Run) -> None:
 
     async def scenario() -> None:
         table = await frozen.served()
-        heart = table.heart()
-        assert [one.job_id for one in heart.reset_stalled(0.0)] == [other]
-        assert [(one.doing, one.why) for one in heart.refused()] == [("reset", "it is frozen")]
-        assert heart.reset_stalled(0.0) == []
-        heart.close()
+        heartbeats = table.heartbeats()
+        assert [one.job_id for one in heartbeats.reset_stalled(0.0)] == [other]
+        assert [(one.doing, one.why) for one in heartbeats.refused()] == [("reset", "it is frozen")]
+        assert heartbeats.reset_stalled(0.0) == []
+        heartbeats.close()
 
     run(scenario())
     assert frozen.states() == ["processing", "queued"]
@@ -79,9 +79,9 @@ def test_the_others_are_put_away(frozen: Application, run: Run) -> None:
 
     async def scenario() -> None:
         table = await frozen.served()
-        heart = table.heart()
-        heart.maintain()
-        heart.close()
+        heartbeats = table.heartbeats()
+        heartbeats.maintain()
+        heartbeats.close()
 
     run(scenario())
     assert frozen.states() == ["queued", "canceled"]

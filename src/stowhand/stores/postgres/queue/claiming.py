@@ -16,10 +16,10 @@ from stowhand.protocols.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.outlook import Asked, Outlook
-from stowhand.stores.postgres.queue.context import Home
-from stowhand.stores.postgres.queue.listener import Ears
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.listener import Listener
 from stowhand.stores.postgres.queue.rows import plain_array, read_claim
-from stowhand.stores.postgres.queue.scan_cursor import Floor, Position
+from stowhand.stores.postgres.queue.scan_cursor import Position, ScanCursor
 
 _UNFINISHED = 0
 """The id of the row that says: the walk over busy queues was cut short; ask again."""
@@ -48,10 +48,10 @@ _NO_ANSWER = _Answer(float("-inf"), None, None, False)
 class Claims:
     """Takes due jobs."""
 
-    def __init__(self, home: Home, ears: Ears) -> None:
-        self._home, self._ears = home, ears
-        self._link = Link(home.dialer, lambda: home.role("claim"))
-        self._floors: dict[tuple[str, ...] | None, Floor] = {}
+    def __init__(self, context: PostgresContext, listener: Listener) -> None:
+        self._context, self._listener = context, listener
+        self._link = Link(context.dialer, lambda: context.role("claim"))
+        self._floors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
         """The last claim brought nothing, and nothing was heard since."""
         self._answer = _NO_ANSWER
@@ -59,16 +59,16 @@ class Claims:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
-        self._home.worker = request.worker
-        self._home.patience = min(max(request.lease / 4, 1.0), DEADLINE)
+        self._context.worker = request.worker
+        self._context.patience = min(max(request.lease / 4, 1.0), DEADLINE)
         self._outlook.ask(request)
         if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
             return []
         if request.suspects:
             return await self._claim(request)
-        claims = await (self._poll if self._idle and self._ears.hears else self._claim)(request)
+        claims = await (self._poll if self._idle and self._listener.is_listening else self._claim)(request)
         self._idle = not claims
-        self._ears.claimed(len(claims))
+        self._listener.claimed(len(claims))
         return claims
 
     def heard(self) -> None:
@@ -80,10 +80,10 @@ class Claims:
         values = (
             *self._about_foreign(asked),
             *(request.worker, request.token, request.limit, request.lease),
-            *(_listed(request.tasks), list(request.forbidden_flags) or None, self._home.now()),
+            *(_listed(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
         )
-        with self._home.translated():
-            found = await self._link.rows(self._home.statements["poll"], values)
+        with self._context.translated():
+            found = await self._link.rows(self._context.statements["poll"], values)
         if found[0][0] == _NOTHING:
             _, _, _, _, _, due, _, _, suspects, *_, now, ends_in = found[0]
             wait = None if due is None else max((due - now).total_seconds(), 0.0)
@@ -97,16 +97,16 @@ class Claims:
         return [read_claim(row[:-1], request.worker, request.token) for row in found]
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        floor = self._floor(request)
+        scan_cursor = self._scan_cursor(request)
         for _ in range(_ROUNDS):
             began = stopwatch()
-            start = floor.start(began) if floor is not None else None
+            start = scan_cursor.start(began) if scan_cursor is not None else None
             found = await self._ask(request, start)
             if found and found[0][0] == _UNFINISHED:
                 continue
             found.sort(key=_ORDER)
             ended = stopwatch()
-            if floor is not None and floor.note(
+            if scan_cursor is not None and scan_cursor.note(
                 start, _last_free(found), jobs=len(found), took=ended - began, now=ended
             ):
                 continue
@@ -119,9 +119,9 @@ class Claims:
             due, self._answer = self._answer.due, _NO_ANSWER
             return due
         asked = self._outlook.take()
-        values = (_listed(tasks), self._home.now(), *self._about_foreign(asked))
-        with self._home.translated():
-            ((due, ends_in),) = await self._link.rows(self._home.statements["next_due"], values)
+        values = (_listed(tasks), self._context.now(), *self._about_foreign(asked))
+        with self._context.translated():
+            ((due, ends_in),) = await self._link.rows(self._context.statements["next_due"], values)
         if asked is not None:
             self._outlook.see(ends_in)
         return None if due is None else float(due)
@@ -138,19 +138,19 @@ class Claims:
         """For ``foreign_leases``, which is called only where it is asked for."""
         if asked is None:
             return (False, None, None, None)
-        return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._home.now())
+        return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._context.now())
 
     def _answered(self, tasks: tuple[str, ...] | None) -> bool:
         """Has the last poll said it just now?"""
         return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
 
-    def _floor(self, request: ClaimRequest) -> Floor | None:
+    def _scan_cursor(self, request: ClaimRequest) -> ScanCursor | None:
         """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
-        if request.suspects or request.forbidden_flags or self._home.now() is not None:
+        if request.suspects or request.forbidden_flags or self._context.now() is not None:
             return None
         if len(self._floors) >= _TASK_SETS and request.tasks not in self._floors:
             self._floors.clear()
-        return self._floors.setdefault(request.tasks, Floor())
+        return self._floors.setdefault(request.tasks, ScanCursor())
 
     async def _ask(self, request: ClaimRequest, start: Position | None) -> list[Row]:
         values = (
@@ -161,12 +161,12 @@ class Claims:
             _listed(request.tasks),
             list(request.forbidden_flags) or None,
             request.suspects,
-            self._home.now(),
+            self._context.now(),
             *(start or (None, None, None)),
             request.overdue,
         )
-        with self._home.translated():
-            return await self._link.rows(self._home.statements["claim"], values)
+        with self._context.translated():
+            return await self._link.rows(self._context.statements["claim"], values)
 
 
 def _listed(names: tuple[str, ...] | None) -> list[str] | None:

@@ -14,16 +14,16 @@ from contextlib import suppress
 
 import psycopg
 
-from stowhand.stores.database.link import Line, Row, rows
-from stowhand.stores.postgres.queue.context import Home, fillings_of
+from stowhand.stores.database.link import Row, Session, rows
+from stowhand.stores.postgres.queue.context import PostgresContext, fillings_of
 from stowhand.stores.postgres.queue.texts import digest, read_functions, read_migrations, read_text, sources
 
 _SHARED_NAME = "shared_name"
 
 
-async def altered_functions(connection: Line, home: Home, functions: list[str]) -> list[str]:
+async def altered_functions(connection: Session, context: PostgresContext, functions: list[str]) -> list[str]:
     """What is to be said about functions of ours that are not ``functions``, the texts of this version."""
-    found = {(name, body) for name, body in await rows(connection, home.statements["function_digests"], ())}
+    found = {(name, body) for name, body in await rows(connection, context.statements["function_digests"], ())}
     ours = {(name, digest(body)) for name, body in sources(functions)}
     names = {name for name, _ in ours}
     there = {name for name, _ in found}
@@ -34,7 +34,7 @@ async def altered_functions(connection: Line, home: Home, functions: list[str]) 
     ]
 
 
-async def altered_relations(connection: Line, home: Home) -> list[str]:
+async def altered_relations(connection: Session, context: PostgresContext) -> list[str]:
     """What is to be said about tables, views and types of ours."""
     scratch = fillings_of(f"stowhand_compared_{uuid.uuid4().hex}")
     expected: list[Row] = []
@@ -43,8 +43,8 @@ async def altered_relations(connection: Line, home: Home) -> list[str]:
         async with connection.transaction():
             for text in _tables(scratch):
                 await connection.execute(text.encode())
-            expected = await _shape(connection, home, scratch)
-            found = dict(await _shape(connection, home, home.fillings))
+            expected = await _shape(connection, context, scratch)
+            found = dict(await _shape(connection, context, context.fillings))
             raise psycopg.Rollback
     return list(_differences(expected, found))
 
@@ -58,10 +58,10 @@ def _tables(fillings: dict[str, str]) -> Iterator[str]:
     yield read_functions(fillings, [_SHARED_NAME])[0]
 
 
-async def _shape(connection: Line, home: Home, fillings: dict[str, str]) -> list[Row]:
+async def _shape(connection: Session, context: PostgresContext, fillings: dict[str, str]) -> list[Row]:
     """(what, definition) of everything, with names as they are said inside the schema."""
     await connection.execute(f"set local search_path = {fillings['schema']}".encode())
-    return await rows(connection, home.statements["shape"], ())
+    return await rows(connection, context.statements["shape"], ())
 
 
 def _differences(expected: list[Row], found: dict[str, str]) -> Iterator[str]:

@@ -35,7 +35,7 @@ _INDEX_PLANS = (
 _DEFINER = "security definer set search_path = pg_catalog, pg_temp"
 
 
-class Home:
+class PostgresContext:
     """One schema in one database. Where the application's pool is given, it says where that is, and not the URL."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:

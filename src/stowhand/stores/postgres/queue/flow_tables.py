@@ -16,7 +16,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, rows
 from stowhand.stores.database.repeating import PAUSE, TRIES, repeated
 from stowhand.stores.postgres.queue.bulk import Bulk
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import read_job, text_array
 
 CHUNK = 1000
@@ -26,10 +26,10 @@ CHUNK = 1000
 class PostgresFlowTables:
     """Each call is one statement, on a connection of the pool; many jobs are created by several, in one transaction."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
         self._clock = SystemClock()
-        self.keeps = home.keep
+        self.keeps = context.keep
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         """All or none. The ids are the caller's, so what had no reply is done again; what was done is left as it is."""
@@ -78,23 +78,23 @@ class PostgresFlowTables:
 
     async def wake(self, key: str) -> Woken:
         """Make it due."""
-        ((woken,),) = await self._rows("flow_wake", key, self._home.now())
+        ((woken,),) = await self._rows("flow_wake", key, self._context.now())
         return Woken(woken)
 
     async def spend(self, asked: Spending) -> float:
         """By the server's clock."""
-        values = (asked.limiter, asked.part, asked.holder, asked.reservoir, asked.interval, self._home.now())
+        values = (asked.limiter, asked.part, asked.holder, asked.reservoir, asked.interval, self._context.now())
         ((wait,),) = await self._rows("flow_spend", *values)
         return float(wait)
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
         """Counted."""
-        found = await self._rows("flow_tally", text_array(tasks), self._home.now())
+        found = await self._rows("flow_tally", text_array(tasks), self._context.now())
         return [Tally(task, priority, Standing(standing), number) for task, priority, standing, number in found]
 
     async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
         """In order."""
-        found = await self._rows("flow_line", task, limit, self._home.now())
+        found = await self._rows("flow_line", task, limit, self._context.now())
         return [
             Placed(key, priority, Standing(standing), None if ready_at is None else ready_at.timestamp())
             for key, priority, standing, ready_at in found
@@ -109,35 +109,35 @@ class PostgresFlowTables:
         return (
             *(flow, text_array(job.id for job in jobs)),
             *(text_array(entry[place] for entry in found) for place in range(3)),
-            *Bulk([limits.check(job.step) for job in jobs]).values_of_each(self._home.now()),
+            *Bulk([limits.check(job.step) for job in jobs]).values_of_each(self._context.now()),
         )
 
     async def _create(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> None:
-        prepare = self._home.dialer.prepared or None
+        prepare = self._context.dialer.prepared or None
         async with (
-            self._home.pool.connection("flow") as connection,
+            self._context.pool.connection("flow") as connection,
             connection.transaction() if len(calls) > 1 else nullcontext(),
         ):
             for name, values in calls:
-                await rows(connection, self._home.statements[name], values, prepare)
+                await rows(connection, self._context.statements[name], values, prepare)
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
-        with self._home.translated():
+        with self._context.translated():
             return await repeated(lambda: self._ask(name, values), self._clock)
 
     async def _ask(self, name: str, values: tuple[object, ...]) -> list[Row]:
         """A row that stays locked is somebody's affair: it is not asked for again."""
         try:
-            return await self._home.pool.rows("flow", self._home.statements[name], values)
+            return await self._context.pool.rows("flow", self._context.statements[name], values)
         except psycopg.errors.LockNotAvailable:
             raise StoreUnreachable(
-                f"{self._home.address}: somebody's open transaction holds the job; try again when it has ended"
+                f"{self._context.address}: somebody's open transaction holds the job; try again when it has ended"
             ) from None
 
     def _blamed(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
         if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
             return InvalidJob(f"one of the jobs: {trouble.first_line(error)}. Nothing was written.")
-        said = error if isinstance(error, StoreError) else self._home.translate(error)
+        said = error if isinstance(error, StoreError) else self._context.translate(error)
         return OutcomeUnknown(f"{said}. The jobs may or may not have been committed") if unanswered else said
 
 

@@ -17,7 +17,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.blocking import BlockingLink, Row
 from stowhand.stores.database.halving import halved_blocking
 from stowhand.stores.database.repeating import repeated_blocking
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import in_id_order, pairs, plain_array, text_array
 from stowhand.stores.postgres.queue.schema import too_new
 from stowhand.stores.postgres.queue.texts import newest_known
@@ -25,12 +25,12 @@ from stowhand.stores.postgres.queue.texts import newest_known
 PAGE = 1000
 
 
-class PostgresHeart:
+class PostgresHeartbeats:
     """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._link = BlockingLink(home.address, lambda: home.role("heart"), home.dialer.prepared)
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
+        self._link = BlockingLink(context.address, lambda: context.role("heart"), context.dialer.prepared)
         self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
@@ -40,13 +40,13 @@ class PostgresHeart:
         answers: dict[str, set[tuple[int, str]]] = {"lost": set(), "canceled": set(), "busy": set(), "refused": set()}
 
         def beat(part: Sequence[Lease]) -> list[Row]:
-            return self._ask("beat", *pairs(part), lease, self._home.now())
+            return self._ask("beat", *pairs(part), lease, self._context.now())
 
         def refused(one: Lease, error: Exception) -> None:
             answers["refused"].add((one.job_id, one.token))
             self._refuse(one.job_id, "beat", error)
 
-        with self._home.translated():
+        with self._context.translated():
             for job_id, token, found in halved_blocking(in_id_order(leases), beat, refused):
                 answers[found].add((job_id, token))
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
@@ -58,13 +58,13 @@ class PostgresHeart:
         ids: set[int] = set()
 
         def release(part: Sequence[Lease]) -> list[Row]:
-            return self._ask("release", *pairs(part), self._home.keep, self._home.now())
+            return self._ask("release", *pairs(part), self._context.keep, self._context.now())
 
         def refused(one: Lease, error: Exception) -> None:
             ids.add(one.job_id)
             self._refuse(one.job_id, "release", error)
 
-        with self._home.translated():
+        with self._context.translated():
             ids |= {row[0] for row in halved_blocking(in_id_order(leases), release, refused)}
             missed = [lease for lease in leases if lease.job_id not in ids]
             if not missed:
@@ -74,9 +74,9 @@ class PostgresHeart:
 
     def abandon(self, token: str) -> bool:
         """Give back what it holds, and let it claim nothing more. False: some of it is locked, and still held."""
-        with self._home.translated():
+        with self._context.translated():
             try:
-                ((done,),) = self._ask("abandon", token, self._home.keep, self._home.now())
+                ((done,),) = self._ask("abandon", token, self._context.keep, self._context.now())
             except psycopg.Error as error:
                 if not trouble.is_refusal(error):
                     raise
@@ -86,7 +86,7 @@ class PostgresHeart:
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these."""
         ids = plain_array(lease.job_id for lease in ours)
-        ((late, ends_in),) = self._rows("foreign_leases", ids, slack, self._home.now())
+        ((late, ends_in),) = self._rows("foreign_leases", ids, slack, self._context.now())
         return Foreign(late=late, ends_in=ends_in)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
@@ -113,7 +113,7 @@ class PostgresHeart:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
         ((newest,),) = self._rows("newest_breaking")
         if newest > newest_known():
-            raise too_new(self._home, newest)
+            raise too_new(self._context, newest)
 
     def check_writable(self) -> None:
         """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
@@ -122,19 +122,19 @@ class PostgresHeart:
     def maintain(self) -> None:
         """Days of the history made ahead and dropped behind; queue rows that no job needs. Raises StoreError when one
         of these duties could not be done: the others are."""
-        with self._home.translated():
-            options, now = self._home.options, self._home.now()
+        with self._context.translated():
+            options, now = self._context.options, self._context.now()
             values = (options.history, now, options.failed_retention)
-            ((trouble,),) = self._link.rows(self._home.statements["maintain"], values)
+            ((trouble,),) = self._link.rows(self._context.statements["maintain"], values)
         if trouble is not None:
-            raise StoreError(f"{self._home.address}: not everything could be kept in order: {trouble}")
+            raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
 
     def worker_seen(self, card: WorkerCard) -> None:
         """An entry in the roll."""
         tasks = None if card.tasks is None else text_array(card.tasks)
         flags = None if card.forbidden_flags is None else text_array(card.forbidden_flags)
         about = (card.name, card.host, card.pid, card.version, tasks, card.concurrency, card.stopping)
-        self._rows("worker_seen", *about, self._home.now(), flags)
+        self._rows("worker_seen", *about, self._context.now(), flags)
 
     def worker_gone(self, name: str) -> None:
         """Out of the roll."""
@@ -160,12 +160,12 @@ class PostgresHeart:
                 text_array(each.state for each in decided),
                 text_array(each.error for each in decided),
                 slack,
-                self._home.keep,
-                self._home.now(),
+                self._context.keep,
+                self._context.now(),
             )
 
-        with self._home.translated():
-            found = self._ask("find_stalled", slack, worker, job_id, token, PAGE, self._home.now())
+        with self._context.translated():
+            found = self._ask("find_stalled", slack, worker, job_id, token, PAGE, self._context.now())
             if found:
                 became = dict(halved_blocking(found, reset, lambda row, error: self._refuse(row[0], "reset", error)))
         return [
@@ -178,10 +178,10 @@ class PostgresHeart:
         self._refused.append(Refusal(job_id, doing, clean(trouble.first_line(error))))
 
     def _rows(self, name: str, *values: object) -> list[Row]:
-        with self._home.translated():
+        with self._context.translated():
             return self._ask(name, *values)
 
     def _ask(self, name: str, *values: object) -> list[Row]:
         """Again, a few times, after what was definitely not done. Raises what psycopg raises."""
-        statement = self._home.statements[name]
-        return repeated_blocking(lambda: self._link.rows(statement, values, self._home.patience))
+        statement = self._context.statements[name]
+        return repeated_blocking(lambda: self._link.rows(statement, values, self._context.patience))

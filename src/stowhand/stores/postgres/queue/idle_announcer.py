@@ -18,7 +18,7 @@ AGAIN = (0.05, 1.0)
 """Seconds after falling asleep."""
 
 
-class Doze:
+class IdleAnnouncer:
     """Pure: told the time, and what claims brought."""
 
     def __init__(self) -> None:

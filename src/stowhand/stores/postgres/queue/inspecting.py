@@ -11,7 +11,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.checking import read_filter, read_id, read_ids, read_key
 from stowhand.protocols.queue_store import Answer, Done, JobFilter
 from stowhand.stores.database.link import Values
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
@@ -25,8 +25,8 @@ AT_ONCE = 500
 class Inspector:
     """Answers people's questions, and does what they ask of one job."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
@@ -48,16 +48,16 @@ class Inspector:
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that is due longest could have run."""
-        ((seconds,),) = await self._rows("oldest_due", (self._home.now(),))
+        ((seconds,),) = await self._rows("oldest_due", (self._context.now(),))
         return float(seconds)
 
     async def retry(self, job_id: int) -> Answer:
         """Due now, attempts and resets 0."""
-        return await self._act("retry", job_id, (read_id(job_id), self._home.now()))
+        return await self._act("retry", job_id, (read_id(job_id), self._context.now()))
 
     async def cancel(self, job_id: int) -> Answer:
         """At once, or asked of its worker."""
-        return await self._act("cancel", job_id, (read_id(job_id), self._home.keep, self._home.now()))
+        return await self._act("cancel", job_id, (read_id(job_id), self._context.keep, self._context.now()))
 
     async def remove(self, job_id: int) -> Answer:
         """Delete, unless it runs or is completed."""
@@ -72,11 +72,11 @@ class Inspector:
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Due now, attempts and resets 0."""
-        return await self._act_on_all("retry_jobs", job_ids, self._home.now())
+        return await self._act_on_all("retry_jobs", job_ids, self._context.now())
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """At once, or asked of their workers."""
-        return await self._act_on_all("cancel_jobs", job_ids, self._home.keep, self._home.now())
+        return await self._act_on_all("cancel_jobs", job_ids, self._context.keep, self._context.now())
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Delete, unless they run or are completed."""
@@ -105,12 +105,12 @@ class Inspector:
         return _answer(job_id, done, why)
 
     async def _rows(self, name: str, values: Values = ()) -> list[Row]:
-        with self._home.translated():
+        with self._context.translated():
             try:
-                return await self._home.pool.rows("inspect", self._home.statements[name], values)
+                return await self._context.pool.rows("inspect", self._context.statements[name], values)
             except psycopg.errors.LockNotAvailable:
                 raise _Held(
-                    f"{self._home.address}: somebody's open transaction holds the job; try again when it has ended"
+                    f"{self._context.address}: somebody's open transaction holds the job; try again when it has ended"
                 ) from None
 
 

@@ -16,8 +16,8 @@ from stowhand.jobs.lifecycle import Backoff
 from stowhand.retry import exponential
 from stowhand.stores.database.address import Address
 from stowhand.stores.database.link import Connection, Dialer, hang_up, is_idle, rows
-from stowhand.stores.postgres.queue.context import Home
-from stowhand.stores.postgres.queue.idle_announcer import Doze
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.idle_announcer import IdleAnnouncer
 
 PING_DEADLINE = 5.0
 PROVE_EVERY = 25.0
@@ -25,21 +25,21 @@ PROVE_EVERY = 25.0
 _TROUBLE = (psycopg.Error, StoreError, OSError)
 
 
-class Ears:
+class Listener:
     """Waits for notifications; reconnects with growing pauses, and merely sleeps as long as that fails."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
         self._clock = SystemClock()
-        url = home.options.listen_url
-        self._dialer = Dialer(Address(url), home.dialer.prepared) if url else home.dialer
+        url = context.options.listen_url
+        self._dialer = Dialer(Address(url), context.dialer.prepared) if url else context.dialer
         self.on_listening: Callable[[str, BaseException | None], None] | None = None
         """Told "connecting", "success", or "error" and why."""
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self.prove_every = PROVE_EVERY
         self._proven_at = float("-inf")
-        self._doze = Doze()
+        self._idle_announcer = IdleAnnouncer()
         self._stir = asyncio.Event()
         self._heard_some = False
         """Notifications that came along with the answer to a question."""
@@ -48,14 +48,14 @@ class Ears:
         self._not_before = 0.0
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """The listening connection has answered when it was last asked."""
         return self._connection is not None
 
     def claimed(self, jobs: int) -> None:
         """A claim brought so many: who gets many need not be woken."""
-        self._doze.claimed(jobs, self._clock.monotonic())
-        if self._doze.wish is not self._doze.asleep or not jobs:
+        self._idle_announcer.claimed(jobs, self._clock.monotonic())
+        if self._idle_announcer.wish is not self._idle_announcer.asleep or not jobs:
             self._stir.set()
 
     async def wait(self, timeout: float) -> bool:
@@ -117,33 +117,33 @@ class Ears:
 
     async def _listen(self) -> None:
         self._tell("connecting")
-        connection = await self._dialer.dial(self._home.role("listen"))
+        connection = await self._dialer.dial(self._context.role("listen"))
         try:
             await self._refuse_pooler(connection)
             connection.add_notify_handler(self._note)
-            await rows(connection, self._home.statements["listen"], (), False)
-            if self._doze.wish:
+            await rows(connection, self._context.statements["listen"], (), False)
+            if self._idle_announcer.wish:
                 await self._fall_asleep(connection)
         except BaseException:
-            self._doze.woke_up()
+            self._idle_announcer.woke_up()
             await hang_up(connection)
             raise
         self._connection, self._proven_at, self._failures = connection, self._clock.monotonic(), 0
         self._tell("success")
 
     async def _fall_asleep(self, connection: Connection) -> None:
-        await rows(connection, self._home.statements["fall_asleep"], (), False)
-        self._doze.fell_asleep(self._clock.monotonic())
+        await rows(connection, self._context.statements["fall_asleep"], (), False)
+        self._idle_announcer.fell_asleep(self._clock.monotonic())
 
     async def _wake_up(self, connection: Connection) -> None:
-        await rows(connection, self._home.statements["wake_up"], (), False)
-        self._doze.woke_up()
+        await rows(connection, self._context.statements["wake_up"], (), False)
+        self._idle_announcer.woke_up()
 
     async def _refuse_pooler(self, connection: Connection) -> None:
         """A LISTEN would stay behind on a connection that serves others next, and be heard by nobody. A pooler hands
         out numbers of its own for the server's processes. Whoever gives an address for listening knows better."""
-        if self._home.options.listen_url is None:
-            ((pid,),) = await rows(connection, self._home.statements["backend_pid"], (), False)
+        if self._context.options.listen_url is None:
+            ((pid,),) = await rows(connection, self._context.statements["backend_pid"], (), False)
             if pid != connection.info.backend_pid:
                 raise StoreError(
                     "a pooler stands before the database, so nothing can be heard: give a direct address (--listen-url)"
@@ -152,28 +152,28 @@ class Ears:
     async def _is_listening(self, connection: Connection) -> bool:
         """Asked now and then: a dead peer does not say that it is dead, and a pooler forgets a LISTEN."""
         async with asyncio.timeout(PING_DEADLINE):
-            ((channels,),) = await rows(connection, self._home.statements["is_listening"], (), False)
+            ((channels,),) = await rows(connection, self._context.statements["is_listening"], (), False)
         return bool(channels)
 
     async def _heard(self, connection: Connection, until: float) -> bool:
         """Sleep until the socket has something to read; then read it all."""
         while True:
             self._stir.clear()
-            if self._doze.wish and not self._doze.asleep:
+            if self._idle_announcer.wish and not self._idle_announcer.asleep:
                 await self._fall_asleep(connection)
                 return True  # look once more: until now nobody had to wake us
-            if self._doze.asleep and not self._doze.wish:
+            if self._idle_announcer.asleep and not self._idle_announcer.wish:
                 await self._wake_up(connection)
             now = self._clock.monotonic()
             if self._news(connection):
                 self._proven_at = now
-                self._doze.woken(now)
+                self._idle_announcer.woken(now)
                 return True
-            if self._doze.look(now):
+            if self._idle_announcer.look(now):
                 return True
             if now >= until:
                 return False
-            await self._readable(connection, min(until, self._doze.next_look()) - now)
+            await self._readable(connection, min(until, self._idle_announcer.next_look()) - now)
 
     def _news(self, connection: Connection) -> bool:
         """Read what has come: psycopg's own way takes turns of the loop, and somebody waits for the job to start."""
@@ -207,6 +207,6 @@ class Ears:
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        self._doze.woke_up()
+        self._idle_announcer.woke_up()
         if connection is not None:
             await hang_up(connection)

@@ -28,7 +28,7 @@ from stowhand.protocols.operating import (
 )
 from stowhand.stores.database.link import Values
 from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
 
 PURGE_AT_ONCE = 5000
@@ -42,36 +42,36 @@ ENDED = ("completed", "canceled", "failed")
 class Operations:
     """The seam ``Operator``. Every call is a transaction of its own; a purge is one for each page."""
 
-    _home: Home
+    _context: PostgresContext
 
     async def pause_queue(self, name: str) -> QueueChange:
         """A running job goes on."""
-        ((changed,),) = await self._asked("pause_queue", read_queue(name), self._home.now())
+        ((changed,),) = await self._asked("pause_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
     async def resume_queue(self, name: str) -> QueueChange:
         """Workers are woken."""
-        ((changed,),) = await self._asked("resume_queue", read_queue(name), self._home.now())
+        ((changed,),) = await self._asked("resume_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
     async def pause_task(self, name: str) -> TaskChange:
         """In whatever queue; a running job goes on."""
-        ((changed,),) = await self._asked("pause_task", read_task(name), self._home.now())
+        ((changed,),) = await self._asked("pause_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
     async def resume_task(self, name: str) -> TaskChange:
         """Workers are woken."""
-        ((changed,),) = await self._asked("resume_task", read_task(name), self._home.now())
+        ((changed,),) = await self._asked("resume_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
     async def pause_unqueued(self) -> TaskChange:
         """A running job goes on."""
-        ((changed,),) = await self._asked("pause_unqueued", self._home.now())
+        ((changed,),) = await self._asked("pause_unqueued", self._context.now())
         return TaskChange(None, changed)
 
     async def resume_unqueued(self) -> TaskChange:
         """Workers are woken."""
-        ((changed,),) = await self._asked("resume_unqueued", self._home.now())
+        ((changed,),) = await self._asked("resume_unqueued", self._context.now())
         return TaskChange(None, changed)
 
     async def pauses(self) -> Pauses:
@@ -80,7 +80,9 @@ class Operations:
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """All or, if somebody keeps one of them locked, none."""
-        return [row[0] for row in await self._asked("retry_failed", plain_array(read_ids(job_ids)), self._home.now())]
+        return [
+            row[0] for row in await self._asked("retry_failed", plain_array(read_ids(job_ids)), self._context.now())
+        ]
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
@@ -88,12 +90,12 @@ class Operations:
             QueueRow(
                 name=name, paused_since=paused, held_by=held, waiting=waiting, due=due, running=running, failed=failed
             )
-            for name, paused, held, waiting, due, running, failed in await self._asked("queues", self._home.now())
+            for name, paused, held, waiting, due, running, failed in await self._asked("queues", self._context.now())
         ]
 
     async def figures(self) -> Figures:
         """Exact while the tables are small; then what a sample of their pages says."""
-        now = self._home.now()
+        now = self._context.now()
         standing: defaultdict[str, list[Standing]] = defaultdict(list)
         over: defaultdict[int | None, list[Ended]] = defaultdict(list)
         for what, name, *numbers, exact in await self._asked("standing_jobs", NAMES, now):
@@ -112,7 +114,7 @@ class Operations:
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Page by page."""
-        now = self._home.now()
+        now = self._context.now()
         if dry_run:
             asked = (now, ages.completed, ages.canceled, now, ages.failed)
             ((completed, failed, canceled),) = await self._asked("purgeable", *asked)
@@ -131,7 +133,7 @@ class Operations:
 
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""
-        return [_worker(row) for row in await self._asked("workers", self._home.now())]
+        return [_worker(row) for row in await self._asked("workers", self._context.now())]
 
     async def explain(self, job_id: int) -> Explanation | None:
         """From a few looks, a moment apart: it is for people."""
@@ -139,7 +141,7 @@ class Operations:
         if not found:
             return None
         job: Job = read_job(found[0])
-        around = await self._asked("circumstances", self._home.now(), job.id)
+        around = await self._asked("circumstances", self._context.now(), job.id)
         if not around:  # it is over
             return explain(Facts(job=job, now=job.run_at))
         ((at, lease_until, paused, holder, worker, since, until),) = around
@@ -179,13 +181,13 @@ class Operations:
         return await self._named(name, values)
 
     async def _named(self, name: str, values: Values) -> list[Row]:
-        with self._home.translated():
+        with self._context.translated():
             try:
-                return await self._home.pool.rows("inspect", self._home.statements[name], values)
+                return await self._context.pool.rows("inspect", self._context.statements[name], values)
             except psycopg.errors.LockNotAvailable:
                 what = "one of the jobs" if name == "retry_failed" else "the queue"
                 raise StoreUnreachable(
-                    f"{self._home.address}: somebody's open transaction holds {what}; try again when it has ended"
+                    f"{self._context.address}: somebody's open transaction holds {what}; try again when it has ended"
                 ) from None
 
 

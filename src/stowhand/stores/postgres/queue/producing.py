@@ -17,11 +17,11 @@ from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
 from stowhand.protocols.checking import wrong_connection
 from stowhand.stores.database import trouble
-from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.postgres.queue.bulk import Bulk
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import new_job, read_job
 
 CHUNK = 1000
@@ -30,20 +30,20 @@ CHUNK = 1000
 class Producer:
     """Puts jobs into the queue."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
         self._clock = SystemClock()
         self._inserts = True
         """May this login write the table? Until it is refused once: roles other than the owner call the function."""
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job. A reply that was lost is OutcomeUnknown; anything else says what it is."""
-        job = self._home.options.whole(job)
+        job = self._context.options.whole(job)
         plain = self._inserts and is_plain(job)
-        statement = self._home.statements["enqueue_plain" if plain else "enqueue"]
-        values = (plain_values_of if plain else values_of)(job, self._home.now())
+        statement = self._context.statements["enqueue_plain" if plain else "enqueue"]
+        values = (plain_values_of if plain else values_of)(job, self._context.now())
         try:
-            (row,) = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+            (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             if plain and trouble.is_forbidden(error):
                 self._inserts = False
@@ -53,10 +53,10 @@ class Producer:
 
     async def add_built_in(self, job: NewJob) -> Job:
         """Commit one job of a built-in task: by a function that administrators and workers may call."""
-        values = values_of(limits.check_built_in(job), self._home.now())
-        statement = self._home.statements["enqueue_built_in"]
+        values = values_of(limits.check_built_in(job), self._context.now())
+        statement = self._context.statements["enqueue_built_in"]
         try:
-            (row,) = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+            (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError) as error:
             raise self._blamed(error, job) from None
         return read_job(row)
@@ -64,7 +64,7 @@ class Producer:
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
         try:
-            async with self._home.pool.connection("enqueue") as connection, connection.transaction():
+            async with self._context.pool.connection("enqueue") as connection, connection.transaction():
                 ids = await self._write_all(connection, _chunks(jobs))
                 if ids:
                     await self.run(connection, "wake", ())
@@ -72,7 +72,7 @@ class Producer:
             raise self._blamed(error, None) from None
         return ids
 
-    async def _write_all(self, connection: Line, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
+    async def _write_all(self, connection: Session, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
         """Each chunk is gathered while the server writes the one before."""
         ids: list[int] = []
         keys: set[str] = set()
@@ -95,18 +95,18 @@ class Producer:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All or none, by one statement; the jobs themselves, in the order given."""
         _refuse_twice(jobs, set())
-        jobs = [self._home.options.whole(job) for job in jobs]
-        statement, values = self._home.statements["enqueue_each"], Bulk(jobs).values_of_each(self._home.now())
+        jobs = [self._context.options.whole(job) for job in jobs]
+        statement, values = self._context.statements["enqueue_each"], Bulk(jobs).values_of_each(self._context.now())
         try:
-            found = await repeated(lambda: self._home.pool.rows("enqueue", statement, values), self._clock)
+            found = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._blamed(error, None) from None
         return [read_job(row) for row in found]
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """In the caller's transaction, on the caller's connection; never committed here."""
-        job = self._home.options.whole(job)
-        statement, values = self._home.statements["enqueue"], values_of(job, self._home.now())
+        job = self._context.options.whole(job)
+        statement, values = self._context.statements["enqueue"], values_of(job, self._context.now())
         if isinstance(connection, psycopg.Connection):
             with self._judged(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
                 _prepare(cursor)
@@ -125,23 +125,23 @@ class Producer:
                 await cursor.execute(statement, values)
                 return read_job((await cursor.fetchall())[0])
 
-    async def write(self, connection: Line, chunk: Sequence[NewJob]) -> list[int]:
+    async def write(self, connection: Session, chunk: Sequence[NewJob]) -> list[int]:
         """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
         ``enqueue_each``), so that two calls do not deadlock."""
-        if self._home.options.max_attempts is not None:
-            chunk = [self._home.options.whole(job) for job in chunk]
+        if self._context.options.max_attempts is not None:
+            chunk = [self._context.options.whole(job) for job in chunk]
         places = [place for place, job in enumerate(chunk) if job.key is None]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
-        new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._home.now())) if plain else []
+        new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._context.now())) if plain else []
         if len(plain) == len(chunk):
             return [row[0] for row in new]
         ids = dict(zip(places, (row[0] for row in new), strict=True))
         keyed = [place for place, job in enumerate(chunk) if job.key is not None]
-        each = Bulk([chunk[place] for place in keyed]).values_of_each(self._home.now())
+        each = Bulk([chunk[place] for place in keyed]).values_of_each(self._context.now())
         ids |= zip(keyed, (row[0] for row in await self.run(connection, "enqueue_each", each)), strict=True)
         return [ids[place] for place in range(len(chunk))]
 
-    async def write_ticks(self, connection: Line, jobs: Sequence[NewJob]) -> list[int]:
+    async def write_ticks(self, connection: Session, jobs: Sequence[NewJob]) -> list[int]:
         """As ``write``, of jobs that a crontab has made, which may be of a built-in task."""
         usual = [place for place, job in enumerate(jobs) if job.task not in RESERVED]
         if len(usual) == len(jobs):
@@ -149,12 +149,14 @@ class Producer:
         ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))
         for place, job in enumerate(jobs):
             if place not in ids:
-                ((ids[place], *_),) = await self.run(connection, "enqueue_built_in", values_of(job, self._home.now()))
+                ((ids[place], *_),) = await self.run(
+                    connection, "enqueue_built_in", values_of(job, self._context.now())
+                )
         return [ids[place] for place in range(len(jobs))]
 
-    async def run(self, connection: Line, name: str, values: Sequence[object]) -> list[Row]:
+    async def run(self, connection: Session, name: str, values: Sequence[object]) -> list[Row]:
         """One of the store's statements, in this transaction."""
-        return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
+        return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
     @contextmanager
     def _judged(self, job: NewJob) -> Iterator[None]:
@@ -165,7 +167,7 @@ class Producer:
             if not isinstance(error, psycopg.Error) or trouble.is_about_values(error):
                 raise self._blamed(error, job) from error
             if trouble.is_absent(error) or trouble.is_forbidden(error):
-                raise self._home.translate(error) from error
+                raise self._context.translate(error) from error
             raise
 
     def _blamed(self, error: BaseException, job: NewJob | None) -> StoreError | InvalidJob:
@@ -175,10 +177,10 @@ class Producer:
             return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
         if trouble.is_cut(error):
             return OutcomeUnknown(
-                f"{self._home.translate(error)}. The job may or may not have been committed; with a `key`, enqueueing "
-                "it again yields one job"
+                f"{self._context.translate(error)}. The job may or may not have been committed; with a `key`, "
+                "enqueueing it again yields one job"
             )
-        return self._home.translate(error)
+        return self._context.translate(error)
 
 
 def is_plain(job: NewJob) -> bool:

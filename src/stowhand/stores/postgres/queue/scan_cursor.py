@@ -22,16 +22,16 @@ SHARE = 9.0
 """Time spent above the floor for each second spent below it."""
 
 
-class Floor:
+class ScanCursor:
     """For one set of tasks. Pure: told the time and how long a claim took."""
 
     def __init__(self) -> None:
-        self._floor: Position | None = None
+        self._scan_cursor: Position | None = None
         self._look_at = 0.0
 
     def start(self, now: float) -> Position | None:
         """Where the next claim begins; ``None``: at the beginning."""
-        return None if now >= self._look_at else self._floor
+        return None if now >= self._look_at else self._scan_cursor
 
     def note(self, began: Position | None, last: Position | None, *, jobs: int, took: float, now: float) -> bool:
         """What a claim brought; ``last``: of its jobs without a queue. True: nothing, look again from the beginning."""
@@ -39,10 +39,10 @@ class Floor:
             if last is None:
                 self._look_at = 0.0
                 return jobs == 0
-            self._floor = last
+            self._scan_cursor = last
             return False
         if took > SLOW + SLOW_PER_JOB * jobs and last is not None:
-            self._floor, self._look_at = last, now + SHARE * took
+            self._scan_cursor, self._look_at = last, now + SHARE * took
         else:
-            self._floor, self._look_at = None, 0.0
+            self._scan_cursor, self._look_at = None, 0.0
         return False

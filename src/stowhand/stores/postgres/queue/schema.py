@@ -16,10 +16,10 @@ from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, Sche
 from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
-from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.statements import quote_identifier, quote_text
 from stowhand.stores.postgres.queue.comparing import altered_functions, altered_relations
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.texts import (
     Migration,
     digest,
@@ -35,18 +35,18 @@ NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
 and the history's days have keys."""
 
 
-def too_new(home: Home, installed: int) -> SchemaTooNew:
+def too_new(context: PostgresContext, installed: int) -> SchemaTooNew:
     """What to say about a schema that a newer version has made its own."""
     return SchemaTooNew(
-        f"schema {home.schema!r} is at {installed}, this version knows {newest_known()}: upgrade this program"
+        f"schema {context.schema!r} is at {installed}, this version knows {newest_known()}: upgrade this program"
     )
 
 
 class Installer:
     """Installs, compares and removes the schema."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
         self._expected = newest_known()
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
@@ -54,10 +54,10 @@ class Installer:
 
         ``roles``: make the four roles, and grant them what each may do. Raises SchemaTooNew.
         """
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection:
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection:
                 await self._prepare_keys(connection)
-            async with self._home.pool.connection("schema") as connection, connection.transaction():
+            async with self._context.pool.connection("schema") as connection, connection.transaction():
                 await self._ask(connection, "lock_schema")
                 for text in await self._script(connection, roles=roles, anyway=True):
                     await connection.execute(text.encode())
@@ -65,15 +65,15 @@ class Installer:
 
     async def status(self) -> SchemaStatus:
         """What is there."""
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection:
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection:
                 return self._judge(await self._applied(connection))
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, as a script for somebody who may run them."""
         altered = bool(await self.foreign_changes())
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection:
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection:
                 texts = await self._script(connection, roles=roles, anyway=altered)
         if not texts:
             return ""
@@ -81,19 +81,19 @@ class Installer:
 
     async def uninstall(self) -> None:
         """Everything of ours is in the schema."""
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection, connection.transaction():
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection, connection.transaction():
                 await self._ask(connection, "lock_schema")
                 await self._ask(connection, "drop_schema")
 
     async def check(self) -> None:
         """Raises SchemaError when this version cannot work with what is there."""
         status = await self.status()
-        name = self._home.schema
+        name = self._context.schema
         if status.installed is None:
             raise SchemaMissing(
-                f"nothing is installed in schema {name!r} at {self._home.address}: run `stowhand migrate`, or start a "
-                "worker, which installs it"
+                f"nothing is installed in schema {name!r} at {self._context.address}: run `stowhand migrate`, or "
+                "start a worker, which installs it"
             )
         if status.installed < status.expected:
             raise SchemaOutdated(
@@ -101,13 +101,13 @@ class Installer:
                 "run `stowhand migrate`"
             )
         if status.breaking:
-            raise too_new(self._home, status.installed)
+            raise too_new(self._context, status.installed)
 
     async def default_max_attempts(self) -> int:
         """Of a job for which nobody gives a number. Raises SchemaError."""
         await self.check()
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection:
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection:
                 ((attempts,),) = await self._ask(connection, "settings")
                 return int(attempts)
 
@@ -115,15 +115,15 @@ class Installer:
         """From now on, in functions and table. Raises SchemaError, InvalidJob for what is no such number."""
         limits.check_max_attempts(attempts)
         await self.check()
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection, connection.transaction():
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection, connection.transaction():
                 await self._ask(connection, "lock_schema")
                 for text in await self._act_as_owner(connection):
                     await connection.execute(text.encode())
                 await self._ask(connection, "be_patient")
                 await self._ask(connection, "set_max_attempts", attempts)
                 await connection.execute(
-                    f"alter table {self._home.fillings['schema']}.live"
+                    f"alter table {self._context.fillings['schema']}.live"
                     f" alter column max_attempts set default {attempts:d}".encode()
                 )
                 for text in await self._functions(connection, []):
@@ -131,15 +131,15 @@ class Installer:
 
     async def foreign_changes(self) -> list[str]:
         """What is not as this version put it there. Nothing is said of a schema of another number."""
-        with self._home.translated():
-            async with self._home.pool.connection("schema") as connection:
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection:
                 applied = await self._applied(connection)
                 if not applied or applied[-1][0] != self._expected:
                     return []
                 functions = await self._functions(connection, [])
                 return [
-                    *await altered_functions(connection, self._home, functions),
-                    *await altered_relations(connection, self._home),
+                    *await altered_functions(connection, self._context, functions),
+                    *await altered_relations(connection, self._context),
                 ]
 
     def _judge(self, applied: list[Row] | None) -> SchemaStatus:
@@ -148,7 +148,7 @@ class Installer:
         breaking = any(number > self._expected and breaks for number, breaks in applied)
         return SchemaStatus(installed=applied[-1][0], expected=self._expected, breaking=breaking)
 
-    async def _script(self, connection: Line, *, roles: bool, anyway: bool) -> list[str]:
+    async def _script(self, connection: Session, *, roles: bool, anyway: bool) -> list[str]:
         """What to run here and now, in order. ``anyway``: the functions too, if nothing is missing."""
         applied = await self._applied(connection)
         newest = applied[-1][0] if applied else 0
@@ -156,39 +156,39 @@ class Installer:
             if roles:
                 raise SchemaTooNew(f"the schema is at {newest}: let the version that knows it grant its roles")
             return []
-        missing = [migration for migration in read_migrations(self._home.fillings) if migration.number > newest]
+        missing = [migration for migration in read_migrations(self._context.fillings) if migration.number > newest]
         if not (missing or roles or anyway):
             return []
-        texts = [read_text("roles.sql", self._home.fillings)] if roles else []
+        texts = [read_text("roles.sql", self._context.fillings)] if roles else []
         # An existing schema is used: creating it may be forbidden.
         texts += [] if await self._says(connection, "has_schema") else [self._text("create_schema")]
         texts += [self._text("let_roles_in")] if roles else []
         texts += await self._act_as_owner(connection)
         if not applied or newest < NUMBERS_MOVED:
-            texts += [read_text("numbers.sql", self._home.fillings)]
+            texts += [read_text("numbers.sql", self._context.fillings)]
             texts += [self._text("move_applied")] if applied else []
         for migration in missing:
             texts += [migration.text, self._note(migration)]
         functions = await self._functions(connection, missing)
         return [*texts, *functions, self._drop_strays(functions)]
 
-    async def _functions(self, connection: Line, missing: list[Migration]) -> list[str]:
+    async def _functions(self, connection: Session, missing: list[Migration]) -> list[str]:
         """Their texts, with the schema's own settings. Where these are not stored yet, they are the package's."""
         stored = not any(migration.number == SETTINGS_SINCE for migration in missing)
         ((attempts,),) = await self._ask(connection, "settings") if stored else [(MAX_ATTEMPTS,)]
-        return read_functions(self._home.fillings | {"max_attempts": str(attempts)})
+        return read_functions(self._context.fillings | {"max_attempts": str(attempts)})
 
     def _drop_strays(self, functions: list[str]) -> str:
         """A function of one of our names that is none of these is an older version's, left with other arguments."""
         known = ", ".join(f"({quote_text(name)}, '{digest(body)}')" for name, body in sources(functions))
-        return read_text("strays.sql", self._home.fillings | {"functions": known})
+        return read_text("strays.sql", self._context.fillings | {"functions": known})
 
-    async def _prepare_keys(self, connection: Line) -> None:
+    async def _prepare_keys(self, connection: Session) -> None:
         """Before number 12, while others work: the keys of large days, one at a time. What is cut is done anew."""
         applied = await self._applied(connection)
         if not applied or applied[-1][0] >= KEYS_SINCE:
             return
-        schema = self._home.fillings["schema"]
+        schema = self._context.fillings["schema"]
         for day, key, sound in await self._ask(connection, "large_days"):
             if sound is False:
                 await connection.execute(f"drop index concurrently if exists {schema}.{key}".encode())
@@ -198,23 +198,23 @@ class Installer:
 
     def _text(self, name: str) -> str:
         """A statement without values, as part of a script, in which % is just a character."""
-        return self._home.statements[name].decode().replace("%%", "%") + ";\n"
+        return self._context.statements[name].decode().replace("%%", "%") + ";\n"
 
     def _note(self, migration: Migration) -> str:
         values = f"({migration.number}, {str(migration.breaking).lower()})"
-        return f"insert into {self._home.fillings['schema']}.applied_migrations (id, breaking) values {values};\n"
+        return f"insert into {self._context.fillings['schema']}.applied_migrations (id, breaking) values {values};\n"
 
-    async def _act_as_owner(self, connection: Line) -> list[str]:
+    async def _act_as_owner(self, connection: Session) -> list[str]:
         """An administrator's upgrade must not leave functions that run with an administrator's rights."""
         owners = await self._ask(connection, "owner_to_be")
         return [f"set local role {quote_identifier(owner)};\n" for (owner,) in owners]
 
-    async def _applied(self, connection: Line) -> list[Row] | None:
+    async def _applied(self, connection: Session) -> list[Row] | None:
         """Numbers and whether they break; ``None`` when nothing is there."""
         ((ours, theirs, live, nulls),) = await self._ask(connection, "standing")
         if not nulls:
             raise ConfigurationError(
-                f"{self._home.address}: array_nulls is off for this login, database or server, so that what is NULL"
+                f"{self._context.address}: array_nulls is off for this login, database or server, so that what is NULL"
                 " in an array would arrive as the text 'NULL', and settlements would fail: ALTER ROLE … SET"
                 " array_nulls = on"
             )
@@ -223,14 +223,14 @@ class Installer:
         if not live or (ours and theirs == "r") or not (ours or theirs == "r"):
             # graphile-worker keeps its own table `migrations`; its numbers must not be taken for ours.
             raise SchemaError(
-                f"schema {self._home.schema!r} at {self._home.address} holds tables of something else:"
+                f"schema {self._context.schema!r} at {self._context.address} holds tables of something else:"
                 " give another name (--schema)"
             )
         return await self._ask(connection, "applied" if ours else "applied_before_12")
 
-    async def _says(self, connection: Line, name: str) -> bool:
+    async def _says(self, connection: Session, name: str) -> bool:
         ((answer,),) = await self._ask(connection, name)
         return bool(answer)
 
-    async def _ask(self, connection: Line, name: str, *values: object) -> list[Row]:
-        return await rows(connection, self._home.statements[name], values)
+    async def _ask(self, connection: Session, name: str, *values: object) -> list[Row]:
+        return await rows(connection, self._context.statements[name], values)

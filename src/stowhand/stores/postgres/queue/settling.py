@@ -20,7 +20,7 @@ from stowhand.stores.database.halving import halved
 from stowhand.stores.database.link import Connection, Link, Row, rows
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.bulk import Bulk
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.producing import CHUNK, values_of
 from stowhand.stores.postgres.queue.rows import pairs, plain_array, text_array
 
@@ -38,14 +38,14 @@ _FOUND: dict[str, Verdict] = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdic
 class Settlements:
     """Records how jobs left processing."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._link = Link(home.dialer, lambda: home.role("settle"))
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
+        self._link = Link(context.dialer, lambda: context.role("settle"))
         self._clock = SystemClock()
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         """Replies in the order of the batch."""
-        with self._home.translated():
+        with self._context.translated():
             known: dict[Pair, Reply] | None = None
             if leases := _all_completed(batch):
                 done = await self._complete(leases)
@@ -90,7 +90,7 @@ class Settlements:
 
     async def _complete(self, leases: Sequence[Lease]) -> list[Row] | None:
         """All together; ``None``: the database refuses one of them."""
-        values = (*pairs(leases), self._home.keep, self._home.now())
+        values = (*pairs(leases), self._context.keep, self._context.now())
         try:
             return await self._persist(lambda connection: self._rows(connection, "settle_completed", values))
         except psycopg.Error as error:
@@ -116,7 +116,7 @@ class Settlements:
         """One transaction: the settlements, and what the accepted ones enqueue."""
         _check_payloads(entries)
         follow_ups = [
-            (entry, self._home.options.whole(limits.check(job))) for entry in entries for job in entry[1].then
+            (entry, self._context.options.whole(limits.check(job))) for entry in entries for job in entry[1].then
         ]
         if not follow_ups:
             return await self._write(connection, entries)
@@ -127,12 +127,12 @@ class Settlements:
 
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
         if len(jobs) == 1:
-            await self._rows(connection, "enqueue", values_of(jobs[0], self._home.now()))
+            await self._rows(connection, "enqueue", values_of(jobs[0], self._context.now()))
             return
         in_order = sorted(jobs, key=_key_of)  # as one statement would lock them
         for start in range(0, len(in_order), CHUNK):
             chunk = Bulk(in_order[start : start + CHUNK])
-            await self._rows(connection, "enqueue_each", chunk.values_of_each(self._home.now()))
+            await self._rows(connection, "enqueue_each", chunk.values_of_each(self._context.now()))
 
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> dict[Pair, str]:
         """The state that each was given."""
@@ -148,8 +148,8 @@ class Settlements:
                 text_array(each.error for each in settlements),
                 text_array(each.result for each in settlements),
                 text_array(each.payload for each in settlements),
-                self._home.keep,
-                self._home.now(),
+                self._context.keep,
+                self._context.now(),
             ),
         )
         return {(row[0], row[1]): row[2] for row in done}
@@ -170,7 +170,7 @@ class Settlements:
         return found
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
-        return await rows(connection, self._home.statements[name], values, self._home.dialer.prepared or None)
+        return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
     async def _persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         """Again, a few times, after what was definitely not done (a deadlock, a server shutting down)."""

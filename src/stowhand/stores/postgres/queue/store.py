@@ -12,14 +12,14 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heart, Reply, StoreOptions
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
 from stowhand.stores.postgres.queue.administering import Administrator
 from stowhand.stores.postgres.queue.claiming import Claims
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
-from stowhand.stores.postgres.queue.heartbeats import PostgresHeart
+from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.inspecting import Inspector
-from stowhand.stores.postgres.queue.listener import Ears
+from stowhand.stores.postgres.queue.listener import Listener
 from stowhand.stores.postgres.queue.operations import Operations
 from stowhand.stores.postgres.queue.producing import Producer
 from stowhand.stores.postgres.queue.schema import Installer
@@ -33,22 +33,22 @@ class PostgresStore(Operations):
     """Jobs in a schema of a PostgreSQL database. Nothing is connected before it is used."""
 
     def __init__(self, url: str, options: StoreOptions = _DEFAULTS) -> None:
-        home = Home(url, options)
-        self._home = home
+        context = PostgresContext(url, options)
+        self._context = context
         self.on_warning: Callable[[str, str], None] | None = None
-        self._settlements = Settlements(home)
-        self._ears = Ears(home)
-        self._claims = Claims(home, self._ears)
-        self._producer = Producer(home)
-        self._inspector = Inspector(home)
-        self._administrator = Administrator(home)
-        self._timetable = Timetable(home, self._producer)
-        self._installer = Installer(home)
+        self._settlements = Settlements(context)
+        self._listener = Listener(context)
+        self._claims = Claims(context, self._listener)
+        self._producer = Producer(context)
+        self._inspector = Inspector(context)
+        self._administrator = Administrator(context)
+        self._timetable = Timetable(context, self._producer)
+        self._installer = Installer(context)
 
     @property
     def description(self) -> str:
         """Where it is, for people."""
-        return f"{self._home.address}, schema {self._home.schema}"
+        return f"{self._context.address}, schema {self._context.schema}"
 
     # -- a worker's ------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class PostgresStore(Operations):
 
     async def close(self) -> None:
         """Let every connection go."""
-        for part in (self._claims, self._settlements, self._ears, self._home.pool):
+        for part in (self._claims, self._settlements, self._listener, self._context.pool):
             await part.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
@@ -80,47 +80,47 @@ class PostgresStore(Operations):
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""
-        heard = await self._ears.wait(timeout)
+        heard = await self._listener.wait(timeout)
         if heard:
             self._claims.heard()
         return heard
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Wake-ups are known to arrive just now."""
-        return self._ears.hears
+        return self._listener.is_listening
 
-    def heart(self) -> Heart:
+    def heartbeats(self) -> Heartbeats:
         """A blocking connection of its own."""
-        return PostgresHeart(self._home)
+        return PostgresHeartbeats(self._context)
 
     @property
     def on_listening(self) -> Callable[[str, BaseException | None], None] | None:
         """Told how it stands with the connection that listens."""
-        return self._ears.on_listening
+        return self._listener.on_listening
 
     @on_listening.setter
     def on_listening(self, told: Callable[[str, BaseException | None], None] | None) -> None:
-        self._ears.on_listening = told
+        self._listener.on_listening = told
 
     @property
     def listener(self) -> object | None:
         """The connection that listens, if any: to look at."""
-        return self._ears.connection
+        return self._listener.connection
 
     # -- a task's --------------------------------------------------------------------------------
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """A connection for statements of an application's own, committed at the end of the block."""
-        return self._home.pool.lend("task")
+        return self._context.pool.lend("task")
 
     def seat(self, slots: int) -> str | None:
         """Have a connection for each of a worker's slots; says what is wrong where that cannot be."""
-        return self._home.seat(slots)
+        return self._context.seat(slots)
 
     def flow_tables(self) -> PostgresFlowTables:
         """What flows keep in the schema."""
-        return PostgresFlowTables(self._home)
+        return PostgresFlowTables(self._context)
 
     # -- a producer's ----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from stowhand.protocols.checking import check_since, read_items, read_ticks
 from stowhand.protocols.queue_store import Entered, KnownItem, Tick
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.bulk import moments
-from stowhand.stores.postgres.queue.context import Home
+from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.producing import Producer
 from stowhand.stores.postgres.queue.rows import Row, plain_array, text_array
 
@@ -18,14 +18,14 @@ from stowhand.stores.postgres.queue.rows import Row, plain_array, text_array
 class Timetable:
     """The schema's crontab and its ledger."""
 
-    def __init__(self, home: Home, producer: Producer) -> None:
-        self._home = home
+    def __init__(self, context: PostgresContext, producer: Producer) -> None:
+        self._context = context
         self._producer = producer
         self._clock = SystemClock()
 
     async def now(self) -> datetime:
         """The server's clock, unless a test pins it."""
-        pinned = self._home.now()
+        pinned = self._context.now()
         if pinned is not None:
             return pinned.astimezone(UTC)
         ((now,),) = await self._rows("cron_now")
@@ -36,13 +36,13 @@ class Timetable:
         """What was known of them before, or is from now on."""
         given = read_items(items)
         names, specs = (text_array(item[place] for item in given) for place in range(2))
-        found = await self._rows("cron_register", names, specs, self._home.now())
+        found = await self._rows("cron_register", names, specs, self._context.now())
         return [_known(row) for row in found]
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
         checked = read_ticks(ticks, await self.now())
-        with self._home.translated():
+        with self._context.translated():
             return await repeated(lambda: self._schedule(checked), self._clock)
 
     async def known_items(self) -> Sequence[KnownItem]:
@@ -56,13 +56,13 @@ class Timetable:
     async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         names = [tick.identifier for tick in ticks]
         times = [tick.at for tick in ticks]
-        async with self._home.pool.connection("cron") as connection, connection.transaction():
+        async with self._context.pool.connection("cron") as connection, connection.transaction():
             entered = await self._producer.run(
                 connection,
                 "cron_enter",
                 (
                     *(text_array(names), moments(times), text_array(tick.spec for tick in ticks)),
-                    *(plain_array(tick.backfilled for tick in ticks), self._home.now()),
+                    *(plain_array(tick.backfilled for tick in ticks), self._context.now()),
                 ),
             )
             mine = [place for place, (is_mine, _, _) in enumerate(entered) if is_mine]
@@ -79,8 +79,8 @@ class Timetable:
         ]
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
-        with self._home.translated():
-            return await self._home.pool.rows("cron", self._home.statements[name], values)
+        with self._context.translated():
+            return await self._context.pool.rows("cron", self._context.statements[name], values)
 
 
 def _known(row: Row) -> KnownItem:

@@ -13,9 +13,9 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Settlement, settle
 from stowhand.protocols.handler import Attempt
 from stowhand.stores.database.link import Pool
-from stowhand.stores.postgres.table.context import Home, mark_of
+from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.postgres.table.handler_connection import AttemptConnection
-from stowhand.stores.postgres.table.held_transaction import Gone, Hold, InDoubt
+from stowhand.stores.postgres.table.held_transaction import Gone, HeldTransaction, InDoubt
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.settling import Settlements
 from stowhand.stores.postgres.table.transaction import Desk, RecordTransaction
@@ -27,17 +27,17 @@ MOST = 1000
 class Transactions:
     """Of one table."""
 
-    def __init__(self, home: Home, settlements: Settlements, logs: Logs) -> None:
-        self._home, self._desk = home, Desk(home, settlements, logs)
-        self._pool = Pool(home.dialer, MOST, home.role) if isinstance(home.pool, Pool) else home.pool
+    def __init__(self, context: TableContext, settlements: Settlements, logs: Logs) -> None:
+        self._context, self._desk = context, Desk(context, settlements, logs)
+        self._pool = Pool(context.dialer, MOST, context.role) if isinstance(context.pool, Pool) else context.pool
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[AttemptConnection, RecordTransaction]:
         """The handler's connection, and the transaction. Raises LeaseLost, StoreUnreachable."""
         lease, hold = attempt.lease, await self._hold(attempt.lease)
         try:
-            with self._home.translated():
-                lock = self._home.statement("lock"), self._home.values(**mark_of(lease))
-                row = await hold.begin(*lock, self._home.options.stalled)
+            with self._context.translated():
+                lock = self._context.statement("lock"), self._context.values(**mark_of(lease))
+                row = await hold.begin(*lock, self._context.options.stalled)
                 if row is None:
                     raise LeaseLost(f"record {lease.job_id} was given to somebody else, or is gone")
                 if row[0]:
@@ -52,11 +52,11 @@ class Transactions:
             if isinstance(error, Gone | InDoubt):  # then the lease ends by itself
                 raise LeaseLost(f"record {lease.job_id} could not be canceled: {error}") from None
             raise
-        hold.stay(self._desk.clock, self._home.options.stalled / 3)
+        hold.stay(self._desk.clock, self._context.options.stalled / 3)
         return hold.handed, RecordTransaction(self._desk, attempt, hold)
 
-    async def _hold(self, lease: Lease) -> Hold:
-        with self._home.translated():
+    async def _hold(self, lease: Lease) -> HeldTransaction:
+        with self._context.translated():
             async with AsyncExitStack() as stack:
                 try:
                     # How an attempt ended may have to be said without its transaction, and where connections are few,
@@ -66,7 +66,7 @@ class Transactions:
                 except StoreUnreachable:
                     await self._pool.close()  # what is idle may be in the way
                     raise
-                return Hold(stack.pop_all(), connection, f"record {lease.job_id}")
+                return HeldTransaction(stack.pop_all(), connection, f"record {lease.job_id}")
 
     async def close(self) -> None:
         """End what is still open (a handler that will not end must not hold its record for ever); hang up."""

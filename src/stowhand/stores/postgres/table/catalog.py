@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import msgspec
 
-from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.table.names import Relation, Shape
 
@@ -163,7 +163,7 @@ class Facts(msgspec.Struct, frozen=True):
         return self.columns.get(shape.columns[documented])
 
 
-async def survey(line: Line, shape: Shape) -> Facts:
+async def survey(line: Session, shape: Shape) -> Facts:
     """Read the facts, in a transaction. Raises what psycopg raises."""
     ((standby, read_only, user, path),) = await rows(line, _SQL["server"])
     server = Server(standby, read_only, user, path)
@@ -207,16 +207,16 @@ async def survey(line: Line, shape: Shape) -> Facts:
     )
 
 
-async def _entry(line: Line, relation: Relation) -> Entry | None:
+async def _entry(line: Session, relation: Relation) -> Entry | None:
     found = await rows(line, _SQL["relation"], (relation.name, relation.schema, relation.schema))
     return Entry(*found[0]) if found else None
 
 
-async def _columns(line: Line, entry: Entry) -> dict[str, Column]:
+async def _columns(line: Session, entry: Entry) -> dict[str, Column]:
     found = [Column(*row) for row in await rows(line, _SQL["columns"], (entry.oid, entry.oid))]
     return {column.name: column for column in found}
 
 
-async def _views(line: Line, columns: Mapping[str, Column]) -> dict[int, View]:
+async def _views(line: Session, columns: Mapping[str, Column]) -> dict[int, View]:
     oids = sorted({oid for column in columns.values() for oid in column.views or ()})
     return {row[0]: View(*row[1:]) for row in await rows(line, _SQL["view"], (oids,))} if oids else {}

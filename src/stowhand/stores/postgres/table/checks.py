@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import State
-from stowhand.stores.database.link import Line
+from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.table.catalog import Column as Known
 from stowhand.stores.postgres.table.catalog import Entry, Facts, Index, survey
 from stowhand.stores.postgres.table.column_types import type_findings
@@ -294,7 +294,7 @@ PATIENCE = 5
 """Seconds that a lock is waited for."""
 
 
-async def check(line: Line, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+async def check(line: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
     """What there is, and every trouble with it: the fatal ones first. Raises what psycopg raises."""
     async with _only_reading(line):
         facts = await survey(line, shape)
@@ -321,7 +321,7 @@ def _mended_once(found: Sequence[Finding]) -> Iterator[Finding]:
         yield msgspec.structs.replace(finding, mend="") if again else finding
 
 
-async def admit(line: Line, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+async def admit(line: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
     """For ``open``: what there is, if a worker can serve it, and what such a worker is to be warned of.
 
     Raises TableUnsuitable with every fatal finding.
@@ -337,7 +337,7 @@ def absent_columns(facts: Facts, shape: Shape) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def _only_reading(line: Line) -> AsyncIterator[None]:
+async def _only_reading(line: Session) -> AsyncIterator[None]:
     """A transaction in which nothing can be written, and nobody is waited for longer than a few seconds."""
     async with line.transaction():
         await line.execute(

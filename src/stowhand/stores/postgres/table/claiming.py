@@ -18,7 +18,7 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Connection, Link, Row
 from stowhand.stores.database.repeating import repeated
-from stowhand.stores.postgres.table.context import Home
+from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.sifter import Sifter, is_of_a_record
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
@@ -49,9 +49,9 @@ class _Unseen(Exception):
 class Claims:
     """Takes due records."""
 
-    def __init__(self, home: Home, passed: PassedOver) -> None:
-        self._home, self._passed = home, passed
-        self._link = Link(home.dialer, lambda: home.role("claim"))
+    def __init__(self, context: TableContext, passed: PassedOver) -> None:
+        self._context, self._passed = context, passed
+        self._link = Link(context.dialer, lambda: context.role("claim"))
         self._clock = SystemClock()
         self._suspects_not_before = self._sweep_not_before = 0.0
         self._walks = False
@@ -59,13 +59,13 @@ class Claims:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """In order, now processing under the request's token. Raises TableUnsuitable where the view is at fault."""
-        home = self._home
-        home.worker = request.worker
-        home.begun.note(request.token)
+        context = self._context
+        context.worker = request.worker
+        context.begun.note(request.token)
         if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
             return []
         taken: list[Taken] = []
-        with home.translated():
+        with context.translated():
             for number in range(1, ROUNDS + 1):
                 more, again, canceled = await self._claim(request, request.limit - len(taken))
                 taken += more
@@ -81,7 +81,7 @@ class Claims:
         """Where one record was to be canceled there may be more; some of them not due for long."""
         began = stopwatch()
         await self._link.rows(
-            self._home.statement("cancel_waiting"), self._home.values(page=CANCELED_AT_ONCE, ids=None)
+            self._context.statement("cancel_waiting"), self._context.values(page=CANCELED_AT_ONCE, ids=None)
         )
         self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
@@ -105,7 +105,7 @@ class Claims:
             try:
                 taken, again, canceled = await repeated(sift, self._clock)
             except ViewFault as fault:
-                raise TableUnsuitable(f"{self._home}: nothing is claimed from {self._view}, for {fault}") from None
+                raise TableUnsuitable(f"{self._context}: nothing is claimed from {self._view}, for {fault}") from None
         if request.suspects and not taken:
             now = stopwatch()
             self._suspects_not_before = self._clock.monotonic() + SHARE * (now - began)
@@ -130,7 +130,7 @@ class Claims:
                 reading = connection.cursor()
                 read_plainly(reading)
                 ids = [row[0] for row in rows]
-                await reading.execute(self._home.statement("read"), self._reading(ids), prepare=False)
+                await reading.execute(self._context.statement("read"), self._reading(ids), prepare=False)
                 taken = self._taken(request, rows, _once(ids, await reading.fetchall()), {})
         for key in unchanged:
             self._passed.refused(key, NOT_CHANGED)
@@ -143,7 +143,7 @@ class Claims:
         async with asyncio.timeout(DEADLINE), connection.transaction():
             if not await self._begin(connection, request):
                 return [], False, False
-            sifter = Sifter(self._home, connection, pick, values, self._marking(request))
+            sifter = Sifter(self._context, connection, pick, values, self._marking(request))
             await self._end_walk(connection, request)
             # One fits by itself; how much several are together is not summed here.
             marked = await sifter.claim(1 if apart(request.conditions)[1] else limit)
@@ -159,7 +159,7 @@ class Claims:
         # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
         await connection.reader().execute(b"set transaction isolation level read committed")
         begin = "begin_walk" if self._walks_for(request) else "begin_claim"
-        await connection.reader().execute(self._home.statement(begin), {"token": request.token})
+        await connection.reader().execute(self._context.statement(begin), {"token": request.token})
         return request.overdue is None or await self._may_make_way(connection, request.worker)
 
     def _walks_for(self, request: ClaimRequest) -> bool:
@@ -167,42 +167,42 @@ class Claims:
         return self._walks and not request.suspects
 
     async def _end_walk(self, connection: Connection, request: ClaimRequest) -> None:
-        if self._walks_for(request) and self._home.shape.viewed:
-            await connection.reader().execute(self._home.statement("end_walk"))
+        if self._walks_for(request) and self._context.shape.viewed:
+            await connection.reader().execute(self._context.statement("end_walk"))
 
     def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
         passed = self._passed.keys()
-        statement, values = self._home.composer.claim(
+        statement, values = self._context.composer.claim(
             request.conditions,
             suspects=request.suspects,
             overdue=request.overdue,
             passing=bool(passed),
             name=name,
         )
-        return statement, {**values, **self._home.values(passed=passed)}
+        return statement, {**values, **self._context.values(passed=passed)}
 
     def _marking(self, request: ClaimRequest) -> Mapping[str, object]:
-        return self._home.values(token=request.token, mark=self._home.mark(request.worker, request.token))
+        return self._context.values(token=request.token, mark=self._context.mark(request.worker, request.token))
 
     async def _may_make_way(self, connection: Connection, worker: str) -> bool:
         """One asks after the other: the lock ends with the claim."""
         asking = connection.cursor()
-        await asking.execute(self._home.statement("one_makes_way"), self._home.values())
-        await asking.execute(self._home.statement("holders"), self._home.values(worker=worker))
+        await asking.execute(self._context.statement("one_makes_way"), self._context.values())
+        await asking.execute(self._context.statement("holders"), self._context.values(worker=worker))
         row = await asking.fetchone()
         assert row is not None
         return may_make_way(row[0], row[1] + 1)
 
     def _reading(self, ids: list[str]) -> Mapping[str, object]:
-        return {**self._home.composer.values, **self._home.values(ids=ids)}
+        return {**self._context.composer.values, **self._context.values(ids=ids)}
 
     def _taken(
         self, request: ClaimRequest, rows: Sequence[Row], shown: Mapping[str, Row], bad: Mapping[str, str]
     ) -> list[Taken]:
         """``rows``: what was marked; ``shown``: what the view says of it."""
-        names, found = self._home.names, []
+        names, found = self._context.names, []
         for key, _, epoch, failures, resets in rows:
-            lease = Lease(self._home.job_id(key), request.token, epoch)
+            lease = Lease(self._context.job_id(key), request.token, epoch)
             if key in bad:
                 found.append(Taken(lease, (), names, failures, resets, fault=f"{self._view}: record {key}: {bad[key]}"))
             else:
@@ -211,28 +211,28 @@ class Claims:
 
     @property
     def _view(self) -> str:
-        return f"the view {'.'.join(self._home.shape.view.parts)}"
+        return f"the view {'.'.join(self._context.shape.view.parts)}"
 
     # -- before the first ------------------------------------------------------------------------
 
     async def probe(self) -> None:
         """Let the server plan what will be run, and learn what the record's columns are called. Touches no row."""
-        home = self._home
+        context = self._context
         async with self._link.connection() as connection:
             async with asyncio.timeout(DEADLINE):
                 cursor = connection.cursor()
-                await cursor.execute(home.statement("read"), self._reading([]), prepare=False)
-                home.names = tuple(column.name for column in cursor.description or ())[1:]
+                await cursor.execute(context.statement("read"), self._reading([]), prepare=False)
+                context.names = tuple(column.name for column in cursor.description or ())[1:]
                 for suspects in (False, True):
                     await self._explain(connection, suspects=suspects)
                 async with connection.transaction():
                     await cursor.execute(_ONLY_WALKING)
                     plan = await self._explain(connection, suspects=False)
-            self._walks = any(walks(plan, name) for name in home.composer.waiting_indexes)
+            self._walks = any(walks(plan, name) for name in context.composer.waiting_indexes)
 
     async def _explain(self, connection: Connection, *, suspects: bool) -> Any:
-        statement, values = self._home.composer.claim((), suspects=suspects)
-        given = {**values, **self._home.values(limit=1, mark="", token=_NOBODY, passed=[])}
+        statement, values = self._context.composer.claim((), suspects=suspects)
+        given = {**values, **self._context.values(limit=1, mark="", token=_NOBODY, passed=[])}
         cursor = connection.reader()
         await cursor.execute(b"explain (format json) " + statement, given, prepare=False)
         ((plan,),) = await cursor.fetchall()

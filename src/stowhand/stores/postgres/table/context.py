@@ -25,7 +25,7 @@ POOL_SIZE = 6
 """Connections for what people and handlers ask, beside those for claims, settlements, listening and heartbeats."""
 
 
-class Home:
+class TableContext:
     """One table in one database. Where the application's pool is given, it says where that is."""
 
     def __init__(

@@ -16,19 +16,19 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.blocking import BlockingLink, Row
 from stowhand.stores.database.halving import halved_blocking
 from stowhand.stores.database.repeating import repeated_blocking
-from stowhand.stores.postgres.table.context import Home, mark_of, marks
+from stowhand.stores.postgres.table.context import TableContext, mark_of, marks
 
 PAGE = 1000
 SHARE = 99.0
 """Seconds between two looks for waiting records that were canceled, for each second that one took: no index helps."""
 
 
-class TableHeart:
+class TableHeartbeats:
     """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._link = BlockingLink(home.address, lambda: home.role("heart"), home.dialer.prepared)
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+        self._link = BlockingLink(context.address, lambda: context.role("heart"), context.dialer.prepared)
         self._look_at = float("-inf")
         self._refused: list[Refusal] = []
 
@@ -43,10 +43,10 @@ class TableHeart:
             answers["refused"].add((one.job_id, one.token))
             self._refuse(one.job_id, "beat", error)
 
-        with self._home.translated():
+        with self._context.translated():
             for id_, token, found in halved_blocking(leases, lambda part: self._ask("beat", **marks(part)), refused):
                 if found != "renewed":
-                    answers[found].add((self._home.job_id(id_), token))
+                    answers[found].add((self._context.job_id(id_), token))
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
@@ -59,15 +59,15 @@ class TableHeart:
             done.add((one.job_id, one.token))
             self._refuse(one.job_id, "release", error)
 
-        with self._home.translated():
+        with self._context.translated():
             released = halved_blocking(leases, lambda part: self._ask("release", **marks(part)), refused)
-        done |= {(self._home.job_id(id_), token) for id_, token in released}
+        done |= {(self._context.job_id(id_), token) for id_, token in released}
         missed = [lease for lease in leases if (lease.job_id, lease.token) not in done]
         if not missed:
             return []
         nothing: list[str] = [""] * len(missed)
         found = {
-            (self._home.job_id(id_), token): what
+            (self._context.job_id(id_), token): what
             for id_, token, what in self._rows("look", **marks(missed), states=nothing, errors=nothing)
         }
         return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
@@ -81,22 +81,24 @@ class TableHeart:
         ((over,),) = self._rows("claim_is_over", token=token)
         if not over:
             return False
-        if not self._home.begun.may_hold(token):
+        if not self._context.begun.may_hold(token):
             return True
-        held = [Lease(self._home.job_id(key), token, epoch) for key, epoch in self._rows("held_by_token", token=token)]
+        held = [
+            Lease(self._context.job_id(key), token, epoch) for key, epoch in self._rows("held_by_token", token=token)
+        ]
         return not self.release(held)
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these. Waiting records that were asked to cancel are looked for as well."""
         self._tidy()
         ids = [str(lease.job_id) for lease in ours]
-        ((late, ends_in),) = self._rows("foreign_leases", ids=ids, age=self._home.options.stalled + slack)
+        ((late, ends_in),) = self._rows("foreign_leases", ids=ids, age=self._context.options.stalled + slack)
         return Foreign(late=late, ends_in=ends_in)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has not been renewed in time."""
         self._tidy()
-        age = self._home.options.stalled + slack
+        age = self._context.options.stalled + slack
         return self._reset(self._rows("find_stalled", age=age, page=PAGE), age)
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
@@ -124,7 +126,7 @@ class TableHeart:
     def maintain(self) -> None:
         """Cancel waiting records that were asked to cancel: their turn may be far away."""
         began = stopwatch()
-        with self._home.translated():
+        with self._context.translated():
             more = len(self._cancel_waiting()) == PAGE
         now = stopwatch()
         self._look_at = now if more else now + SHARE * (now - began)
@@ -141,7 +143,7 @@ class TableHeart:
         """Decide by the law, and write: only where the row is still what was found."""
         if not found:
             return []
-        options = self._home.options
+        options = self._context.options
 
         def reset(part: Sequence[Row]) -> list[Row]:
             limits = {"max_resets": options.max_num_resets, "max_attempts": options.max_num_retries + 1}
@@ -156,13 +158,13 @@ class TableHeart:
             )
 
         def refused(row: Row, error: Exception) -> None:
-            self._refuse(self._home.job_id(row[0]), "reset", error)
+            self._refuse(self._context.job_id(row[0]), "reset", error)
 
-        with self._home.translated():
-            became = {self._home.job_id(id_): State(state) for id_, state in halved_blocking(found, reset, refused)}
+        with self._context.translated():
+            became = {self._context.job_id(id_): State(state) for id_, state in halved_blocking(found, reset, refused)}
         return [
             ResetJob(key, options.name, became[key], worker or None, age)
-            for key, worker, age in ((self._home.job_id(row[0]), row[4], row[5]) for row in found)
+            for key, worker, age in ((self._context.job_id(row[0]), row[4], row[5]) for row in found)
             if key in became
         ]
 
@@ -176,17 +178,17 @@ class TableHeart:
         return halved_blocking(
             self._ask("find_cancel_waiting", page=PAGE),
             lambda part: self._ask("cancel_waiting", page=PAGE, ids=[row[0] for row in part]),
-            lambda row, error: self._refuse(self._home.job_id(row[0]), "cancel", error),
+            lambda row, error: self._refuse(self._context.job_id(row[0]), "cancel", error),
         )
 
     def _refuse(self, job_id: JobId, doing: str, error: Exception) -> None:
         self._refused.append(Refusal(job_id, doing, clean(trouble.first_line(error))))
 
     def _rows(self, name: str, **values: object) -> list[Row]:
-        with self._home.translated():
+        with self._context.translated():
             return self._ask(name, **values)
 
     def _ask(self, name: str, **values: object) -> list[Row]:
         """Again, a few times, after what was definitely not done. Raises what psycopg raises."""
-        statement, given = self._home.statement(name), self._home.values(**values)
-        return repeated_blocking(lambda: self._link.rows(statement, given, self._home.patience))
+        statement, given = self._context.statement(name), self._context.values(**values)
+        return repeated_blocking(lambda: self._link.rows(statement, given, self._context.patience))

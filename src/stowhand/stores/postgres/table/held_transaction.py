@@ -62,7 +62,7 @@ class InDoubt(Exception):
     """COMMIT was sent, and no answer came, or one that does not say enough; why."""
 
 
-class Hold:
+class HeldTransaction:
     """One open transaction. ``line`` is for statements of ours, ``handed`` for the handler's."""
 
     def __init__(self, stack: AsyncExitStack, connection: psycopg.AsyncConnection[Any], owner: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.stores.database.link import Line
+from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.table.catalog import Column, Facts
 from stowhand.stores.postgres.table.fixes import Mender
 from stowhand.stores.postgres.table.looking import look, records, sample
@@ -21,7 +21,7 @@ COUNTED = 1000
 """Records without an id, at most."""
 
 
-async def key_findings(line: Line, facts: Facts, shape: Shape, options: TableOptions[Any]) -> AsyncIterator[Finding]:
+async def key_findings(line: Session, facts: Facts, shape: Shape, options: TableOptions[Any]) -> AsyncIterator[Finding]:
     """In a transaction that only reads."""
     own = shape.columns["id"]
     column, table = facts.columns.get(own), facts.table
@@ -56,7 +56,7 @@ async def key_findings(line: Line, facts: Facts, shape: Shape, options: TableOpt
         yield Finding(f"column {own} has no unique index", mender.unique(own), alone=facts.big)
 
 
-async def _may_lack(line: Line, facts: Facts, shape: Shape, mender: Mender) -> Finding:
+async def _may_lack(line: Session, facts: Facts, shape: Shape, mender: Mender) -> Finding:
     """A unique index lets any number of NULLs in. By it they are counted without a walk over the table."""
     own, key = shape.columns["id"], shape["id"]
     found = await look(
@@ -86,7 +86,7 @@ def _may_repeat(facts: Facts, column: Column) -> bool:
     return not _is_made(column) and any(index.unique and column.name in index.columns for index in facts.indexes)
 
 
-async def _repeated(line: Line, facts: Facts, shape: Shape) -> int:
+async def _repeated(line: Session, facts: Facts, shape: Shape) -> int:
     """Rows of a bounded look that bear an id which another bears, or none."""
     key, some = shape["id"], sample(facts, shape)
     found = await look(line, f"SELECT count(*)::int8, count(DISTINCT {key})::int8 FROM {some}")

@@ -15,7 +15,7 @@ from stowhand.jobs.lifecycle import Backoff
 from stowhand.retry import exponential
 from stowhand.stores.database.link import Connection, hang_up, is_idle, is_stale, rows
 from stowhand.stores.database.statements import quote_identifier
-from stowhand.stores.postgres.table.context import Home
+from stowhand.stores.postgres.table.context import TableContext
 
 PROVE_EVERY = 25.0
 """Seconds of silence after which the connection is asked whether it still listens: nobody says that they are dead."""
@@ -25,11 +25,11 @@ _IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c wher
 _BACKEND = b"select pg_catalog.pg_backend_pid()"
 
 
-class Ears:
+class Listener:
     """Waits for notifications; reconnects with growing pauses, and merely sleeps as long as that fails."""
 
-    def __init__(self, home: Home) -> None:
-        self._home, self._channel = home, home.options.notify_channel
+    def __init__(self, context: TableContext) -> None:
+        self._context, self._channel = context, context.options.notify_channel
         self._clock = SystemClock()
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
@@ -40,7 +40,7 @@ class Ears:
         self._failures = 0
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """The listening connection has answered when it was last asked."""
         return self._connection is not None
 
@@ -89,7 +89,7 @@ class Ears:
         return False
 
     async def _connect(self, channel: str) -> Connection:
-        connection = await self._home.dialer.dial(self._home.role("listen"))
+        connection = await self._context.dialer.dial(self._context.role("listen"))
         try:
             ((pid,),) = await rows(connection, _BACKEND, (), False)
             if pid != connection.info.backend_pid:

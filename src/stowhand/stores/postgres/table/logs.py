@@ -8,8 +8,8 @@ from stowhand.clock import SystemClock
 from stowhand.errors import LogRefused, StoreUnreachable
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lease import Lease
-from stowhand.stores.database.link import Line, rows
-from stowhand.stores.postgres.table.context import Home, mark_of
+from stowhand.stores.database.link import Session, rows
+from stowhand.stores.postgres.table.context import TableContext, mark_of
 
 _PAUSES = (0.0, 0.01, 0.05, 0.25)
 """A beat holds the row for a moment; an application's transaction longer, and then the caller tries again."""
@@ -18,8 +18,8 @@ _PAUSES = (0.0, 0.01, 0.05, 0.25)
 class Logs:
     """Adds and replaces entries."""
 
-    def __init__(self, home: Home) -> None:
-        self._home, self._clock = home, SystemClock()
+    def __init__(self, context: TableContext) -> None:
+        self._context, self._clock = context, SystemClock()
 
     async def add(self, lease: Lease, entry: str) -> int:
         """Append; its number. Raises LogRefused, StoreUnreachable."""
@@ -29,22 +29,22 @@ class Logs:
         """Put it in the place of entry ``number``."""
         await self._write("update_log", lease, number=number, entry=entry)
 
-    async def replace(self, line: Line, lease: Lease, entries: Sequence[str]) -> None:
+    async def replace(self, line: Session, lease: Lease, entries: Sequence[str]) -> None:
         """The whole log, on a given connection; nothing where the record is not the lease's, or locked by another."""
-        await rows(line, self._home.statement("write_logs"), self.values(lease, entries=list(entries)))
+        await rows(line, self._context.statement("write_logs"), self.values(lease, entries=list(entries)))
 
     async def _write(self, name: str, lease: Lease, **values: object) -> int:
-        home = self._home
-        with home.translated():
+        context = self._context
+        with context.translated():
             for pause in _PAUSES:
                 await self._clock.sleep(pause)
-                async with home.pool.connection("log") as line:
-                    done = await rows(line, home.statement(name), self.values(lease, **values))
+                async with context.pool.connection("log") as line:
+                    done = await rows(line, context.statement(name), self.values(lease, **values))
                     if done:
                         return int(done[0][0])
-                    found = await rows(line, home.statement("look_at_log"), self.values(lease))
+                    found = await rows(line, context.statement("look_at_log"), self.values(lease))
                 self._refuse(lease, found[0] if found else (False, 0), values)
-        raise StoreUnreachable(f"{home}: somebody's open transaction holds record {lease.job_id}; try again")
+        raise StoreUnreachable(f"{context}: somebody's open transaction holds record {lease.job_id}; try again")
 
     @staticmethod
     def _refuse(lease: Lease, found: tuple[bool, int], values: dict[str, object]) -> None:
@@ -60,4 +60,4 @@ class Logs:
 
     def values(self, lease: Lease, **values: object) -> dict[str, object]:
         """Of a statement about this lease's record."""
-        return {**values, **self._home.values(**mark_of(lease))}
+        return {**values, **self._context.values(**mark_of(lease))}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from stowhand.stores.database.link import Line, Row, rows
+from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.fixes import Mender
@@ -18,12 +18,12 @@ PAGES = 2000
 """Of a table, at most; spread over all of it."""
 
 
-async def be_brief(line: Line) -> None:
+async def be_brief(line: Session) -> None:
     """For the rest of the transaction."""
     await line.execute(b"set local statement_timeout = '%ds'" % PATIENCE)
 
 
-async def look(line: Line, statement: str) -> Sequence[Row] | None:
+async def look(line: Session, statement: str) -> Sequence[Row] | None:
     """``None``: it may not be looked at, or it took too long. Raises what ends a connection."""
     try:
         async with line.transaction():

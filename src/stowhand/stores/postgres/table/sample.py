@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Set
 import msgspec
 
 from stowhand.jobs.job import State
-from stowhand.stores.database.link import Line
+from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.table.catalog import Facts, Rule
 from stowhand.stores.postgres.table.fixes import STATES, Mender
 from stowhand.stores.postgres.table.looking import look, records, sample
@@ -42,7 +42,7 @@ _SAMPLES = {
 }
 
 
-async def glance(line: Line, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
+async def glance(line: Session, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
     """In a transaction that only reads. ``moved``: what gets another column, so that this one's values say nothing."""
     async for finding in _rules(line, facts, shape):
         moved |= finding.columns.keys()
@@ -58,7 +58,7 @@ async def glance(line: Line, facts: Facts, shape: Shape, moved: Set[str]) -> Asy
             yield finding
 
 
-async def _rules(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _rules(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     """Would a CHECK refuse what we write? It is computed for rows as we leave them; no row is needed."""
     if facts.table is None:
         return
@@ -130,7 +130,7 @@ def _value(documented: str, state: State) -> str:
             return _SAMPLES[documented] if documented in _SET[state] else "NULL"
 
 
-async def _references(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _references(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     """Where the states are rows of another table, does it have ours?"""
     for reference in facts.references:
         if reference.column != shape.columns["state"]:
@@ -146,7 +146,7 @@ async def _references(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[F
             )
 
 
-async def _rows(line: Line, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
+async def _rows(line: Session, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
     mender, some = Mender(facts, shape), sample(facts, shape)
     if facts.column(shape, "state") is not None and "state" not in moved:
         state = shape["state"]
@@ -168,7 +168,7 @@ async def _rows(line: Line, facts: Facts, shape: Shape, moved: Set[str]) -> Asyn
             yield msgspec.structs.replace(mender.fill(documented), problem=said)
 
 
-async def _view(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _view(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     assert facts.view is not None
     shown, key, rows_there = ".".join(shape.view.parts), shape["id"], sample(facts, shape)
     view = f"{quote(facts.view.schema)}.{quote(facts.view.name)}"
@@ -205,7 +205,7 @@ async def _view(line: Line, facts: Facts, shape: Shape) -> AsyncIterator[Finding
         yield Finding(f"the view {shown} hides {records} processing", fatal=False)
 
 
-async def _hides_processing(line: Line, facts: Facts, shape: Shape, view: str) -> bool:
+async def _hides_processing(line: Session, facts: Facts, shape: Shape, view: str) -> bool:
     """Does the planner see that nothing processing can come out of it? It needs no rows for that."""
     if shape.columns["state"] not in facts.view_columns:
         return False

@@ -12,9 +12,9 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.halving import halved
-from stowhand.stores.database.link import Line, Link, rows
+from stowhand.stores.database.link import Link, Session, rows
 from stowhand.stores.database.repeating import repeated
-from stowhand.stores.postgres.table.context import Home, marks
+from stowhand.stores.postgres.table.context import TableContext, marks
 
 Entry = tuple[Lease, Settlement]
 Pair = tuple[JobId, str]
@@ -29,16 +29,16 @@ NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues n
 class Settlements:
     """Records how records left processing."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._link = Link(home.dialer, lambda: home.role("settle"))
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+        self._link = Link(context.dialer, lambda: context.role("settle"))
         self._clock = SystemClock()
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         """Replies in the order of the batch."""
         # A lease that is named twice is settled as it was named first.
         entries = {_pair(entry): entry for entry in reversed(batch)}
-        with self._home.translated():
+        with self._context.translated():
             known = await self._settle([entry for entry in entries.values() if not entry[1].then])
             missed = [entry for pair, entry in entries.items() if pair not in known]
             found = await self._look(missed)
@@ -83,26 +83,26 @@ class Settlements:
 
         return known | dict(await halved(entries, write, refused)) if entries else known
 
-    async def _write(self, line: Line, entries: Sequence[Entry]) -> dict[Pair, State]:
+    async def _write(self, line: Session, entries: Sequence[Entry]) -> dict[Pair, State]:
         """The state that each was given. A row that another transaction holds is passed over."""
-        done = await rows(line, self._home.statement("settle"), settle_values(self._home, entries))
-        return {(self._home.job_id(id_), token): State(state) for id_, token, state in done}
+        done = await rows(line, self._context.statement("settle"), settle_values(self._context, entries))
+        return {(self._context.job_id(id_), token): State(state) for id_, token, state in done}
 
     async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
         """What became of those that were not settled, if there is a trace."""
         if not entries:
             return {}
         leases, settlements = zip(*entries, strict=True)
-        values = self._home.values(
+        values = self._context.values(
             **marks(leases),
             states=[settlement.state.value for settlement in settlements],
             errors=[settlement.error for settlement in settlements],
         )
-        found = await repeated(lambda: self._link.rows(self._home.statement("look"), values), self._clock)
+        found = await repeated(lambda: self._link.rows(self._context.statement("look"), values), self._clock)
         asked = {_pair(entry): entry[1] for entry in entries}
         known: dict[Pair, Reply] = {}
         for id_, token, what in found:
-            pair = (self._home.job_id(id_), token)
+            pair = (self._context.job_id(id_), token)
             if what == "canceled":
                 known[pair] = turned(asked[pair], State.CANCELED)
             elif what in _FOUND:
@@ -115,10 +115,10 @@ def reply(asked: Settlement, state: State) -> Reply:
     return Verdict.SETTLED if state is asked.state else turned(asked, state)
 
 
-def settle_values(home: Home, entries: Sequence[Entry]) -> Mapping[str, object]:
+def settle_values(context: TableContext, entries: Sequence[Entry]) -> Mapping[str, object]:
     """Of the statement ``settle``. At least one entry."""
     leases, settlements = zip(*entries, strict=True)
-    return home.values(
+    return context.values(
         **marks(leases),
         states=[settlement.state.value for settlement in settlements],
         delays=[settlement.delay for settlement in settlements],

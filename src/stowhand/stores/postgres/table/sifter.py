@@ -10,7 +10,7 @@ from psycopg.rows import TupleRow
 from stowhand.jobs.text import clean
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row
-from stowhand.stores.postgres.table.context import Home
+from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Parts, Refused, halving, shown
 
@@ -29,9 +29,14 @@ class Sifter:
     """Claims on a connection, in a transaction that has begun. ``pick``: the statement that gives keys in order."""
 
     def __init__(
-        self, home: Home, connection: Connection, pick: bytes, picking: Mapping[str, object], mark: Mapping[str, object]
+        self,
+        context: TableContext,
+        connection: Connection,
+        pick: bytes,
+        picking: Mapping[str, object],
+        mark: Mapping[str, object],
     ) -> None:
-        self._home, self._connection = home, connection
+        self._context, self._connection = context, connection
         self._pick, self._picking, self._mark = pick, picking, mark
         self.unchanged: dict[str, str] = {}
         """Key -> why it could not be marked."""
@@ -80,11 +85,11 @@ class Sifter:
             return Refused(clean(trouble.first_line(error), REASON_LIMIT))
 
     async def _marked(self, ids: list[str]) -> list[Row]:
-        return await self._run(self._home.statement("mark"), {**self._mark, "ids": ids})
+        return await self._run(self._context.statement("mark"), {**self._mark, "ids": ids})
 
     async def _read(self, ids: list[str]) -> list[Row]:
-        values = {**self._home.composer.values, **self._home.values(ids=ids)}
-        return await self._run(self._home.statement("read"), values)
+        values = {**self._context.composer.values, **self._context.values(ids=ids)}
+        return await self._run(self._context.statement("read"), values)
 
     async def _run(self, statement: bytes, values: Mapping[str, object]) -> list[TupleRow]:
         cursor = self._connection.cursor()

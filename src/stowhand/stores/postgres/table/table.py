@@ -11,15 +11,15 @@ from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.store import ClaimRequest, Heart, Reply
+from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.postgres.table import asking, checks
 from stowhand.stores.postgres.table.beginning import Transactions
 from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.claiming import Claims
 from stowhand.stores.postgres.table.composing import INTEGERS, Composer
-from stowhand.stores.postgres.table.context import Home
-from stowhand.stores.postgres.table.heartbeats import TableHeart
-from stowhand.stores.postgres.table.listener import Ears
+from stowhand.stores.postgres.table.context import TableContext
+from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
+from stowhand.stores.postgres.table.listener import Listener
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.settling import Settlements
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
@@ -43,29 +43,29 @@ class PostgresTable:
         pinned: Callable[[], datetime] | None = None,
         notices: Notices | None = None,
     ) -> None:
-        home = Home(place, options, shape, pinned)
-        self._home = home
+        context = TableContext(place, options, shape, pinned)
+        self._context = context
         self.warnings: Sequence[Finding] = ()
-        self._claims = Claims(home, PassedOver(notices or Notices(options.name)))
-        self._settlements = Settlements(home)
-        self._logs = Logs(home)
-        self._ears = Ears(home)
-        self._transactions = Transactions(home, self._settlements, self._logs)
+        self._claims = Claims(context, PassedOver(notices or Notices(options.name)))
+        self._settlements = Settlements(context)
+        self._logs = Logs(context)
+        self._listener = Listener(context)
+        self._transactions = Transactions(context, self._settlements, self._logs)
 
     @property
     def description(self) -> str:
         """Where it is, for people."""
-        return str(self._home)
+        return str(self._context)
 
     @property
     def key(self) -> Key:
         """What the id column holds; known once it is open."""
-        return self._home.key
+        return self._context.key
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the columns that a record is made of; known once it is open."""
-        return self._home.names
+        return self._context.names
 
     async def open(self) -> None:
         """Connect, compare with the catalog, have every claim planned once. Touches no row.
@@ -73,23 +73,23 @@ class PostgresTable:
         Raises StoreUnreachable, TableUnsuitable.
         """
         try:
-            with self._home.translated():
+            with self._context.translated():
                 await self._look()
         except BaseException:
             await self.close()  # who could not open has nothing to close
             raise
 
     async def _look(self) -> None:
-        home = self._home
-        async with home.pool.connection("check") as line:
-            facts, self.warnings = await checks.admit(line, home.options, home.shape)
-        home.shape = home.shape.lacking(*checks.absent_columns(facts, home.shape))
-        home.look(Composer(home.options, home.shape, facts), _key(facts, home.shape))
+        context = self._context
+        async with context.pool.connection("check") as line:
+            facts, self.warnings = await checks.admit(line, context.options, context.shape)
+        context.shape = context.shape.lacking(*checks.absent_columns(facts, context.shape))
+        context.look(Composer(context.options, context.shape, facts), _key(facts, context.shape))
         await self._claims.probe()
 
     async def close(self) -> None:
         """Let every connection go."""
-        for part in (self._claims, self._settlements, self._ears, self._transactions, self._home.pool):
+        for part in (self._claims, self._settlements, self._listener, self._transactions, self._context.pool):
             await part.close()
 
     # -- a worker's ------------------------------------------------------------------------------
@@ -104,22 +104,22 @@ class PostgresTable:
 
     async def next_due(self) -> float | None:
         """Seconds until the earliest waiting record is due."""
-        with self._home.translated():
-            async with self._home.pool.connection("due") as line:
-                return await asking.next_due(self._home, line)
+        with self._context.translated():
+            async with self._context.pool.connection("due") as line:
+                return await asking.next_due(self._context, line)
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""
-        return await self._ears.wait(timeout)
+        return await self._listener.wait(timeout)
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Wake-ups are known to arrive just now."""
-        return self._ears.hears
+        return self._listener.is_listening
 
-    def heart(self) -> Heart:
+    def heartbeats(self) -> Heartbeats:
         """A blocking connection of its own."""
-        return TableHeart(self._home)
+        return TableHeartbeats(self._context)
 
     # -- a handler's -----------------------------------------------------------------------------
 
@@ -139,75 +139,75 @@ class PostgresTable:
 
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """To queued; a running attempt is fenced out."""
-        with self._home.translated():
-            async with self._home.pool.connection("requeue") as line:
-                return await asking.requeue(self._home, line, record_id, after)
+        with self._context.translated():
+            async with self._context.pool.connection("requeue") as line:
+                return await asking.requeue(self._context, line, record_id, after)
 
     async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
         """Records in these states, by id, above ``after``."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.page(self._home, line, states, after, limit)
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.page(self._context, line, states, after, limit)
 
     async def find(self, record_id: JobId) -> ShownRecord | None:
         """One record."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.find(self._home, line, record_id)
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.find(self._context, line, record_id)
 
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""
-        with self._home.translated():
-            async with self._home.pool.connection("requeue") as line:
-                return await asking.retry(self._home, line, record_id)
+        with self._context.translated():
+            async with self._context.pool.connection("requeue") as line:
+                return await asking.retry(self._context, line, record_id)
 
     async def cancel(self, record_id: JobId) -> Answer:
         """What waits is canceled, what runs is asked to end."""
-        with self._home.translated():
-            async with self._home.pool.connection("requeue") as line:
-                return await asking.cancel(self._home, line, record_id)
+        with self._context.translated():
+            async with self._context.pool.connection("requeue") as line:
+                return await asking.cancel(self._context, line, record_id)
 
     async def seconds_until(self, moment: datetime) -> float:
         """From the database's now."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.seconds_until(self._home, line, moment)
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.seconds_until(self._context, line, moment)
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """How many are in each of these states."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.count(self._home, line, states, conditions)
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.count(self._context, line, states, conditions)
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """Is there one?"""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.exists(self._home, line, states, conditions)
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.exists(self._context, line, states, conditions)
 
     async def longest_wait(self) -> float:
         """Seconds that the one due longest has been due; 0: none is."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.moment(self._home, line, "longest_wait")
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.moment(self._context, line, "longest_wait")
 
     async def longest_run(self) -> float:
         """Seconds since the oldest record in processing was claimed; 0: none is."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.moment(self._home, line, "longest_run")
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.moment(self._context, line, "longest_run")
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
         """Its execution log; ``None``: no such record."""
-        with self._home.translated():
-            async with self._home.pool.connection("inspect") as line:
-                return await asking.logs(self._home, line, record_id)
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as line:
+                return await asking.logs(self._context, line, record_id)
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
-        with self._home.translated():
-            async with self._home.pool.connection("check") as line:
-                _, found = await checks.check(line, self._home.options, self._home.shape)
+        with self._context.translated():
+            async with self._context.pool.connection("check") as line:
+                _, found = await checks.check(line, self._context.options, self._context.shape)
                 return found
 
 

@@ -36,10 +36,10 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
-from stowhand.stores.database.link import Line, Pool
+from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.table import asking
-from stowhand.stores.postgres.table.context import Home
-from stowhand.stores.postgres.table.held_transaction import ENDED_BY_HANDLER, Gone, Hold, InDoubt
+from stowhand.stores.postgres.table.context import TableContext
+from stowhand.stores.postgres.table.held_transaction import ENDED_BY_HANDLER, Gone, HeldTransaction, InDoubt
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.settling import NO_JOBS, Settlements, settle_values
 
@@ -52,36 +52,39 @@ PAUSE = 0.05
 class Desk:
     """What the transactions of one table share."""
 
-    def __init__(self, home: Home, settlements: Settlements, logs: Logs) -> None:
-        self.home, self.settlements, self.logs = home, settlements, logs
+    def __init__(self, context: TableContext, settlements: Settlements, logs: Logs) -> None:
+        self.context, self.settlements, self.logs = context, settlements, logs
         self.clock: Clock = SystemClock()
         self.open: set[RecordTransaction] = set()
-        self.resets = isinstance(home.pool, Pool)
+        self.resets = isinstance(context.pool, Pool)
         """Connections are made as new after each attempt; an application's are left as its handlers leave them."""
 
     def marking(
         self, lease: Lease, settlement: Settlement, logs: Sequence[str]
     ) -> tuple[list[bytes], dict[str, object]]:
         """The statements that write it and its log, and their values. The last one finds the row, or does not."""
-        statements, values = [self.home.statement("settle")], dict(settle_values(self.home, [(lease, settlement)]))
+        statements, values = (
+            [self.context.statement("settle")],
+            dict(settle_values(self.context, [(lease, settlement)])),
+        )
         if logs:
-            statements.insert(0, self.home.statement("write_logs"))
+            statements.insert(0, self.context.statement("write_logs"))
             values |= self.logs.values(lease, entries=list(logs))
         return statements, values
 
     async def write_logs(self, lease: Lease, entries: Sequence[str]) -> None:
         """On a connection apart. Raises StoreError."""
-        with self.home.translated():
-            async with self.home.pool.connection("log") as line:
+        with self.context.translated():
+            async with self.context.pool.connection("log") as line:
                 await self.logs.replace(line, lease, entries)
 
 
 class RecordTransaction:
     """How it ends, and what a handler may do in it beside using the connection."""
 
-    def __init__(self, desk: Desk, attempt: Attempt[Any], hold: Hold) -> None:
+    def __init__(self, desk: Desk, attempt: Attempt[Any], hold: HeldTransaction) -> None:
         self._desk, self._attempt, self._clock = desk, attempt, desk.clock
-        self._hold: Hold | None = hold
+        self._hold: HeldTransaction | None = hold
         desk.open.add(self)
         self._logs: list[str] = []
         self._doubtful: tuple[Settlement, str] | None = None
@@ -133,12 +136,12 @@ class RecordTransaction:
             finally:
                 await hold.let_go(reset=self._desk.resets)
 
-    def _take(self) -> Hold | None:
+    def _take(self) -> HeldTransaction | None:
         self._desk.open.discard(self)
         hold, self._hold = self._hold, None
         return hold
 
-    async def _settle_within(self, hold: Hold, settlement: Settlement) -> Reply:
+    async def _settle_within(self, hold: HeldTransaction, settlement: Settlement) -> Reply:
         await hold.take_back()
         if settlement.state in KEPT:
             try:
@@ -148,7 +151,7 @@ class RecordTransaction:
                 self._instead_of = settlement = self._instead(settlement, why)
         return await self._commit(hold, settlement, undo=True)
 
-    async def _commit(self, hold: Hold, settlement: Settlement, *, undo: bool) -> Verdict:
+    async def _commit(self, hold: HeldTransaction, settlement: Settlement, *, undo: bool) -> Verdict:
         marking = self._desk.marking(self._attempt.lease, settlement, self._logs)
         marked = await hold.commit(*marking, undo=undo, reset=self._desk.resets)
         # Nobody but the handler can have changed a record that was locked all the time; that was its own decision.
@@ -164,7 +167,7 @@ class RecordTransaction:
             Retry(clean(why)),
             attempts=claim.attempts,
             max_attempts=claim.max_attempts,
-            backoff=lambda attempts: self._desk.home.options.retry_delay,
+            backoff=lambda attempts: self._desk.context.options.retry_delay,
         )
 
     async def _resolve(self, doubtful: Settlement, why: str) -> Reply:
@@ -181,7 +184,7 @@ class RecordTransaction:
 
     async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Reply:
         """The ordinary way. The record stays locked until the server has noticed that the transaction is over."""
-        lease, end = self._attempt.lease, self._clock.monotonic() + self._desk.home.options.stalled
+        lease, end = self._attempt.lease, self._clock.monotonic() + self._desk.context.options.stalled
         while True:
             try:
                 if self._logs:
@@ -215,29 +218,29 @@ class RecordTransaction:
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """Another record; undone with the rest if the attempt does not succeed."""
         async with self._asking() as line:
-            return await asking.requeue(self._desk.home, line, record_id, after)
+            return await asking.requeue(self._desk.context, line, record_id, after)
 
     async def seconds_until(self, moment: datetime) -> float:
         """From the database's now; negative when it has passed."""
         async with self._asking() as line:
-            return await asking.seconds_until(self._desk.home, line, moment)
+            return await asking.seconds_until(self._desk.context, line, moment)
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """As this transaction sees it."""
         async with self._asking() as line:
-            return await asking.count(self._desk.home, line, states, conditions)
+            return await asking.count(self._desk.context, line, states, conditions)
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """As this transaction sees it."""
         async with self._asking() as line:
-            return await asking.exists(self._desk.home, line, states, conditions)
+            return await asking.exists(self._desk.context, line, states, conditions)
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[Line]:
+    async def _asking(self) -> AsyncIterator[Session]:
         """The transaction's own connection; what fails there leaves the transaction as it was."""
         self._check_open()
         assert self._hold is not None
-        with self._desk.home.translated():
+        with self._desk.context.translated():
             async with self._hold.line.transaction():
                 yield self._hold.line
 

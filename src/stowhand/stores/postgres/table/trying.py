@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from stowhand.errors import ConfigurationError, TableUnsuitable
-from stowhand.stores.database.link import Line, rows
+from stowhand.stores.database.link import Session, rows
 from stowhand.stores.database.trouble import first_line, is_cut, is_forbidden, is_transient
 from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.composing import Composer
@@ -21,7 +21,9 @@ from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
 
-async def try_expressions(line: Line, shape: Shape, options: TableOptions[Any], facts: Facts) -> AsyncIterator[Finding]:
+async def try_expressions(
+    line: Session, shape: Shape, options: TableOptions[Any], facts: Facts
+) -> AsyncIterator[Finding]:
     """For a table without fatal findings, in a transaction that only reads."""
     try:
         composer = Composer(options, shape, facts)
@@ -39,7 +41,7 @@ async def try_expressions(line: Line, shape: Shape, options: TableOptions[Any], 
             yield Finding(f"{option}: {first_line(refusal)}", granted if is_forbidden(refusal) else "")
 
 
-async def _refused(line: Line, statement: bytes, values: Mapping[str, object]) -> psycopg.Error | None:
+async def _refused(line: Session, statement: bytes, values: Mapping[str, object]) -> psycopg.Error | None:
     try:
         async with line.transaction():
             await rows(line, statement, values)

@@ -39,7 +39,7 @@ def find_foreign(connection: sqlite3.Connection, now: Moment, ours: Sequence[Lea
 Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
 
 
-class SqliteHeart:
+class SqliteHeartbeats:
     """Beats, hand-backs and resets."""
 
     def __init__(

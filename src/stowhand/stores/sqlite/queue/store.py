@@ -37,7 +37,7 @@ from stowhand.stores.sqlite.queue import (
     trouble,
 )
 from stowhand.stores.sqlite.queue.flow_tables import SqliteFlowTables
-from stowhand.stores.sqlite.queue.heartbeats import SqliteHeart, find_foreign
+from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats, find_foreign
 from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.operations import Operations
 from stowhand.stores.sqlite.queue.spool import Spool
@@ -63,7 +63,7 @@ class SqliteStore(Operations):
         """Never called: there is nothing to listen to."""
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Always: commits are counted in the file itself."""
         return True
 
@@ -121,10 +121,10 @@ class SqliteStore(Operations):
         """Until somebody, in whatever process, committed something."""
         return await self._wake.wait(timeout)
 
-    def heart(self) -> SqliteHeart:
+    def heartbeats(self) -> SqliteHeartbeats:
         """A blocking connection of its own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connect(patience=0.0))
-        return SqliteHeart(self._connect(), probe, self._history, self._failed_retention)
+        return SqliteHeartbeats(self._connect(), probe, self._history, self._failed_retention)
 
     # -- enqueue ------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.table import claiming, finish, looking, moments, trouble
-from stowhand.stores.sqlite.table.heartbeats import TableHeart
+from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.reading import check, read_table
 from stowhand.stores.sqlite.table.table import Abandoned, Line, Table
 from stowhand.stores.table.backend import Finding, Taken
@@ -89,7 +89,7 @@ class SqliteTable:
         return self._table.names
 
     @property
-    def hears(self) -> bool:
+    def is_listening(self) -> bool:
         """Always: commits are counted in the file itself."""
         return True
 
@@ -155,10 +155,10 @@ class SqliteTable:
                 return True
         return False
 
-    def heart(self) -> TableHeart:
+    def heartbeats(self) -> TableHeartbeats:
         """A blocking connection of its own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connect(patience=0.0))
-        return TableHeart(self._connect(), probe, lambda: self._table, self._abandoned)
+        return TableHeartbeats(self._connect(), probe, lambda: self._table, self._abandoned)
 
     # -- a running handler's ---------------------------------------------------------------------
 

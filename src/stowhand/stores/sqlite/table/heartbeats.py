@@ -41,7 +41,7 @@ SHARE = 0.01
 Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
 
 
-class TableHeart:
+class TableHeartbeats:
     """Beats, hand-backs and resets."""
 
     def __init__(self, connection: Line, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned) -> None:

@@ -8,10 +8,10 @@ from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard
 from stowhand.testing import FakeClock
 from stowhand.worker.registration import AGAIN
-from tests.worker.stage import FaultyHeart, FaultyStore, at_work, nothing, taking
+from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
 
 
-class CountingHeart(FaultyHeart):
+class CountingHeart(FaultyHeartbeats):
     """Its entries go through the store's gate like every other call."""
 
     def worker_seen(self, card: WorkerCard) -> None:
@@ -29,38 +29,38 @@ class CountingHeart(FaultyHeart):
 class CountingStore(FaultyStore):
     """Calls of the roll are among its calls, and may fail like them."""
 
-    def heart(self) -> FaultyHeart:
+    def heartbeats(self) -> FaultyHeartbeats:
         return CountingHeart(self)
 
 
 async def test_it_is_in_the_roll_while_it_works_and_not_afterwards() -> None:
-    async with at_work(nothing, concurrency=3, tasks=("act", "b")) as stage:
-        (row,) = await stage.store.workers()
+    async with at_work(nothing, concurrency=3, tasks=("act", "b")) as harness:
+        (row,) = await harness.store.workers()
         assert (row.card.name, row.card.pid, row.card.concurrency) == ("w", os.getpid(), 3)
         assert row.card.tasks == ("act", "b")
         assert row.card.host
         assert row.card.version[0].isdigit()
-        await stage.clock.advance(3600)
-        (row,) = await stage.store.workers()
+        await harness.clock.advance(3600)
+        (row,) = await harness.store.workers()
         assert row.alive
         assert row.started_at < row.seen_at
-        stage.worker.stop()
-        await stage.ended()
-        assert list(await stage.store.workers()) == []
+        harness.worker.stop()
+        await harness.ended()
+        assert list(await harness.store.workers()) == []
 
 
 async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 20), clock=clock) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 20), clock=clock) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.worker.retask(("act", "new"))
+        harness.worker.retask(("act", "new"))
         await clock.advance(1)
-        (row,) = await stage.store.workers()
+        (row,) = await harness.store.workers()
         assert (row.card.tasks, row.card.stopping) == (("act", "new"), False)
-        stage.worker.stop()
+        harness.worker.stop()
         await clock.advance(1)
-        (row,) = await stage.store.workers()
+        (row,) = await harness.store.workers()
         assert row.card.stopping
 
 
@@ -75,34 +75,34 @@ async def test_an_idle_worker_writes_an_entry_each_half_minute_and_no_more() -> 
 async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
-    async with at_work(nothing, store=store, clock=clock) as stage:
+    async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_seen")  # and nothing else is to be written
         await clock.advance(SEEN_EVERY + 20)
-        assert [event.retry_in for event in stage.told(StoreTrouble)[:1]] == [AGAIN]
-        assert stage.told(StoreRecovered) == []
-        assert stage.worker.vitals.refused()["heartbeat"] >= 19
+        assert [event.retry_in for event in harness.told(StoreTrouble)[:1]] == [AGAIN]
+        assert harness.told(StoreRecovered) == []
+        assert harness.worker.liveness.refused()["heartbeat"] >= 19
         store.down.clear()
         await clock.advance(AGAIN + 1)
-        assert [event.doing for event in stage.told(StoreRecovered)] == ["beat"]
-        assert stage.worker.vitals.refused() == {}
+        assert [event.doing for event in harness.told(StoreRecovered)] == ["beat"]
+        assert harness.worker.liveness.refused() == {}
 
 
 async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no_longer() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
-    async with at_work(nothing, store=store, clock=clock) as stage:
+    async with at_work(nothing, store=store, clock=clock) as harness:
         await clock.advance(60)
         assert store.called("check_writable") == []
         for _ in range(10):
-            assert stage.worker.vitals.refused() == {}
+            assert harness.worker.liveness.refused() == {}
             await clock.advance(1)
         assert 4 <= len(store.called("check_writable")) <= 6
         store.down.add("check_writable")
         await clock.advance(3)
-        assert stage.worker.vitals.refused().keys() == {"heartbeat"}
+        assert harness.worker.liveness.refused().keys() == {"heartbeat"}
         store.down.clear()
         await clock.advance(3)
-        assert stage.worker.vitals.refused() == {}
+        assert harness.worker.liveness.refused() == {}
         await clock.advance(60)
         looked = len(store.called("check_writable"))
         await clock.advance(600)
@@ -112,28 +112,28 @@ async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no
 async def test_a_store_that_is_away_is_not_waited_for_to_say_goodbye() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
-    async with at_work(nothing, store=store, clock=clock) as stage:
+    async with at_work(nothing, store=store, clock=clock) as harness:
         store.down |= {"worker_gone", "foreign", "worker_seen"}
         await clock.advance(60)
-        stage.worker.stop()
-        assert await stage.ended() < 1.0
+        harness.worker.stop()
+        assert await harness.ended() < 1.0
         assert store.called("worker_gone") == []
 
 
 async def test_a_goodbye_that_fails_is_not_said_again() -> None:
     clock = FakeClock()
     store = CountingStore(clock)
-    async with at_work(nothing, store=store, clock=clock) as stage:
+    async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_gone")
-        stage.worker.stop()
-        assert await stage.ended() < 2.0
+        harness.worker.stop()
+        assert await harness.ended() < 2.0
         assert store.called("worker_gone") == ["w"]
 
 
 async def test_it_says_which_flags_it_leaves_alone_or_that_a_function_does() -> None:
-    async with at_work(nothing, forbidden_flags=("gpu", "big")) as stage:
-        (row,) = await stage.store.workers()
+    async with at_work(nothing, forbidden_flags=("gpu", "big")) as harness:
+        (row,) = await harness.store.workers()
         assert row.card.forbidden_flags == ("gpu", "big")
-    async with at_work(nothing, forbidden_flags=lambda: ["gpu"]) as stage:
-        (row,) = await stage.store.workers()
+    async with at_work(nothing, forbidden_flags=lambda: ["gpu"]) as harness:
+        (row,) = await harness.store.workers()
         assert row.card.forbidden_flags is None

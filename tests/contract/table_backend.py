@@ -22,11 +22,11 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Heart, Pulse, Reply, StoreOptions
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
-from tests.contract.places import Image, Secrets, raising
+from tests.contract.backends import Image, Secrets, raising
 
 RETRIES = 24
 RESETS = 5
@@ -123,7 +123,7 @@ def options(**given: Any) -> TableOptions[dict[str, Any]]:
     return TableOptions(**usual | given)
 
 
-class TablePlace:
+class TableBackend:
     """A table as a home of jobs."""
 
     def __init__(self, rows: PostgresRows | SqliteRows) -> None:
@@ -147,7 +147,7 @@ class TablePlace:
 class Dressed:
     """One store on the table."""
 
-    hears = False
+    is_listening = False
 
     def __init__(self, rows: PostgresRows | SqliteRows, given: StoreOptions) -> None:
         assert given.pinned is not None
@@ -185,8 +185,8 @@ class Dressed:
     async def wait(self, timeout: float) -> bool:
         return await self._store.wait(timeout)
 
-    def heart(self) -> Heart:
-        return cast("Heart", DressedHeart(self._store.heart(), self._rows))
+    def heartbeats(self) -> Heartbeats:
+        return cast("Heartbeats", DressedHeartbeats(self._store.heartbeats(), self._rows))
 
     # -- as an application does it ---------------------------------------------------------------
 
@@ -257,30 +257,30 @@ class Dressed:
         )
 
 
-class DressedHeart:
+class DressedHeartbeats:
     """A heart that names the task of a record, and not the table."""
 
-    def __init__(self, heart: Heart, rows: PostgresRows | SqliteRows) -> None:
-        self._heart, self._rows = heart, rows
+    def __init__(self, heartbeats: Heartbeats, rows: PostgresRows | SqliteRows) -> None:
+        self._heartbeats, self._rows = heartbeats, rows
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        return self._heart.beat(leases, lease)
+        return self._heartbeats.beat(leases, lease)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        return self._named(self._heart.reset_stalled(slack))
+        return self._named(self._heartbeats.reset_stalled(slack))
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        return self._named(self._heart.reset_worker(worker))
+        return self._named(self._heartbeats.reset_worker(worker))
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        return self._named(self._heart.reset_lease(lease))
+        return self._named(self._heartbeats.reset_lease(lease))
 
     def _named(self, taken: Sequence[ResetJob]) -> Sequence[ResetJob]:
         tasks = {row["id"]: row["task"] for row in self._rows.ask("SELECT id, task FROM jobs")} if taken else {}
         return [msgspec.structs.replace(one, task=tasks[one.job_id]) for one in taken]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._heart, name)
+        return getattr(self._heartbeats, name)
 
 
 def moment(value: datetime | str) -> datetime:

@@ -14,34 +14,34 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-from stowhand.protocols.store import DAY, Claim, ClaimRequest, Heart, Reply, StoreOptions, Verdict
+from stowhand.protocols.store import DAY, Claim, ClaimRequest, Heartbeats, Reply, StoreOptions, Verdict
 from stowhand.testing import FakeClock
-from tests.contract.places import Image, Place
+from tests.contract.backends import Backend, Image
 
 LEASE = 30.0
 STATES = tuple(State)
 
 
-class Bench:
+class StoreHarness:
     """A store with an empty set of jobs. Opened by the test's own loop, closed after the test."""
 
-    def __init__(self, place: Place, options: StoreOptions, clock: FakeClock, *, opened: bool = True) -> None:
-        self.place = place
+    def __init__(self, backend: Backend, options: StoreOptions, clock: FakeClock, *, opened: bool = True) -> None:
+        self.backend = backend
         self.clock = clock
         self._options = options
         self._opened = opened
         self._stack = AsyncExitStack()
         self._numbers = itertools.count(1)
         self.store: QueueStore
-        self.heart: Heart
+        self.heartbeats: Heartbeats
 
     async def __aenter__(self) -> Self:
         if not self._opened:
-            self.store = self.place.store(self._options)
+            self.store = self.backend.store(self._options)
             self._stack.push_async_callback(self.store.close)
             return self
         self.store = await self.another()
-        self.heart = self.another_heart(self.store)
+        self.heartbeats = self.another_heart(self.store)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -49,20 +49,20 @@ class Bench:
 
     async def another(self) -> QueueStore:
         """One more store on the same jobs, as another process would open it."""
-        store = self.place.store(self._options)
+        store = self.backend.store(self._options)
         await store.open()
         self._stack.push_async_callback(store.close)
         return store
 
-    def another_heart(self, store: QueueStore) -> Heart:
+    def another_heart(self, store: QueueStore) -> Heartbeats:
         """A heart of that store, closed after the test."""
-        heart = store.heart()
-        self._stack.callback(heart.close)
-        return heart
+        heartbeats = store.heartbeats()
+        self._stack.callback(heartbeats.close)
+        return heartbeats
 
     def unopened(self) -> QueueStore:
         """A store that has not been opened; the test closes it."""
-        return self.place.store(self._options)
+        return self.backend.store(self._options)
 
     @property
     def now(self) -> datetime:
@@ -70,7 +70,7 @@ class Bench:
 
     async def pass_time(self, seconds: float) -> None:
         await self.clock.advance(seconds)
-        if (passed := getattr(self.place, "passed", None)) is not None:
+        if (passed := getattr(self.backend, "passed", None)) is not None:
             passed(seconds)  # a place whose server cannot be told what time it is
 
     async def add(self, task: str = "t", **details: Any) -> Job:
@@ -106,7 +106,7 @@ class Bench:
 
     async def image(self, job_id: int) -> Image | None:
         """Everything the store keeps of a job, wherever it lies."""
-        return await asyncio.to_thread(self.place.image, job_id)
+        return await asyncio.to_thread(self.backend.image, job_id)
 
     async def in_state(self, state: State, *, task: str | None = None, **details: Any) -> Job:
         """A job that has come to stand there on the ordinary way."""
@@ -121,7 +121,7 @@ class Bench:
 
     async def lose(self, lease: Lease) -> None:
         """The worker of this lease dies, and somebody saw it."""
-        (reset,) = self.heart.reset_lease(lease)
+        (reset,) = self.heartbeats.reset_lease(lease)
         assert reset.job_id == lease.job_id
 
     async def make_suspect(self, task: str = "killer", times: int = 2, **details: Any) -> Job:
@@ -136,10 +136,10 @@ class Bench:
         return await self.store.list(JobFilter(states=STATES, limit=10_000))
 
 
-def bench_at(place: Place, *, history: float | None = DAY, opened: bool = True) -> Bench:
+def harness_at(backend: Backend, *, history: float | None = DAY, opened: bool = True) -> StoreHarness:
     """A bench on the jobs of a place, with a clock of its own."""
     clock = FakeClock()
-    return Bench(place, StoreOptions(history=history, pinned=clock.now), clock, opened=opened)
+    return StoreHarness(backend, StoreOptions(history=history, pinned=clock.now), clock, opened=opened)
 
 
 def judged(outcome: Outcome, attempts: int = 1, max_attempts: int = 25) -> Settlement:

@@ -16,7 +16,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Claim
 
 
-class Desk:
+class Harness:
     """The attempt's store: entries in a list, and when each was written."""
 
     def __init__(self, clock: Clock | None = None, *, keeps_logs: bool = True) -> None:

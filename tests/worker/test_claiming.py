@@ -19,17 +19,17 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker
-from tests.worker.stage import FaultyStore, Stage, at_work, handler_of, nothing, taking
+from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 
-def held(stage: Stage) -> int:
+def held(harness: WorkerHarness) -> int:
     """Jobs that the worker holds just now."""
-    return sum(row.state is State.PROCESSING for row in stage.store.rows())
+    return sum(row.state is State.PROCESSING for row in harness.store.rows())
 
 
-def limits(stage: Stage) -> list[int]:
+def limits(harness: WorkerHarness) -> list[int]:
     """How many each ordinary claim asked for."""
-    return [asked.limit for asked in stage.store.called("claim") if not asked.suspects]
+    return [asked.limit for asked in harness.store.called("claim") if not asked.suspects]
 
 
 # -- how many --------------------------------------------------------------------------------------
@@ -53,10 +53,10 @@ def test_never_more_handlers_run_than_may(concurrency: int, durations: list[floa
             await clock.sleep(durations[attempt.record.id - 1])
             now -= 1
 
-        async with at_work(act, clock=clock, concurrency=concurrency) as stage:
-            await stage.add(count=len(durations))
+        async with at_work(act, clock=clock, concurrency=concurrency) as harness:
+            await harness.add(count=len(durations))
             await clock.advance(9.0 * math.ceil(len(durations) / concurrency) + 2)
-            assert len(stage.told(JobEnded)) == len(durations)
+            assert len(harness.told(JobEnded)) == len(durations)
 
     asyncio.run(asyncio.wait_for(story(), 60))
     assert most <= concurrency
@@ -64,20 +64,20 @@ def test_never_more_handlers_run_than_may(concurrency: int, durations: list[floa
 
 async def test_before_a_rate_is_measured_nothing_is_taken_ahead() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1000), clock=clock, concurrency=3) as stage:
-        await stage.add(count=50)
+    async with at_work(taking(clock, 1000), clock=clock, concurrency=3) as harness:
+        await harness.add(count=50)
         await clock.advance(900)
-        assert held(stage) == 3
-        assert max(limits(stage)) == 3
+        assert held(harness) == 3
+        assert max(limits(harness)) == 3
 
 
 async def test_a_slow_handler_hoards_nothing() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 5), clock=clock, concurrency=4) as stage:
-        await stage.add(count=200)
+    async with at_work(taking(clock, 5), clock=clock, concurrency=4) as harness:
+        await harness.add(count=200)
         for _ in range(60):
             await clock.advance(1)
-            assert held(stage) <= 5
+            assert held(harness) <= 5
 
 
 async def test_many_slow_handlers_that_end_at_one_moment_are_no_sign_of_haste() -> None:
@@ -86,10 +86,10 @@ async def test_many_slow_handlers_that_end_at_one_moment_are_no_sign_of_haste() 
     async def act(attempt: Attempt[Job]) -> None:
         await clock.sleep(10 + attempt.record.id % 2 / 1000)
 
-    async with at_work(act, clock=clock, concurrency=49) as stage:
-        await stage.add(count=400)
+    async with at_work(act, clock=clock, concurrency=49) as harness:
+        await harness.add(count=400)
         await clock.advance(25)
-        assert max(limits(stage)) <= 49 + 49 * 0.25 / 10
+        assert max(limits(harness)) <= 49 + 49 * 0.25 / 10
 
 
 async def test_handlers_that_share_one_processor_are_counted_by_the_clock() -> None:
@@ -98,42 +98,42 @@ async def test_handlers_that_share_one_processor_are_counted_by_the_clock() -> N
     async def act(attempt: Attempt[Job]) -> None:
         clock._elapsed += 0.01  # ten milliseconds without letting go of the loop
 
-    async with at_work(act, clock=clock, concurrency=49) as stage:
-        await stage.add(count=600)
+    async with at_work(act, clock=clock, concurrency=49) as harness:
+        await harness.add(count=600)
         await clock.advance(10)
-        assert len(stage.told(JobEnded)) == 600
-        assert max(limits(stage)) <= 49 + 25
+        assert len(harness.told(JobEnded)) == 600
+        assert max(limits(harness)) <= 49 + 25
 
 
 async def test_a_fast_handler_has_a_quarter_of_a_second_of_work_ahead_at_most() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 0.1), clock=clock, concurrency=4) as stage:
-        await stage.add(count=600)
+    async with at_work(taking(clock, 0.1), clock=clock, concurrency=4) as harness:
+        await harness.add(count=600)
         await clock.advance(8)
-        assert 4 < max(limits(stage)) <= 4 + 40 * 0.25, "forty a second: ten of them ahead, no more"
+        assert 4 < max(limits(harness)) <= 4 + 40 * 0.25, "forty a second: ten of them ahead, no more"
 
 
 async def test_never_more_than_five_hundred_are_ahead() -> None:
-    async with at_work(nothing, concurrency=4) as stage:
-        await stage.add(count=3000)
-        await stage.clock.advance(1)
-        assert len(stage.told(JobEnded)) == 3000
-        assert 500 <= max(limits(stage)) <= 4 + 500, "asked for when half of them are left"
+    async with at_work(nothing, concurrency=4) as harness:
+        await harness.add(count=3000)
+        await harness.clock.advance(1)
+        assert len(harness.told(JobEnded)) == 3000
+        assert 500 <= max(limits(harness)) <= 4 + 500, "asked for when half of them are left"
 
 
 async def test_the_next_are_claimed_while_half_of_those_ahead_are_still_there() -> None:
-    async with at_work(nothing, concurrency=4) as stage:
-        await stage.add(count=6_000)
-        await stage.clock.advance(1)
-        asked = sorted(limits(stage))
+    async with at_work(nothing, concurrency=4) as harness:
+        await harness.add(count=6_000)
+        await harness.clock.advance(1)
+        asked = sorted(limits(harness))
         assert asked[len(asked) // 2] <= 4 + 500 + 1, "handlers that never wait would keep the loop until all are gone"
 
 
 async def test_nothing_is_ahead_when_the_options_say_so() -> None:
-    async with at_work(nothing, concurrency=4, look_ahead=0) as stage:
-        await stage.add(count=500)
-        await stage.clock.advance(1)
-        assert max(limits(stage)) == 4
+    async with at_work(nothing, concurrency=4, look_ahead=0) as harness:
+        await harness.add(count=500)
+        await harness.clock.advance(1)
+        assert max(limits(harness)) == 4
 
 
 async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
@@ -144,20 +144,20 @@ async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
         if slow:
             await clock.sleep(100)
 
-    async with at_work(act, clock=clock, concurrency=2) as stage:
-        await stage.add(count=500)
+    async with at_work(act, clock=clock, concurrency=2) as harness:
+        await harness.add(count=500)
         await clock.settle()
         slow = True
-        await stage.add(count=500)
+        await harness.add(count=500)
         await clock.settle()
-        assert held(stage) > 50, "it had reason to look ahead"
+        assert held(harness) > 50, "it had reason to look ahead"
         await clock.advance(1.05)
-        assert held(stage) == 2
-        assert {event.why for event in stage.told(JobsReturned)} == {"claimed ahead and not started within a second"}
-        waiting = [row for row in stage.store.rows() if row.state is State.QUEUED]
+        assert held(harness) == 2
+        assert {event.why for event in harness.told(JobsReturned)} == {"claimed ahead and not started within a second"}
+        waiting = [row for row in harness.store.rows() if row.state is State.QUEUED]
         assert {(row.attempts, row.resets) for row in waiting} == {(0, 0)}
         await clock.advance(20)
-        assert len(stage.told(JobsReturned)) == 1, "and it does not take them again meanwhile"
+        assert len(harness.told(JobsReturned)) == 1, "and it does not take them again meanwhile"
 
 
 async def test_of_a_serial_queue_one_job_at_most_is_held_and_the_next_follows_at_once() -> None:
@@ -168,35 +168,35 @@ async def test_of_a_serial_queue_one_job_at_most_is_held_and_the_next_follows_at
         order.append(attempt.record.id)
         await clock.sleep(1)
 
-    async with at_work(act, clock=clock, concurrency=4) as stage:
-        await stage.add(count=5, queue="q")
+    async with at_work(act, clock=clock, concurrency=4) as harness:
+        await harness.add(count=5, queue="q")
         for second in range(5):
             await clock.advance(0.5)
-            assert (held(stage), len(order)) == (1, second + 1)
+            assert (held(harness), len(order)) == (1, second + 1)
             await clock.advance(0.5)
         assert order == [1, 2, 3, 4, 5]
 
 
 async def test_a_thousand_unrecorded_jobs_are_enough() -> None:
-    async with at_work(nothing, concurrency=4) as stage:
-        await stage.add(count=3000)
-        stage.store.down.add("settle")
-        await stage.clock.advance(60)
-        assert held(stage) <= 1000 + 504
-        stage.store.down.clear()
-        await stage.clock.advance(10)
-        assert len(stage.told(JobEnded)) == 3000
+    async with at_work(nothing, concurrency=4) as harness:
+        await harness.add(count=3000)
+        harness.store.down.add("settle")
+        await harness.clock.advance(60)
+        assert held(harness) <= 1000 + 504
+        harness.store.down.clear()
+        await harness.clock.advance(10)
+        assert len(harness.told(JobEnded)) == 3000
 
 
 async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() -> None:
-    async with at_work(nothing, concurrency=4) as stage:
-        stage.store.locked.add(1)
-        await stage.add(count=3000)
-        stage.store.down.add("settle")
-        await stage.clock.advance(60)
-        stage.store.down.clear()
-        await stage.clock.advance(10)
-        assert len(stage.told(JobEnded)) == 2999
+    async with at_work(nothing, concurrency=4) as harness:
+        harness.store.locked.add(1)
+        await harness.add(count=3000)
+        harness.store.down.add("settle")
+        await harness.clock.advance(60)
+        harness.store.down.clear()
+        await harness.clock.advance(10)
+        assert len(harness.told(JobEnded)) == 2999
 
 
 # -- when ------------------------------------------------------------------------------------------
@@ -205,117 +205,117 @@ async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() ->
 async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    store.hears = False
-    async with at_work(nothing, store=store, clock=clock) as stage:
+    store.is_listening = False
+    async with at_work(nothing, store=store, clock=clock) as harness:
         await clock.advance(60)
-        assert [trouble.doing for trouble in stage.told(StoreTrouble)] == ["listen"]
-        assert "polling" in stage.told(StoreTrouble)[0].error
-        store.hears = True
+        assert [trouble.doing for trouble in harness.told(StoreTrouble)] == ["listen"]
+        assert "polling" in harness.told(StoreTrouble)[0].error
+        store.is_listening = True
         await clock.advance(60)
-        assert [recovered.doing for recovered in stage.told(StoreRecovered)] == ["listen"]
+        assert [recovered.doing for recovered in harness.told(StoreRecovered)] == ["listen"]
 
 
 async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    store.hears = False
+    store.is_listening = False
     store.down.add("wait")
-    async with at_work(nothing, clock=clock, store=store) as stage:
+    async with at_work(nothing, clock=clock, store=store) as harness:
         store.calls.clear()
         await clock.advance(20)
-        assert len(limits(stage)) == 10
+        assert len(limits(harness)) == 10
 
 
 async def test_polls_are_stretched_while_wake_ups_are_heard_but_never_beyond_what_was_given() -> None:
     for given_interval, polls in ((None, 2), (4.0, 5)):
-        async with at_work(nothing, poll_interval=given_interval) as stage:
-            stage.store.calls.clear()
-            await stage.clock.advance(20)
-            assert len(limits(stage)) == polls
+        async with at_work(nothing, poll_interval=given_interval) as harness:
+            harness.store.calls.clear()
+            await harness.clock.advance(20)
+            assert len(limits(harness)) == polls
 
 
 async def test_an_enqueued_job_is_started_at_once_by_a_sleeping_worker() -> None:
-    async with at_work(nothing) as stage:
-        await stage.clock.advance(3)
-        assert (await stage.does()).state is State.COMPLETED
+    async with at_work(nothing) as harness:
+        await harness.clock.advance(3)
+        assert (await harness.does()).state is State.COMPLETED
 
 
 async def test_what_waits_when_a_worker_starts_is_taken_without_a_moments_wait() -> None:
-    async with at_work(nothing, jobs=[NewJob(task="act")]) as stage:
-        assert (await stage.job(1)).state is State.COMPLETED
-        assert stage.clock.monotonic() == stage.store.moments("claim")[0]
+    async with at_work(nothing, jobs=[NewJob(task="act")]) as harness:
+        assert (await harness.job(1)).state is State.COMPLETED
+        assert harness.clock.monotonic() == harness.store.moments("claim")[0]
 
 
 async def test_a_hundred_wake_ups_while_every_slot_is_busy_block_nobody_and_lose_nothing() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 1), clock=clock, concurrency=4, look_ahead=0) as stage:
-        await stage.add(count=4)
+    async with at_work(taking(clock, 1), clock=clock, concurrency=4, look_ahead=0) as harness:
+        await harness.add(count=4)
         await clock.settle()
         for _ in range(100):
-            await stage.add()
-        assert held(stage) == 4
+            await harness.add()
+        assert held(harness) == 4
         await clock.advance(104 / 4 + 0.5)
-        assert len(stage.told(JobEnded)) == 104
+        assert len(harness.told(JobEnded)) == 104
 
 
 async def test_a_retry_that_falls_due_before_the_poll_is_taken_in_time() -> None:
     async def act(attempt: Attempt[Job]) -> object:
         return Retry("again", after=3.3)
 
-    async with at_work(act) as stage:
-        job = await stage.does(seconds=3.2)
+    async with at_work(act) as harness:
+        job = await harness.does(seconds=3.2)
         assert job.attempts == 1
-        await stage.clock.advance(0.11)
-        assert (await stage.job(job.id)).attempts == 2
+        await harness.clock.advance(0.11)
+        assert (await harness.job(job.id)).attempts == 2
 
 
 async def test_a_job_enqueued_for_later_is_taken_in_time() -> None:
-    async with at_work(nothing) as stage:
-        job = await stage.does(seconds=4.9, delay=5.0)
+    async with at_work(nothing) as harness:
+        job = await harness.does(seconds=4.9, delay=5.0)
         assert job.state is State.QUEUED
-        await stage.clock.advance(0.11)
-        assert (await stage.job(job.id)).state is State.COMPLETED
+        await harness.clock.advance(0.11)
+        assert (await harness.job(job.id)).state is State.COMPLETED
 
 
 async def test_what_is_due_but_was_refused_is_polled_without_stretch_and_without_haste() -> None:
-    async with at_work(nothing, forbidden_flags=("gpu",)) as stage:
-        await stage.add(flags=("gpu",))
-        await stage.clock.settle()
-        stage.store.calls.clear()
-        await stage.clock.advance(20)
-        assert 9 <= len(limits(stage)) <= 11
+    async with at_work(nothing, forbidden_flags=("gpu",)) as harness:
+        await harness.add(flags=("gpu",))
+        await harness.clock.settle()
+        harness.store.calls.clear()
+        await harness.clock.advance(20)
+        assert 9 <= len(limits(harness)) <= 11
 
 
 async def test_a_wake_up_during_a_claim_is_not_slept_through() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.gates["claim"] = asyncio.Event()
-        await stage.clock.advance(10)
-        job_id = await stage.add()  # the claim on its way has already looked
-        await stage.clock.settle()
-        stage.store.gates.pop("claim").set()
-        await stage.clock.settle()
-        assert (await stage.job(job_id)).state is State.COMPLETED
+    async with at_work(nothing) as harness:
+        harness.store.gates["claim"] = asyncio.Event()
+        await harness.clock.advance(10)
+        job_id = await harness.add()  # the claim on its way has already looked
+        await harness.clock.settle()
+        harness.store.gates.pop("claim").set()
+        await harness.clock.settle()
+        assert (await harness.job(job_id)).state is State.COMPLETED
 
 
 async def test_a_wake_up_while_the_next_due_time_is_asked_is_not_slept_through() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.gates["next_due"] = asyncio.Event()
-        await stage.clock.advance(10)
-        job_id = await stage.add()
-        stage.store.gates.pop("next_due").set()
-        await stage.clock.settle()
-        assert (await stage.job(job_id)).state is State.COMPLETED
+    async with at_work(nothing) as harness:
+        harness.store.gates["next_due"] = asyncio.Event()
+        await harness.clock.advance(10)
+        job_id = await harness.add()
+        harness.store.gates.pop("next_due").set()
+        await harness.clock.settle()
+        assert (await harness.job(job_id)).state is State.COMPLETED
 
 
 async def test_handlers_that_end_do_not_make_an_idle_worker_ask_again() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 3), clock=clock, concurrency=10) as stage:
-        await stage.add(count=5)
+    async with at_work(taking(clock, 3), clock=clock, concurrency=10) as harness:
+        await harness.add(count=5)
         await clock.advance(1)
-        stage.store.calls.clear()
+        harness.store.calls.clear()
         await clock.advance(3)
-        assert len(stage.told(JobEnded)) == 5
-        assert (limits(stage), stage.store.called("next_due")) == ([], [])
+        assert len(harness.told(JobEnded)) == 5
+        assert (limits(harness), harness.store.called("next_due")) == ([], [])
 
 
 async def test_a_fast_handler_with_a_hundred_ahead_gives_the_loop_its_turn() -> None:
@@ -336,77 +336,77 @@ async def test_a_fast_handler_with_a_hundred_ahead_gives_the_loop_its_turn() -> 
             since = 0
             await asyncio.sleep(0)
 
-    async with at_work(act, clock=clock, concurrency=4) as stage:
+    async with at_work(act, clock=clock, concurrency=4) as harness:
         turning = asyncio.ensure_future(others())
-        await stage.store.enqueue_many([NewJob(task="act")] * 1000)
-        while len(stage.told(JobEnded)) < 1000:  # noqa: ASYNC110 - the turns of the loop are the point
+        await harness.store.enqueue_many([NewJob(task="act")] * 1000)
+        while len(harness.told(JobEnded)) < 1000:  # noqa: ASYNC110 - the turns of the loop are the point
             await asyncio.sleep(0)
         turning.cancel()
-        assert max(limits(stage)) > 50
+        assert max(limits(harness)) > 50
         assert longest <= 6
-        stage.worker.stop()
-        await stage.ended()
+        harness.worker.stop()
+        await harness.ended()
 
 
 # -- trouble ---------------------------------------------------------------------------------------
 
 
 async def test_a_claim_whose_reply_was_lost_is_abandoned_and_its_jobs_come_back_unspent() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.mute.append("claim")
-        job = await stage.does(seconds=1)
-        first = next(asked.token for asked in stage.store.called("claim")[::-1][1:])
-        assert stage.store.called("abandon")
+    async with at_work(nothing) as harness:
+        harness.store.mute.append("claim")
+        job = await harness.does(seconds=1)
+        first = next(asked.token for asked in harness.store.called("claim")[::-1][1:])
+        assert harness.store.called("abandon")
         assert first is not None
         assert (job.state, job.attempts) == (State.COMPLETED, 1)
-        assert [event.doing for event in stage.told(StoreTrouble)] == ["claim"]
-        assert [event.doing for event in stage.told(StoreRecovered)] == ["claim"]
+        assert [event.doing for event in harness.told(StoreTrouble)] == ["claim"]
+        assert [event.doing for event in harness.told(StoreRecovered)] == ["claim"]
 
 
 async def test_after_a_lost_claim_the_worker_beats_before_it_claims_again() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 100), clock=clock, lease=300.0) as stage:
-        await stage.add()
+    async with at_work(taking(clock, 100), clock=clock, lease=300.0) as harness:
+        await harness.add()
         await clock.advance(1)
-        stage.store.mute.append("claim")
-        stage.store.down.add("beat")
-        await stage.add()
+        harness.store.mute.append("claim")
+        harness.store.down.add("beat")
+        await harness.add()
         await clock.settle()
-        assert limits(stage)[-1] > 0
-        stage.store.calls.clear()
+        assert limits(harness)[-1] > 0
+        harness.store.calls.clear()
         await clock.advance(6)
-        assert limits(stage) == []
-        stage.store.down.clear()
+        assert limits(harness) == []
+        harness.store.down.clear()
         await clock.advance(3)
-        assert stage.worker.running == 2
-        beats = len(stage.store.called("beat"))
+        assert harness.worker.running == 2
+        beats = len(harness.store.called("beat"))
         await clock.advance(20)
-        assert len(stage.store.called("beat")) == beats, "one good beat was enough"
+        assert len(harness.store.called("beat")) == beats, "one good beat was enough"
 
 
 async def test_an_outage_of_days_ends_with_a_claim_within_seconds() -> None:
-    async with at_work(nothing) as stage:
+    async with at_work(nothing) as harness:
         everything = {"claim", "settle", "next_due", "wait", "beat", "release", "foreign", "abandon"}
-        stage.store.down |= everything
-        job_id = await stage.add()
-        await stage.clock.advance(2 * 3600)  # more than 1024 failures: their power of two is no float any more
-        assert len(limits(stage)) > 1030
-        stage.store.down.clear()
-        await stage.clock.advance(6)
-        assert (await stage.job(job_id)).state is State.COMPLETED
-        assert {event.doing for event in stage.told(StoreRecovered)} >= {"claim", "listen", "beat"}
+        harness.store.down |= everything
+        job_id = await harness.add()
+        await harness.clock.advance(2 * 3600)  # more than 1024 failures: their power of two is no float any more
+        assert len(limits(harness)) > 1030
+        harness.store.down.clear()
+        await harness.clock.advance(6)
+        assert (await harness.job(job_id)).state is State.COMPLETED
+        assert {event.doing for event in harness.told(StoreRecovered)} >= {"claim", "listen", "beat"}
 
 
 async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:
-    async with at_work(nothing) as stage:
-        stage.store.down |= {"claim", "abandon"}
-        await stage.add()
-        await stage.clock.advance(3600)
-        assert len(stage.store.called("claim")) > 200
-        assert stage.worker._keeper.owes <= 100
-        stage.store.down.clear()
-        await stage.clock.advance(10)
-        assert stage.worker._keeper.owes == 0
+    async with at_work(nothing) as harness:
+        harness.store.down |= {"claim", "abandon"}
+        await harness.add()
+        await harness.clock.advance(3600)
+        assert len(harness.store.called("claim")) > 200
+        assert harness.worker._heartbeater.owes <= 100
+        harness.store.down.clear()
+        await harness.clock.advance(10)
+        assert harness.worker._heartbeater.owes == 0
 
 
 # -- once ------------------------------------------------------------------------------------------
@@ -453,8 +453,8 @@ async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> N
     store = FaultyStore(clock)
     jobs = [NewJob(task=name) for name in ("parent", "errs", "snoozes")]
     jobs += [NewJob(task="parent", queue="q"), NewJob(task="parent", queue="q"), NewJob(task="errs", delay=900.0)]
-    async with at_work(acts, clock=clock, store=store, jobs=jobs, once=True, concurrency=2) as stage:
-        await stage.ended()
+    async with at_work(acts, clock=clock, store=store, jobs=jobs, once=True, concurrency=2) as harness:
+        await harness.ended()
         states = {row.id: (row.task, row.state) for row in store.rows()}
         done = [task for task, state in states.values() if state is State.COMPLETED]
         assert sorted(done) == ["child"] * 9 + ["grandchild"] * 9 + ["parent"] * 3
@@ -463,8 +463,8 @@ async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> N
 
 
 async def test_once_on_an_empty_store_ends_at_once() -> None:
-    async with at_work(nothing, once=True) as stage:
-        await stage.ended(within=0.5)
+    async with at_work(nothing, once=True) as harness:
+        await harness.ended(within=0.5)
 
 
 async def test_once_leaves_what_somebody_else_runs() -> None:
@@ -472,8 +472,8 @@ async def test_once_leaves_what_somebody_else_runs() -> None:
     store = FaultyStore(clock)
     await store.enqueue(NewJob(task="act", queue="q"))
     await store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
-    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", queue="q")], once=True) as stage:
-        await stage.ended(within=5)
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", queue="q")], once=True) as harness:
+        await harness.ended(within=5)
         assert sorted(row.state for row in store.rows()) == [State.PROCESSING, State.QUEUED]
 
 
@@ -495,19 +495,19 @@ async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
             await clock.sleep(5)
 
     jobs = [NewJob(task="act")] * 500
-    async with at_work(act, clock=clock, store=store, jobs=jobs, once=True, concurrency=1) as stage:
+    async with at_work(act, clock=clock, store=store, jobs=jobs, once=True, concurrency=1) as harness:
         await clock.advance(3)
         store.gates["claim"] = asyncio.Event()
-        stage.worker._taker.wake()
+        harness.worker._claimer.wake()
         await clock.advance(3)
-        assert stage.worker._keeper.owes
-        assert not stage.worker.running, "it looks, and has found nothing: what is left it holds itself"
+        assert harness.worker._heartbeater.owes
+        assert not harness.worker.running, "it looks, and has found nothing: what is left it holds itself"
         store.down.clear()
         await clock.advance(6)
-        assert stage.told(JobsReturned)
-        assert not stage.worker._keeper.owes
+        assert harness.told(JobsReturned)
+        assert not harness.worker._heartbeater.owes
         store.gates.pop("claim").set()
-        await stage.ended()
+        await harness.ended()
         assert {row.state for row in store.rows()} == {State.COMPLETED}
 
 
@@ -515,11 +515,11 @@ async def test_once_waits_for_a_settlement_that_is_busy() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     store.locked.add(1)
-    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as stage:
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as harness:
         await clock.advance(5)
-        assert not stage.ending.done()
+        assert not harness.ending.done()
         store.locked.clear()
-        await stage.ended(within=5)
+        await harness.ended(within=5)
         assert [row.state for row in store.rows()] == [State.COMPLETED]
 
 

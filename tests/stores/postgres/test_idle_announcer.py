@@ -16,91 +16,91 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Foreign, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.context import Home
-from stowhand.stores.postgres.queue.idle_announcer import AGAIN, MANY, SOON, STREAK, WINDOW, Doze
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.idle_announcer import AGAIN, MANY, SOON, STREAK, WINDOW, IdleAnnouncer
 from stowhand.stores.postgres.queue.producing import plain_values_of
 from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off
-from tests.worker.stage import handler_of
+from tests.worker.worker_harness import handler_of
 
 JOB = NewJob(task="t")
 
 
-def wishes(doze: Doze) -> bool:
+def stop_requests(idle_announcer: IdleAnnouncer) -> bool:
     """To sleep."""
-    return doze.wish
+    return idle_announcer.wish
 
 
 def sleeps(store: PostgresStore) -> bool:
-    return store._ears._doze.asleep
+    return store._listener._idle_announcer.asleep
 
 
 # -- when --------------------------------------------------------------------------------------------
 
 
 def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
-    assert wishes(Doze())
+    assert stop_requests(IdleAnnouncer())
 
 
 def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
-    doze = Doze()
-    doze.claimed(MANY, 10.0)
-    doze.claimed(0, 10.1)
-    assert not wishes(doze)
-    assert doze.next_look() == 10.1 + SOON
-    assert not doze.look(10.1)
-    assert doze.look(10.1 + SOON)
-    assert doze.next_look() == float("inf"), "a look is looked once"
+    idle_announcer = IdleAnnouncer()
+    idle_announcer.claimed(MANY, 10.0)
+    idle_announcer.claimed(0, 10.1)
+    assert not stop_requests(idle_announcer)
+    assert idle_announcer.next_look() == 10.1 + SOON
+    assert not idle_announcer.look(10.1)
+    assert idle_announcer.look(10.1 + SOON)
+    assert idle_announcer.next_look() == float("inf"), "a look is looked once"
 
 
 def test_who_gets_no_more_jobs_falls_asleep() -> None:
-    doze = Doze()
-    doze.claimed(MANY, 10.0)
-    doze.claimed(0, 10.0 + WINDOW)
-    assert not wishes(doze)
-    doze.claimed(0, 10.0 + 3 * WINDOW)
-    assert wishes(doze)
-    assert doze.next_look() == float("inf")
+    idle_announcer = IdleAnnouncer()
+    idle_announcer.claimed(MANY, 10.0)
+    idle_announcer.claimed(0, 10.0 + WINDOW)
+    assert not stop_requests(idle_announcer)
+    idle_announcer.claimed(0, 10.0 + 3 * WINDOW)
+    assert stop_requests(idle_announcer)
+    assert idle_announcer.next_look() == float("inf")
 
 
 def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
-    doze = Doze()
+    idle_announcer = IdleAnnouncer()
     for second in range(STREAK):
-        assert wishes(doze)
-        doze.claimed(1, float(second))
-    assert not wishes(doze)
-    doze.claimed(0, 100.0)
-    assert wishes(doze)
+        assert stop_requests(idle_announcer)
+        idle_announcer.claimed(1, float(second))
+    assert not stop_requests(idle_announcer)
+    idle_announcer.claimed(0, 100.0)
+    assert stop_requests(idle_announcer)
 
 
 def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
-    doze = Doze()
+    idle_announcer = IdleAnnouncer()
     for second in range(100):
-        doze.claimed(1, float(second))
-        doze.claimed(0, second + 0.01)
-        assert wishes(doze)
+        idle_announcer.claimed(1, float(second))
+        idle_announcer.claimed(0, second + 0.01)
+        assert stop_requests(idle_announcer)
 
 
 def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> None:
-    doze = Doze()
+    idle_announcer = IdleAnnouncer()
     for number in range(MANY):
-        assert wishes(doze)
-        doze.woken(10.0 + number / 1000)
-        doze.claimed(0, 10.0 + number / 1000)
-    assert not wishes(doze)
-    doze.claimed(0, 20.0)
-    assert wishes(doze)
+        assert stop_requests(idle_announcer)
+        idle_announcer.woken(10.0 + number / 1000)
+        idle_announcer.claimed(0, 10.0 + number / 1000)
+    assert not stop_requests(idle_announcer)
+    idle_announcer.claimed(0, 20.0)
+    assert stop_requests(idle_announcer)
 
 
 def test_who_has_fallen_asleep_looks_again_twice() -> None:
-    doze = Doze()
-    doze.claimed(0, 10.0)
-    doze.fell_asleep(10.0)
+    idle_announcer = IdleAnnouncer()
+    idle_announcer.claimed(0, 10.0)
+    idle_announcer.fell_asleep(10.0)
     for seconds in AGAIN:
-        assert doze.next_look() == 10.0 + seconds
-        assert doze.look(10.0 + seconds)
-    assert doze.next_look() == float("inf")
+        assert idle_announcer.next_look() == 10.0 + seconds
+        assert idle_announcer.look(10.0 + seconds)
+    assert idle_announcer.next_look() == float("inf")
 
 
 # -- whom --------------------------------------------------------------------------------------------
@@ -196,10 +196,10 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                store._ears._doze.claimed(MANY, 0.0)
+                store._listener._idle_announcer.claimed(MANY, 0.0)
                 assert cut_off(bystander, "stowhand:listen%") == 1
                 assert await asyncio.wait_for(waiting, 20) is True
-                store._ears._doze.claimed(0, 10.0)
+                store._listener._idle_announcer.claimed(0, 10.0)
                 assert await asyncio.wait_for(store.wait(30.0), 20) is True, "now that it can be seen: one more look"
                 heard(bystander)
                 await store.enqueue(JOB)
@@ -221,7 +221,7 @@ def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
                 await asyncio.sleep(0)
-                if not wishes(store._ears._doze):
+                if not stop_requests(store._listener._idle_announcer):
                     break
             else:
                 raise AssertionError("each was a reason to look")
@@ -268,7 +268,7 @@ def test_a_job_that_commits_while_its_worker_falls_asleep_is_found_by_the_second
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     """It saw nobody asleep, so it notified nobody; and the worker did not see it yet when it looked."""
-    statement = Home(postgres_url, StoreOptions()).statements["enqueue_plain"]
+    statement = PostgresContext(postgres_url, StoreOptions()).statements["enqueue_plain"]
 
     async def story() -> None:
         with psycopg.connect(postgres_url) as slow:

@@ -22,9 +22,9 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Heart, Pulse, Reply, StoreOptions
-from tests.contract.places import Image, Secrets
-from tests.contract.table_place import NotOffered
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
+from tests.contract.backends import Image, Secrets
+from tests.contract.table_backend import NotOffered
 
 RETRIES = 24
 FOREIGN = ("queue", "key", "flags", "max_resets", "max_attempts")
@@ -52,7 +52,7 @@ end
 """
 
 
-class FlowPlace:
+class FlowBackend:
     """An empty database of a server as a home of jobs."""
 
     name = "redis"
@@ -114,11 +114,11 @@ class FlowPlace:
 class Dressed:
     """One store of the flow; made anew when a task is named for the first time."""
 
-    hears = False
+    is_listening = False
 
-    def __init__(self, place: FlowPlace, given: StoreOptions) -> None:
+    def __init__(self, backend: FlowBackend, given: StoreOptions) -> None:
         assert given.pinned is not None
-        self._place, self._now = place, given.pinned
+        self._place, self._now = backend, given.pinned
         self._made: list[FlowStore] = []
         self._served = 0
 
@@ -152,8 +152,8 @@ class Dressed:
     async def wait(self, timeout: float) -> bool:
         return await self.inner.wait(timeout)
 
-    def heart(self) -> Heart:
-        return cast("Heart", DressedHeart(self))
+    def heartbeats(self) -> Heartbeats:
+        return cast("Heartbeats", DressedHeartbeats(self))
 
     # -- as a producer does it -------------------------------------------------------------------
 
@@ -186,30 +186,30 @@ class Dressed:
         strange = [name for name in FOREIGN if getattr(job, name) != getattr(plain, name)]
         if strange:
             raise NotOffered(", ".join(strange))
-        place = self._place
-        if job.task not in place.tasks:
-            place.tasks.append(job.task)
-        keys = Keys(place.shape)
+        backend = self._place
+        if job.task not in backend.tasks:
+            backend.tasks.append(job.task)
+        keys = Keys(backend.shape)
         job_id: Any = keys.new_id()
         due = job.run_at or self._now() + timedelta(seconds=job.delay or 0.0)
         wait = round((due - self._now()).total_seconds() * 1000)
-        with place.client.pipeline() as pipe:
+        with backend.client.pipeline() as pipe:
             pipe.hset(keys.job(job_id), mapping={"payload": job.payload} | ({"delay": "true"} if wait > 0 else {}))
             if wait > 0:
-                pipe.zadd(keys.delayed(job.task), {job_id: place.milliseconds() + wait})
+                pipe.zadd(keys.delayed(job.task), {job_id: backend.milliseconds() + wait})
             else:
                 pipe.rpush(keys.waiting(job.task), job_id)
             pipe.execute()
-        place.known[job_id] = made_job(job_id, job, due, self._now())
+        backend.known[job_id] = made_job(job_id, job, due, self._now())
         return self._job(job_id)
 
     def _job(self, job_id: Any) -> Job:
-        place = self._place
-        values = place.client.hgetall(Keys(place.shape).job(job_id))
-        task, kind, score = place.place_of(job_id)
-        known = place.known[job_id]
+        backend = self._place
+        values = backend.client.hgetall(Keys(backend.shape).job(job_id))
+        task, kind, score = backend.place_of(job_id)
+        known = backend.known[job_id]
         state = state_of(kind, values)
-        lock = place.client.get(Keys(place.shape).lock(task, job_id)) if kind == "processing" else None
+        lock = backend.client.get(Keys(backend.shape).lock(task, job_id)) if kind == "processing" else None
         began = state not in (State.QUEUED, State.ERRORED)
         return msgspec.structs.replace(
             known,
@@ -228,25 +228,25 @@ class Dressed:
         return (due + timedelta(seconds=0.5)).replace(microsecond=0)
 
 
-class DressedHeart:
+class DressedHeartbeats:
     """A heart of whatever store the flow has just now, whose sweep takes its two looks at once."""
 
     def __init__(self, store: Dressed) -> None:
         self._store, self._place = store, store._place
-        self._heart: Any = None
+        self._heartbeats: Any = None
         self._of: FlowStore | None = None
 
     @property
-    def inner(self) -> Heart:
+    def inner(self) -> Heartbeats:
         if self._of is not self._store.inner:
             self.close()
             self._of = self._store.inner
-            self._heart = self._of.heart()
-        return cast("Heart", self._heart)
+            self._heartbeats = self._of.heartbeats()
+        return cast("Heartbeats", self._heartbeats)
 
     def close(self) -> None:
-        if self._heart is not None:
-            self._heart.close()
+        if self._heartbeats is not None:
+            self._heartbeats.close()
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         return self.inner.beat(leases, lease)

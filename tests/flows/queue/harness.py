@@ -26,8 +26,8 @@ from stowhand.worker.judge import Judge
 LOCK_TIME = 180.0
 
 
-class MakeDesk(Protocol):
-    def __call__(self, *queues: object, history: float | None = 86_400.0, **shape: object) -> Desk: ...
+class MakeHarness(Protocol):
+    def __call__(self, *queues: object, history: float | None = 86_400.0, **shape: object) -> Harness: ...
 
 
 def noting(given: list[dict[str, Any]], result: object) -> Callable[[FlowJob], object]:
@@ -56,8 +56,10 @@ class Still:
 class Run:
     """One execution of a step that has not been recorded yet."""
 
-    def __init__(self, desk: Desk, queue: str, claim: Claim[Any], outcome: Outcome, settlement: Settlement) -> None:
-        self.desk, self.queue, self.claim = desk, queue, claim
+    def __init__(
+        self, harness: Harness, queue: str, claim: Claim[Any], outcome: Outcome, settlement: Settlement
+    ) -> None:
+        self.harness, self.queue, self.claim = harness, queue, claim
         self.outcome, self.settlement = outcome, settlement
 
     @property
@@ -65,18 +67,18 @@ class Run:
         return self.claim.lease
 
     async def settle(self, *, repeat: bool = False) -> Reply:
-        (verdict,) = await self.desk.store.settle([(self.lease, self.settlement)], repeat=repeat)
+        (verdict,) = await self.harness.store.settle([(self.lease, self.settlement)], repeat=repeat)
         return verdict
 
     async def tell(self) -> None:
         """What a child's worker does when the end is recorded."""
-        line = self.desk.engine.shape.line(self.queue)
-        await self.desk.engine.left(line, self.desk.engine.job(line, Attempt(self.claim, 0.0), self.claim.record))
-        for asking in list(self.desk.engine._children._asking.values()):
+        line = self.harness.engine.shape.line(self.queue)
+        await self.harness.engine.left(line, self.harness.engine.job(line, Attempt(self.claim, 0.0), self.claim.record))
+        for asking in list(self.harness.engine._children._asking.values()):
             await asyncio.wait([asking])
 
 
-class Desk:
+class Harness:
     """The engine, its store, and their time."""
 
     def __init__(self, store: QueueStore, time: Still, queues: Sequence[Any], shape: dict[str, Any]) -> None:
@@ -129,7 +131,7 @@ class Desk:
         run = await self.begin(queue, function)
         assert run is not None, f"nothing is due in {queue}"
         assert await run.settle() is Verdict.SETTLED
-        if run.desk.engine.shape.line(queue).parent:
+        if run.harness.engine.shape.line(queue).parent:
             await run.tell()
         return run
 

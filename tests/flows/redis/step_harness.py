@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import NewChild, StepEnd, encode_end
-from stowhand.flows.redis.heartbeats import RedisHeart
+from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.job import State
@@ -52,7 +52,7 @@ def shape_of(variant: str) -> FlowShape:
 GIVEN = ("flowName", "priority", "correlationId", "endedAtTimestamp")
 
 
-class Desk:
+class Harness:
     """Blocking; its coroutines run on one loop of its own."""
 
     def __init__(self, url: str, client: Any, variant: str = "classic") -> None:
@@ -61,14 +61,14 @@ class Desk:
         self.keys = Keys(self.shape)
         self._runner = asyncio.Runner()
         self._stores: dict[str, FlowStore] = {}
-        self._hearts: dict[str, RedisHeart] = {}
+        self._hearts: dict[str, RedisHeartbeats] = {}
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(work, 20))
 
     def close(self) -> None:
-        for heart in self._hearts.values():
-            heart.close()
+        for heartbeats in self._hearts.values():
+            heartbeats.close()
         for store in self._stores.values():
             self.run(store.close())
         self._runner.close()
@@ -84,9 +84,9 @@ class Desk:
             self._stores[queue] = self.another(queue)
         return self._stores[queue]
 
-    def heart(self, queue: str = "first") -> RedisHeart:
+    def heartbeats(self, queue: str = "first") -> RedisHeartbeats:
         if queue not in self._hearts:
-            self._hearts[queue] = self.store(queue).heart()
+            self._hearts[queue] = self.store(queue).heartbeats()
         return self._hearts[queue]
 
     # -- jobs ------------------------------------------------------------------------------------
@@ -243,16 +243,16 @@ KIDS = ("kid", "kid", "other")
 
 
 def park(
-    desk: Desk, lease: Lease, kids: Sequence[str] = KIDS, *, recorded: object = Verdict.SETTLED
+    harness: Harness, lease: Lease, kids: Sequence[str] = KIDS, *, recorded: object = Verdict.SETTLED
 ) -> list[tuple[str, str]]:
     """The parent fans out; gives (queue, id) of its children. ``recorded``: the state, where that is another."""
-    made = [(f"parent:{kid}", *desk.keys.child("parent", kid, f"u{number}")) for number, kid in enumerate(kids)]
+    made = [(f"parent:{kid}", *harness.keys.child("parent", kid, f"u{number}")) for number, kid in enumerate(kids)]
     children = [
         NewChild(queue, child_id, {"flowName": raw_of(queue), "n": raw_of(number), "nothing": raw_of(None)})
         for number, (queue, child_id, _) in enumerate(made)
     ]
     fields = {"children:parent:jobs": raw_of([key for _, _, key in made])}
     end = Settlement(State.COMPLETED, Ended.OK, result=encode_end(StepEnd(fields=fields, children=children)))
-    told: object = desk.settle(lease, end, "parent")
+    told: object = harness.settle(lease, end, "parent")
     assert getattr(told, "state", told) is recorded
     return [(queue, child_id) for queue, child_id, _ in made]

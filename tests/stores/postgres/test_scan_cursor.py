@@ -7,7 +7,7 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.scan_cursor import SLOW, Floor
+from stowhand.stores.postgres.queue.scan_cursor import SLOW, ScanCursor
 from tests.stores.postgres.verbs import claim
 
 HERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 7)
@@ -15,13 +15,13 @@ THERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 9)
 
 
 def test_a_quick_claim_leaves_no_floor() -> None:
-    floor = Floor()
+    floor = ScanCursor()
     floor.note(None, HERE, jobs=1, took=SLOW / 2, now=1.0)
     assert floor.start(1.0) is None
 
 
 def test_a_slow_claim_is_followed_by_ones_behind_it_and_then_by_a_look_from_the_beginning() -> None:
-    floor = Floor()
+    floor = ScanCursor()
     floor.note(None, HERE, jobs=1, took=0.1, now=1.0)
     assert floor.start(1.0) == HERE
     floor.note(HERE, THERE, jobs=1, took=0.001, now=1.1)
@@ -32,7 +32,7 @@ def test_a_slow_claim_is_followed_by_ones_behind_it_and_then_by_a_look_from_the_
 
 
 def test_an_empty_answer_above_the_floor_looks_from_the_beginning_at_once() -> None:
-    floor = Floor()
+    floor = ScanCursor()
     floor.note(None, HERE, jobs=1, took=10.0, now=1.0)
     assert floor.note(HERE, None, jobs=0, took=0.001, now=1.1) is True
     assert floor.start(1.1) is None

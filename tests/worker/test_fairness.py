@@ -16,7 +16,7 @@ from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.remote.client.store import HttpStore
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.worker import Worker
-from tests.worker.stage import FaultyStore, at_work, handler_of, nothing
+from tests.worker.worker_harness import FaultyStore, at_work, handler_of, nothing
 
 TASKS = ("a", "b", "c")
 
@@ -31,9 +31,9 @@ async def order(counts: dict[str, int], **options: Any) -> tuple[list[str], Faul
         await clock.sleep(1)
 
     jobs = [NewJob(task=task) for task, count in counts.items() for _ in range(count)]
-    async with at_work(act, clock=clock, jobs=jobs, tasks=TASKS, look_ahead=0, **options) as stage:
+    async with at_work(act, clock=clock, jobs=jobs, tasks=TASKS, look_ahead=0, **options) as harness:
         await clock.advance(len(jobs) + 1.0)
-        return started, stage.store
+        return started, harness.store
 
 
 async def test_without_being_asked_a_worker_keeps_the_one_order() -> None:
@@ -73,10 +73,10 @@ async def test_a_store_that_gives_fewer_than_asked_for_is_no_sign_that_nobody_wa
     jobs = [NewJob(task="a") for _ in range(600)]
     async with at_work(
         act, store=RationingStore(clock), clock=clock, jobs=jobs, tasks=TASKS, concurrency=1, look_ahead=20, fair=True
-    ) as stage:
+    ) as harness:
         await clock.advance(2.0)  # it knows how fast they end, and claims ahead
         before = len(started)
-        await stage.add("b")
+        await harness.add("b")
         await clock.advance(1.0)
         assert "b" in started[before : before + 20]
 

@@ -10,22 +10,22 @@ from typing import Any, cast
 
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import Heart, StoreOptions
+from stowhand.protocols.store import Heartbeats, StoreOptions
 from stowhand.remote.client import HttpStore
 from stowhand.remote.client.proofs import Proofs
+from tests.contract.backends import Backend, Image, Secrets
 from tests.contract.offers import NOT_OFFERED
-from tests.contract.places import Image, Place, Secrets
-from tests.support.lent import Street
+from tests.support.lent import SharedServer
 
 REFUSED = NOT_OFFERED["http"]
 
 
-class LentPlace:
+class LentBackend:
     """Another place, reached over HTTP. ``close`` it after the test."""
 
-    def __init__(self, inner: Place, street: Street, name: str = "http") -> None:
+    def __init__(self, inner: Backend, shared_server: SharedServer, name: str = "http") -> None:
         self.name = name
-        self.inner, self._street = inner, street
+        self.inner, self._street = inner, shared_server
         self._url: str | None = None
         self._proofs = Proofs()
 
@@ -65,17 +65,17 @@ class Both:
         await self._remote.close()
         await self._lent.close()
 
-    def heart(self) -> Heart:
-        return cast("Heart", BothHearts(self._remote.heart(), self._lent.heart()))
+    def heartbeats(self) -> Heartbeats:
+        return cast("Heartbeats", BothHeartbeats(self._remote.heartbeats(), self._lent.heartbeats()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lent if name in REFUSED else self._remote, name)
 
 
-class BothHearts:
+class BothHeartbeats:
     """The same for a heart."""
 
-    def __init__(self, remote: Heart, lent: Heart) -> None:
+    def __init__(self, remote: Heartbeats, lent: Heartbeats) -> None:
         self._remote, self._lent = remote, lent
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ OVER = (State.COMPLETED, State.CANCELED)
 SCHEMA = "stowhand"
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """A home of jobs that several stores may be opened on."""
 
     name: str
@@ -52,7 +52,7 @@ class Place(Protocol):
         """From now on a trigger of the application's keeps this job from these states; none: from every change."""
 
 
-class MemoryPlace:
+class MemoryBackend:
     """A memory store is its own place: whoever shares the jobs shares the object."""
 
     name = "memory"
@@ -87,7 +87,7 @@ def raising(job_id: int, states: tuple[State, ...]) -> str:
     return f"new.id = {job_id:d}" + (f" AND new.state IN ({named})" if states else "")
 
 
-class SqlitePlace:
+class SqliteBackend:
     """A file."""
 
     name = "sqlite"
@@ -96,7 +96,7 @@ class SqlitePlace:
         self._path = path
 
     @classmethod
-    def copy(cls, template: Path, path: Path) -> SqlitePlace:
+    def copy(cls, template: Path, path: Path) -> SqliteBackend:
         # Not a copy of the file: the newest commits may still lie in the log beside it.
         with closing(sqlite3.connect(template)) as source, closing(sqlite3.connect(path)) as target:
             source.backup(target)
@@ -133,7 +133,7 @@ class SqlitePlace:
                 )
 
 
-class PostgresPlace:
+class PostgresBackend:
     """A database."""
 
     name = "postgres"

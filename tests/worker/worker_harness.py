@@ -20,7 +20,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt, Handler, handler
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, Verdict
-from stowhand.stores.memory.heartbeats import MemoryHeart
+from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.rows import Row
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.slot import Isolate
@@ -36,7 +36,7 @@ class FaultyStore(MemoryStore):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.hears = True
+        self.is_listening = True
         self.down: set[str] = set()
         self.mute: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
@@ -95,8 +95,8 @@ class FaultyStore(MemoryStore):
         self.before("wait", timeout)
         return await super().wait(timeout)
 
-    def heart(self) -> FaultyHeart:
-        return FaultyHeart(self)
+    def heartbeats(self) -> FaultyHeartbeats:
+        return FaultyHeartbeats(self)
 
 
 class ChoosyStore(FaultyStore):
@@ -122,7 +122,7 @@ class ChoosyStore(FaultyStore):
                 row.run_at = row.run_at.replace(year=row.run_at.year - 1)
 
 
-class FaultyHeart(MemoryHeart):
+class FaultyHeartbeats(MemoryHeartbeats):
     """The same faults for the blocking side."""
 
     def __init__(self, store: FaultyStore) -> None:
@@ -168,7 +168,7 @@ class FaultyHeart(MemoryHeart):
         self._faulty.before("close")
 
 
-class Stage:
+class WorkerHarness:
     """One running worker and its surroundings."""
 
     def __init__(self, worker: Worker, store: FaultyStore, clock: FakeClock, said: list[Event]) -> None:
@@ -216,7 +216,7 @@ async def at_work(
     isolate: Isolate | None = None,
     jobs: Sequence[NewJob] = (),
     **options: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[WorkerHarness]:
     """A worker that runs for as long as the block lasts, and must leave nothing behind."""
     clock = clock or FakeClock()
     store = store or FaultyStore(clock)
@@ -230,14 +230,14 @@ async def at_work(
     worker = Worker(
         store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, isolate=isolate
     )
-    stage = Stage(worker, store, clock, said)
+    harness = WorkerHarness(worker, store, clock, said)
     await clock.settle()
     try:
-        yield stage
+        yield harness
     finally:
-        if not stage.ending.done():
+        if not harness.ending.done():
             worker.stop(now=True)
-            await stage.ended()
+            await harness.ended()
     await clock.settle()
     assert asyncio.all_tasks() <= before, "a task outlived its worker"
 

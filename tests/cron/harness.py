@@ -72,7 +72,7 @@ class Paper(MemoryStore):
         return entered
 
 
-class Desk:
+class Harness:
     """A store, a clock, and schedulers that come and go."""
 
     def __init__(self, at: str = "2030-01-01T00:00:00") -> None:
@@ -134,16 +134,16 @@ class Desk:
 
 
 @asynccontextmanager
-async def at_desk(at: str = "2030-01-01T00:00:00") -> AsyncIterator[Desk]:
+async def in_harness(at: str = "2030-01-01T00:00:00") -> AsyncIterator[Harness]:
     """A desk that leaves nothing behind."""
     before = asyncio.all_tasks()
-    desk = Desk(at)
+    harness = Harness(at)
     try:
-        yield desk
+        yield harness
     finally:
-        desk.store.gate = None
-        await desk.stop()
-    await desk.clock.settle()
+        harness.store.gate = None
+        await harness.stop()
+    await harness.clock.settle()
     assert asyncio.all_tasks() <= before, "a task outlived its scheduler"
 
 
