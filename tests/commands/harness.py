@@ -29,7 +29,7 @@ class Harness:
         claim = Claim(Lease(7, "token", 5), {"id": 7}, "uploads", 1, 1)
         self.ctx: Attempt[Any] = Attempt(claim, 0.0, lambda claim: AttemptLogger(self._hear, "w", "uploads", 7))
         if keeps_logs:
-            self.ctx.furnish(self)
+            self.ctx.bind(self)
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
         self._tried()

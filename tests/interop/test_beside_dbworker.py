@@ -156,7 +156,7 @@ def test_their_reset_takes_ours_only_when_stale_and_our_zombie_is_fenced(
             assert theirs.add_log(1, {"key": "theirs", "command": [], "startTime": "2026-01-01T00:00:00Z"}) == 1
             before = theirs.row(1)
             attempt: Attempt[Any] = Attempt(claim, 0.0)
-            side.store.attend(attempt)
+            side.store.around(attempt)
             with pytest.raises(LogRefused):
                 await attempt.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=datetime.now(UTC)))
             assert side.heartbeats.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
@@ -257,7 +257,7 @@ def test_each_reads_the_others_logs(run: Run, database: str, theirs: Theirs) -> 
         async with ours(database) as side:
             (claim,) = await side.claim()
             attempt: Attempt[Any] = Attempt(claim, 0.0)
-            side.store.attend(attempt)
+            side.store.around(attempt)
             entry = ExecutionLogEntry(key="step.0", command=("ls", "-l"), start_time=started, exit_code=0, out="x")
             assert await attempt.store.add_execution_log_entry(entry) == 1
             ((ours_there),) = theirs.row(1)["execution_logs"]
@@ -295,7 +295,7 @@ def test_a_record_held_by_a_transaction_of_ours_is_not_reset_by_them(run: Run, d
             (claim,) = await side.claim()
             theirs.sql("update jobs set last_heartbeat_at = now() - interval '1 day' where id = 1")
             attempt: Attempt[Any] = Attempt(claim, 0.0)
-            around = side.store.attend(attempt)
+            around = side.store.around(attempt)
             assert around is not None
             async with around:
                 assert theirs.reset(30.0, 3) == ([], [])
@@ -304,7 +304,7 @@ def test_a_record_held_by_a_transaction_of_ours_is_not_reset_by_them(run: Run, d
             await attempt.transaction.rollback()
             assert theirs.reset(30.0, 3) == ([1], [])
             with pytest.raises(LeaseLost):
-                async with side.store.attend(Attempt(claim, 0.0)) or around:
+                async with side.store.around(Attempt(claim, 0.0)) or around:
                     pytest.fail("begun")
 
     run(go())

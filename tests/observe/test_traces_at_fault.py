@@ -182,7 +182,7 @@ def test_a_store_that_stands_by_still_does_for_whoever_looks_at_its_class(spans:
     """As ``isinstance`` with a protocol does since Python 3.12."""
     traces = spans.traces()
     lent, own = traces.store(HttpStore("http://127.0.0.1:1")), traces.store(MemoryStore())
-    for name in ("admit", "attend"):
+    for name in ("validate", "around"):
         assert inspect.getattr_static(lent, name)
         assert not hasattr(own, name)
     assert traces.store(lent) is lent

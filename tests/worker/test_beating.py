@@ -328,10 +328,10 @@ async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
     class Late(FaultyStore):
         terms: Terms | None = None
 
-        async def admit(self, events: object = None) -> None:
+        async def validate(self, events: object = None) -> None:
             self.terms = Terms(lease=6.0, polls=True)
 
-        def attend(self, attempt: object) -> None: ...
+        def around(self, attempt: object) -> None: ...
 
     store = Late(clock)
     async with at_work(taking(clock, 20), clock=clock, store=store, jobs=[NewJob(task="act")]) as harness:

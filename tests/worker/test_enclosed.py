@@ -26,9 +26,9 @@ class Enclosing(FaultyStore):
         self.recorded: Settlement | None = None
         self.busy = 0
 
-    async def admit(self, events: Events | None = None) -> None: ...
+    async def validate(self, events: Events | None = None) -> None: ...
 
-    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None]:
+    def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None]:
         return self._around(attempt)
 
     @asynccontextmanager
@@ -129,7 +129,7 @@ async def test_an_attempt_that_could_not_be_enclosed_is_not_begun_and_costs_noth
 
 async def test_a_store_that_does_not_admit_a_worker_ends_it_before_a_claim() -> None:
     class Unfit(Enclosing):
-        async def admit(self, events: Events | None = None) -> None:
+        async def validate(self, events: Events | None = None) -> None:
             raise StoreUnreachable("not like this")
 
     store = Unfit(clock := FakeClock())

@@ -165,14 +165,14 @@ async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
     assert len(checks) >= 3
 
 
-@pytest.mark.parametrize("where", ["admit", "check"])
+@pytest.mark.parametrize("where", ["validate", "check"])
 async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
     class Unfit(FaultyStore):
-        async def admit(self, events: Events | None = None) -> None:
-            if where == "admit":
+        async def validate(self, events: Events | None = None) -> None:
+            if where == "validate":
                 raise SchemaTooNew("newer")
 
-        def attend(self, attempt: object) -> None: ...
+        def around(self, attempt: object) -> None: ...
 
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
@@ -186,7 +186,7 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
     store = Unfit(clock := FakeClock())
     with pytest.raises(SchemaTooNew):
         await asyncio.wait_for(Resetter(store, clock=clock).run(), SOON)
-    assert len(store.called("foreign")) == (0 if where == "admit" else 1)
+    assert len(store.called("foreign")) == (0 if where == "validate" else 1)
 
 
 async def test_an_outage_is_told_and_waited_out() -> None:

@@ -18,8 +18,8 @@ from stowhand.cli.matching import PAGE, ids_of
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.checking import check_reschedule
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -211,7 +211,7 @@ def reschedule_jobs(
     given = Reschedule(run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
     if given == Reschedule() and when.delay is None:
         raise click.UsageError("say what to change: --run-at, --priority, --attempts or --max-attempts")
-    check_reschedule(given)
+    validate_reschedule(given)
     chosen = _chosen(typed, job_ids, "Reschedule", every=every, yes=yes, states=RESCHEDULABLE)
     if chosen is None:
         return FAILURE

@@ -13,8 +13,8 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.jobs import limits
-from stowhand.protocols.checking import refuse_default_attempts
 from stowhand.protocols.queue_store import SchemaStatus
+from stowhand.protocols.validation import refuse_default_attempts
 
 
 @click.command()

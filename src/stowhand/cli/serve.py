@@ -22,6 +22,7 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.observe.safe_text import scrub
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.store import Store
 from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
@@ -124,7 +125,7 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) 
         if store is None:
             store = await _open(settings)
         else:
-            await _admit(store, events)
+            await _open_valid(store, events)
         async with running(store, options, events) as server:
             _stop_at_signals(server)
             await server.until_stopped()
@@ -164,10 +165,9 @@ async def _open(settings: WorkerSettings) -> Store[Any]:
     return store
 
 
-async def _admit(store: Store[Any], events: Events) -> None:
+async def _open_valid(store: Store[Any], events: Events) -> None:
     """A table that no worker can serve is refused before anybody asks for its rows."""
-    admit = getattr(store, "admit", None)
-    await (admit(events) if admit is not None else store.open())
+    await (store.validate(events) if isinstance(store, EnclosingStore) else store.open())
 
 
 def _options(**given: Any) -> ServerOptions:

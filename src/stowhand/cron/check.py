@@ -16,7 +16,7 @@ from stowhand.cron.zones import Zone, find_zone
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import KeyMode, NewJob
-from stowhand.protocols.checking import check_identifier
+from stowhand.protocols.validation import validate_identifier
 
 FILL_LIMIT = 366 * 86_400
 """Seconds. Below the ledger's memory of 400 days (`store.LEDGER_DAYS`)."""
@@ -49,7 +49,7 @@ def check_item(
     # One by one, so that all of them are told at once.
     checks: tuple[tuple[str, Callable[[Any], object], object], ...] = (
         ("", _read_task, item.task),
-        ("", check_identifier, item.task if item.identifier is None else item.identifier),
+        ("", validate_identifier, item.task if item.identifier is None else item.identifier),
         (f"{spelt['fill']}: ", _read_fill, options.backfill_period),
         ("tz: ", _read_zone, item.tz),
         ("", _read_payload, item.payload),

@@ -14,7 +14,7 @@ from opentelemetry.trace import Tracer
 from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
-from stowhand.protocols.handler import Attempt, Attendant
+from stowhand.protocols.handler import Attempt, EnclosingStore
 from stowhand.protocols.propagation import CORRELATION, load
 from stowhand.protocols.queue_store import Entered, Tick
 
@@ -25,7 +25,7 @@ def traced_store(store: Any, tracer: Tracer) -> TracedStore:
     """The same store, traced; one that is traced already stays as it is."""
     if isinstance(store, TracedStore):
         return store
-    return (_TracedAttendant if isinstance(store, Attendant) else TracedStore)(store, tracer)
+    return (_TracedEnclosingStore if isinstance(store, EnclosingStore) else TracedStore)(store, tracer)
 
 
 class TracedStore:
@@ -120,16 +120,16 @@ class TracedStore:
         return EnqueueSpan(self._tracer, job.task, job.queue, context, more)
 
 
-class _TracedAttendant(TracedStore):
-    """Of a store that is an ``Attendant``: since Python 3.12 ``isinstance`` does not see what ``__getattr__`` gives."""
+class _TracedEnclosingStore(TracedStore):
+    """Of an ``EnclosingStore``: since Python 3.12 ``isinstance`` does not see what ``__getattr__`` gives."""
 
-    async def admit(self, events: Events | None = None) -> None:
+    async def validate(self, events: Events | None = None) -> None:
         """As the store's."""
-        await self._store.admit(events)
+        await self._store.validate(events)
 
-    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
+    def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
         """As the store's."""
-        return self._store.attend(attempt)  # type: ignore[no-any-return]
+        return self._store.around(attempt)  # type: ignore[no-any-return]
 
 
 class _Tasks:

@@ -55,7 +55,7 @@ class Transaction(Protocol):
 
 
 class _Tools:
-    """What a store that attends gives to an attempt."""
+    """What an enclosing store gives to an attempt."""
 
     __slots__ = ("connection", "decided", "over", "store", "transaction")
 
@@ -134,7 +134,7 @@ class Attempt(Generic[R]):
             raise ConfigurationError("this attempt has no transaction of its own (TableOptions: transactional=True)")
         return self._tools.connection
 
-    def furnish(self, store: Any, connection: Any = None) -> None:
+    def bind(self, store: Any, connection: Any = None) -> None:
         """Said by the store, before the handler runs: what ``store`` and ``connection`` are."""
         tools = self._given()
         tools.store, tools.connection = store, connection
@@ -193,16 +193,16 @@ class Attempt(Generic[R]):
 
 
 @runtime_checkable
-class Attendant(Protocol):
+class EnclosingStore(Protocol):
     """A store that stands by while a handler runs. Optional: a worker asks whether its store is one."""
 
-    async def admit(self, events: Events | None = None) -> None:
+    async def validate(self, events: Events | None = None) -> None:
         """Called once before a worker's first claim. Raises what makes the store unfit to be worked on.
 
         ``events``: told of what a person should know of the store (``StoreWarned``), now and while it is worked on.
         """
 
-    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
+    def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
         """Furnish the attempt; give what is to enclose its hooks and its handler, if anything.
 
         What encloses it may set ``attempt.transaction``, and leave it open: the worker settles there. It may raise

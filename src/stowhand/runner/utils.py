@@ -10,8 +10,8 @@ from typing import Any, Self, Unpack, cast
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, StowhandError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.protocols.checking import read_ids, read_workers
 from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
+from stowhand.protocols.validation import validate_ids, validate_workers
 from stowhand.runner.options import WorkerUtilsOptions, find_store
 from stowhand.tasks.options import TaskSpec, read_spec
 from stowhand.tasks.registry import Registry
@@ -88,11 +88,11 @@ class WorkerUtils:
 
     async def complete_jobs(self, job_ids: Iterable[int]) -> Sequence[Job]:
         """As if they had been worked off. Running ones are left alone; what was changed is returned."""
-        return await self._store.complete_jobs(read_ids(job_ids))
+        return await self._store.complete_jobs(validate_ids(job_ids))
 
     async def permanently_fail_jobs(self, job_ids: Iterable[int], reason: str | None = None) -> Sequence[Job]:
         """Failed for good. Running ones are left alone; what was changed is returned."""
-        return await self._store.permanently_fail_jobs(read_ids(job_ids), reason)
+        return await self._store.permanently_fail_jobs(validate_ids(job_ids), reason)
 
     async def reschedule_jobs(
         self,
@@ -105,11 +105,11 @@ class WorkerUtils:
     ) -> Sequence[Job]:
         """Give them other details; what is not given stays, 0 is 0. Running ones are left alone."""
         to = Reschedule(run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
-        return await self._store.reschedule_jobs(read_ids(job_ids), to)
+        return await self._store.reschedule_jobs(validate_ids(job_ids), to)
 
     async def force_unlock_workers(self, worker_ids: Iterable[str]) -> Sequence[Job]:
         """Take back what these workers hold. Should one still live, nothing it does for them is recorded."""
-        return await self._store.force_unlock_workers(read_workers(worker_ids))
+        return await self._store.force_unlock_workers(validate_workers(worker_ids))
 
     async def migrate(self) -> None:
         """Install the schema, or bring it up to date."""

@@ -1,12 +1,12 @@
 """The optional hooks of a handler, and what a store puts around it.
 
     pre_claim      gate.py
-    attend         the store furnishes the attempt, and may enclose it in a transaction
+    around         the store binds its tools to the attempt, and may enclose it in a transaction
     pre_handle     before the handler
     post_handle    after every pre_handle, however the attempt ended, when the record has been marked;
                    the attempt's slot falls free after it
 
-A handler without hooks, on a store that does not attend, is run bare: none of this costs it anything.
+A handler without hooks, on a store that encloses nothing, is run bare: none of this costs it anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stowhand.events import Events, HookFailed, HookRan
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, Attendant, Handler
+from stowhand.protocols.handler import Attempt, EnclosingStore, Handler
 from stowhand.worker.flags import LAST_WORDS
 
 Run = Callable[..., Coroutine[Any, Any, object]]
@@ -38,14 +38,14 @@ class Hooks:
 
     def __init__(self, handler: Handler, store: object, events: Events, clock: Clock, worker: str) -> None:
         self._handler, self._events, self._clock, self._worker = handler, events, clock, worker
-        self._attend = store.attend if isinstance(store, Attendant) else None
+        self._around = store.around if isinstance(store, EnclosingStore) else None
         self._before: Hook | None = getattr(handler, "pre_handle", None)
         self._after: Hook | None = getattr(handler, "post_handle", None)
         self._retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
         self.holds_slots = self._before is not None or self._after is not None
         """A slot is taken from the claim to the end of post_handle; so nothing is claimed ahead."""
         self.handle: Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]] = handler.handle
-        waited_for = self._attend is not None or self.holds_slots or self._retryable is not None
+        waited_for = self._around is not None or self.holds_slots or self._retryable is not None
         gives = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
         self.bare = gives and not waited_for and not events.wants(HookRan)
         """None of this stands around the handler."""
@@ -81,7 +81,7 @@ class Hooks:
                 self.freed()
 
         try:
-            around = self._attend(attempt) if self._attend is not None else None
+            around = self._around(attempt) if self._around is not None else None
             if around is None:
                 return await self._inside(attempt, record, prepared)
             async with AsyncExitStack() as stack:

@@ -18,7 +18,7 @@ from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs import limits
 from stowhand.jobs.durations import seconds
-from stowhand.protocols.handler import Attendant
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.options import LONGEST, NAME_LIMIT, check_made
 from stowhand.protocols.store import Store
 from stowhand.worker.speaking import speak
@@ -99,8 +99,8 @@ class Resetter:
         """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
         if self._speaks:
             speak(self.events)
-        if isinstance(self._store, Attendant):
-            await self._store.admit()
+        if isinstance(self._store, EnclosingStore):
+            await self._store.validate()
         heartbeats = self._store.heartbeats()
         # Of its own: what hangs there keeps nobody else's thread, and the heart is closed behind it, not under it.
         thread = ThreadPoolExecutor(1, "stowhand resetter")

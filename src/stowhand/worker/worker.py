@@ -27,7 +27,7 @@ from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.events import Events, JobSaid, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attendant, Function, Handler, Policy, handler_of
+from stowhand.protocols.handler import EnclosingStore, Function, Handler, Policy, handler_of
 from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.store import Claim, Store, Terms
 from stowhand.worker.admission import Admission
@@ -156,7 +156,7 @@ class Worker:
         """
         if self._speaks:
             speak(self.events)
-        await self._admit()
+        await self._validate()
         self._loop = asyncio.get_running_loop()
         self._heartbeater.watch.here()
         self._executor.open(self._broke)
@@ -186,10 +186,10 @@ class Worker:
         if self._crash is not None:
             raise self._crash
 
-    async def _admit(self) -> None:
+    async def _validate(self) -> None:
         """The store is fit to be worked on. What it lays down is asked now, whatever it said when this was made."""
-        if isinstance(self._store, Attendant):
-            await self._store.admit(self.events)
+        if isinstance(self._store, EnclosingStore):
+            await self._store.validate(self.events)
         terms = self._ask_terms()
         if terms != self._terms and self._ticker is None:
             self._terms = terms

@@ -16,9 +16,9 @@ from stowhand.errors import StoreUnreachable
 from stowhand.jobs import lifecycle
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.protocols.checking import MANUALLY_FAILED
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import Verdict
+from stowhand.protocols.validation import MANUALLY_FAILED
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import take, wait_for_a_waiter

@@ -52,7 +52,7 @@ async def claimed(store: TableStore[Any], **given: Any) -> Sequence[Claim[Any]]:
 async def attempt(store: TableStore[Any]) -> tuple[Attempt[Any], AttemptStore[Any]]:
     (claim,) = await claimed(store, limit=1)
     made = Attempt(claim, 0.0)
-    assert store.attend(made) is None
+    assert store.around(made) is None
     return made, made.store
 
 

@@ -198,8 +198,8 @@ class Shut(TableStore[Any]):
 
     shut = True
 
-    def attend(self, attempt: Attempt[Any]) -> Any:
-        return self._refused() if self.shut else super().attend(attempt)
+    def around(self, attempt: Attempt[Any]) -> Any:
+        return self._refused() if self.shut else super().around(attempt)
 
     @asynccontextmanager
     async def _refused(self) -> AsyncIterator[None]:

@@ -203,7 +203,7 @@ def test_nothing_is_told_before_somebody_works_on_it(run: Run, place: Place) -> 
         async with opened(place, view_name="seen u", record=None) as store:
             assert isinstance(store, TableStore)
             assert told == []
-            await store.admit(events)
+            await store.validate(events)
 
     run(scenario())
     assert any("shows a record more than once (id 1" in event.warning for event in told)

@@ -74,7 +74,7 @@ async def changes_nothing(place: Place, store: Any, claim: Claim[Any]) -> None:
         for repeat in (False, True):
             assert list(await store.settle([(lease, end)], repeat=repeat)) == [Verdict.LOST]
     attempt: Attempt[Any] = Attempt(claim, 0.0)
-    store.attend(attempt)
+    store.around(attempt)
     with pytest.raises((LogRefused, StoreError)):
         await attempt.store.add_execution_log_entry(ExecutionLogEntry(key="k", start_time=AT))
     assert place.sql("SELECT * FROM uploads") == before
@@ -123,7 +123,7 @@ def test_a_transaction_does_not_begin_for_a_claim_that_others_took_over(run: Run
         async with opened(on_postgres, transactional=True) as store:
             (claim,) = await claimed(store, limit=1)
             take_over(on_postgres)
-            around = store.attend(Attempt(claim, 0.0))
+            around = store.around(Attempt(claim, 0.0))
             assert around is not None
             with pytest.raises(LeaseLost):
                 await around.__aenter__()
@@ -200,7 +200,7 @@ async def warned(place: Place) -> list[StoreWarned]:
     events, told = Events(), list[StoreWarned]()
     events.on(StoreWarned, told.append)
     async with opened(place) as store:
-        await store.admit(events)
+        await store.validate(events)
     return [event for event in told if "trigger" in event.warning]
 
 

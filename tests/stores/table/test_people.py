@@ -171,7 +171,7 @@ def test_every_call_is_told_of_with_its_time_and_whether_it_failed(place: Place,
             heartbeats.close()
             await store.settle([(claim.lease, COMPLETED)])
             made = Attempt(claim, 0.0)
-            store.attend(made)
+            store.around(made)
             with pytest.raises(LogRefused):
                 await made.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=AT))
 

@@ -201,5 +201,5 @@ def test_a_store_can_be_described_and_can_furnish_before_it_is_open(place: Place
     made = Attempt(Claim(Lease(1, TOKEN, 0), None, "indexing", 1, 1), 0.0)
     assert store.name == "indexing"
     assert store.description
-    assert store.attend(made) is None
+    assert store.around(made) is None
     assert made.store.requeued is None

@@ -77,7 +77,7 @@ def told(place: Place, run: Run, **given: Any) -> tuple[list[Finding], list[str]
 
     async def scenario() -> list[Finding]:
         async with opened(place, **given) as store:
-            await store.admit(events)
+            await store.validate(events)
             return await store.check()
 
     found = [one for one in run(scenario()) if "NULL" in one.problem]

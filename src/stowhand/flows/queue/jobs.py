@@ -16,11 +16,11 @@ from stowhand.flows.queue.reading import children_named, gathered, show, stage_o
 from stowhand.flows.queue.step import Step, id_of, key_of, new_step, queue_of, raw, read_step, task_of
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.checking import is_storable
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import FlowTables, NewFlow, Standing
 from stowhand.protocols.propagation import load
 from stowhand.protocols.queue_store import Answer, Done, QueueStore
+from stowhand.protocols.validation import is_storable
 
 VALUE_LIMIT = 200
 """Characters of a lookup value that is kept as it is."""

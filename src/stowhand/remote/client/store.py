@@ -18,10 +18,10 @@ from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.checking import read_id
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
+from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.address import base_of
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claiming import Claiming
@@ -150,7 +150,7 @@ class HttpStore(Unsupported):
         """What the lent store lays down: a table's options do, a queue's do not. Known once the store is open."""
         return self._terms
 
-    async def admit(self, events: Events | None = None) -> None:
+    async def validate(self, events: Events | None = None) -> None:
         """Open it, if it is not: a worker needs its terms.
 
         Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever.
@@ -160,10 +160,10 @@ class HttpStore(Unsupported):
         with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls tell of it
             await self._line.post("/v1/due", DueAsked(tasks=()), Due)
 
-    def attend(self, attempt: Attempt[Any]) -> None:
+    def around(self, attempt: Attempt[Any]) -> None:
         """Give the handler its ``ctx.store``, where what is lent is a table."""
         if self._offered is not None and self._offered.logs:
-            attempt.furnish(RemoteAttempt(self._line, self._proofs, attempt))
+            attempt.bind(RemoteAttempt(self._line, self._proofs, attempt))
 
     # -- an application's ------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class HttpStore(Unsupported):
     async def get(self, job_id: int) -> Job | None:
         """Without payload and result, unless the token has that scope."""
         try:
-            return await self._line.get(f"/v1/jobs/{read_id(job_id)}", Job)
+            return await self._line.get(f"/v1/jobs/{validate_id(job_id)}", Job)
         except Refused as refused:
             if refused.kind == Kind.UNKNOWN:
                 return None

@@ -9,7 +9,7 @@ from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.protocols.handler import Attempt, Attendant
+from stowhand.protocols.handler import Attempt, EnclosingStore
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import Claim, Store, Terms
 from stowhand.remote.server.refusals import Refused
@@ -38,8 +38,8 @@ class SharedStore:
         self.kind = QUEUE if hasattr(store, "add_jobs") else TABLE
         self.name = str(getattr(getattr(store, "options", None), "name", "")) or self.kind
         self._entries: OrderedDict[tuple[JobId, str], int] = OrderedDict()
-        self._attendant = store if isinstance(store, Attendant) else None
-        if self._attendant is not None and self._log(Lease("", "", 0)) is None:
+        self._enclosing = store if isinstance(store, EnclosingStore) else None
+        if self._enclosing is not None and self._log(Lease("", "", 0)) is None:
             raise ConfigurationError(
                 f"{self.name}: transactional handlers run beside their database, not over HTTP;"
                 " lend a TableStore with transactional=False"
@@ -67,7 +67,7 @@ class SharedStore:
             cancel_interval=terms.cancel_interval if terms is not None else None,
             retry_after=terms.backoff(1) if terms is not None and terms.backoff is not None else None,
             polls=terms is not None and terms.polls,
-            logs=self._attendant is not None,
+            logs=self._enclosing is not None,
         )
 
     def queue(self, what: str) -> QueueStore:
@@ -111,10 +111,10 @@ class SharedStore:
 
     def _log(self, lease: Lease) -> EntryKeeper | None:
         """``None`` also when the store wants a transaction around the attempt."""
-        if self._attendant is None:
+        if self._enclosing is None:
             return None
         attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)
-        if self._attendant.attend(attempt) is not None:
+        if self._enclosing.around(attempt) is not None:
             return None
         heartbeater: EntryKeeper = attempt.store
         return heartbeater

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 
 from stowhand.jobs.job import State
-from stowhand.protocols.checking import read_id, read_key
 from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.validation import validate_id, validate_key
 from stowhand.stores.memory.rows import Row, Rows
 
 
 def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
     """Due now with every attempt before it; a canceled job comes back out of the history."""
-    row = rows.find(read_id(job_id))
+    row = rows.find(validate_id(job_id))
     if row is None:
         return missing(job_id)
     if row.state is State.PROCESSING:
@@ -38,7 +38,7 @@ def revive(rows: Rows, row: Row) -> bool:
 
 def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
     """At once if it waits; asked of its worker if it runs."""
-    row = rows.find(read_id(job_id))
+    row = rows.find(validate_id(job_id))
     if row is None:
         return missing(job_id)
     match row.state:
@@ -58,7 +58,7 @@ def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
 
 def remove(rows: Rows, job_id: int) -> Answer:
     """Delete what does not run."""
-    row = rows.find(read_id(job_id))
+    row = rows.find(validate_id(job_id))
     if row is None:
         return missing(job_id)
     if row.state is State.PROCESSING:
@@ -72,7 +72,7 @@ def remove(rows: Rows, job_id: int) -> Answer:
 
 def remove_key(rows: Rows, key: str) -> Answer:
     """Delete the holder of a key; a running one loses the key and will not run again."""
-    row = rows.holder(read_key(key))
+    row = rows.holder(validate_key(key))
     if row is None:
         return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
     if row.state is not State.PROCESSING:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
-from stowhand.protocols.checking import read_id, read_ids
 from stowhand.protocols.figures import MINUTES, Amount, Ended, Figures, Pauses, Tallies
 from stowhand.protocols.operating import (
     FORGOTTEN_AFTER,
@@ -24,6 +23,7 @@ from stowhand.protocols.operating import (
     read_task,
     worker_row,
 )
+from stowhand.protocols.validation import validate_id, validate_ids
 from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
 from stowhand.stores.memory import acting
 from stowhand.stores.memory.rows import Row, Rows
@@ -78,7 +78,7 @@ class MemoryOperations:
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         with self.transaction() as (rows, now):
-            found = (rows.live.get(job_id) for job_id in read_ids(job_ids))
+            found = (rows.live.get(job_id) for job_id in validate_ids(job_ids))
             failed = [row.id for row in found if row is not None and row.state is State.FAILED]
             for job_id in failed:
                 acting.retry(rows, job_id, now)
@@ -104,7 +104,7 @@ class MemoryOperations:
 
     async def explain(self, job_id: int) -> Explanation | None:
         with self.transaction() as (rows, now):
-            row = rows.find(read_id(job_id))
+            row = rows.find(validate_id(job_id))
             return None if row is None else explain(facts(rows, row, now))
 
     async def figures(self) -> Figures:

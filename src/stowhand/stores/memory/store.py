@@ -21,17 +21,17 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.checking import (
-    check_reschedule,
-    read_filter,
-    read_id,
-    read_ids,
-    read_reason,
-    read_workers,
-    refuse_default_attempts,
-)
 from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, StoreOptions
+from stowhand.protocols.validation import (
+    refuse_default_attempts,
+    validate_filter,
+    validate_id,
+    validate_ids,
+    validate_reason,
+    validate_reschedule,
+    validate_workers,
+)
 from stowhand.stores.memory import acting, administering, enqueueing, leasing, timetable
 from stowhand.stores.memory.flow_tables import MemoryFlowTables
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
@@ -152,12 +152,12 @@ class MemoryStore(MemoryOperations):
 
     async def get(self, job_id: int) -> Job | None:
         with self.transaction() as (rows, _):
-            row = rows.find(read_id(job_id))
+            row = rows.find(validate_id(job_id))
             return row.job() if row is not None else None
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         with self.transaction() as (rows, _):
-            wanted = read_filter(wanted)
+            wanted = validate_filter(wanted)
             everything = sorted(
                 [*rows.live.values(), *rows.history.values()], key=lambda row: row.id, reverse=wanted.newest_first
             )
@@ -187,13 +187,13 @@ class MemoryStore(MemoryOperations):
             return acting.remove(rows, job_id)
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.retry(job_id) for job_id in read_ids(job_ids)]
+        return [await self.retry(job_id) for job_id in validate_ids(job_ids)]
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.cancel(job_id) for job_id in read_ids(job_ids)]
+        return [await self.cancel(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.remove(job_id) for job_id in read_ids(job_ids)]
+        return [await self.remove(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove_key(self, key: str) -> Answer:
         with self.transaction() as (rows, _):
@@ -201,19 +201,19 @@ class MemoryStore(MemoryOperations):
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.complete(rows, read_ids(job_ids), now)
+            return administering.complete(rows, validate_ids(job_ids), now)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.fail(rows, read_ids(job_ids), read_reason(reason), now)
+            return administering.fail(rows, validate_ids(job_ids), validate_reason(reason), now)
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.reschedule(rows, read_ids(job_ids), check_reschedule(to), now)
+            return administering.reschedule(rows, validate_ids(job_ids), validate_reschedule(to), now)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.force_unlock(rows, read_workers(workers), now)
+            return administering.force_unlock(rows, validate_workers(workers), now)
 
     async def now(self) -> datetime:
         return self._now().astimezone(UTC)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand.protocols.checking import check_since, read_items, read_ticks
 from stowhand.protocols.queue_store import LEDGER_DAYS, Entered, KnownItem, Tick
+from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.memory import enqueueing
 from stowhand.stores.memory.rows import Rows
 
@@ -16,7 +16,7 @@ from stowhand.stores.memory.rows import Rows
 def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> list[KnownItem]:
     """What was known of them before, or is from now on."""
     answers = []
-    for identifier, spec in read_items(items):
+    for identifier, spec in validate_items(items):
         new = KnownItem(identifier=identifier, known_since=now, last_tick=None, spec=spec)
         known = rows.known.get(identifier, new)
         rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
@@ -26,7 +26,7 @@ def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> lis
 
 def schedule(rows: Rows, ticks: Sequence[Tick], now: datetime) -> list[Entered]:
     """All of them, or none."""
-    checked = read_ticks(ticks, now)
+    checked = validate_ticks(ticks, now)
     with rows.all_or_nothing():
         return [enter(rows, tick, now) for tick in checked]
 
@@ -48,7 +48,7 @@ def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
 
 def ticks(rows: Rows, identifier: str, since: datetime) -> list[datetime]:
     """Those of one item from a moment on."""
-    check_since(since)
+    validate_since(since)
     return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
 
 

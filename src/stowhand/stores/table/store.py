@@ -126,7 +126,7 @@ class TableStore(Generic[R]):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    async def admit(self, events: Events | None = None) -> None:
+    async def validate(self, events: Events | None = None) -> None:
         """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve.
 
         ``events`` hear of what a person should know of one that can be served.
@@ -190,11 +190,11 @@ class TableStore(Generic[R]):
 
     # -- a running handler's ---------------------------------------------------------------------
 
-    def attend(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
+    def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
         """Give the handler its ``ctx.store``; with ``transactional``, a transaction that encloses it."""
         if self.options.transactional:
             return self._in_transaction(attempt)
-        attempt.furnish(self._attempt_store(self._backend, attempt))
+        attempt.bind(self._attempt_store(self._backend, attempt))
         return None
 
     @asynccontextmanager
@@ -203,7 +203,7 @@ class TableStore(Generic[R]):
             connection, transaction = await self._backend.begin(attempt)
         # From here on whoever ends the attempt ends the transaction.
         attempt.transaction = transaction
-        attempt.furnish(self._attempt_store(transaction, attempt), connection)
+        attempt.bind(self._attempt_store(transaction, attempt), connection)
         yield
 
     def _attempt_store(self, tools: AttemptTools, attempt: Attempt[Any]) -> AttemptStore[R]:

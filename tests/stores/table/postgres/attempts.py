@@ -79,7 +79,7 @@ class Desk:
     async def attempt(self, claim: Claim[Any] | None = None) -> AsyncIterator[Attempt[Any]]:
         """A begun attempt; at the end of the block it is rolled back, if nobody has ended it."""
         attempt: Attempt[Any] = Attempt(claim or await self.claim(), 0.0)
-        around = self.store.attend(attempt)
+        around = self.store.around(attempt)
         assert around is not None
         try:
             async with around:

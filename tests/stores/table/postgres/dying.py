@@ -20,7 +20,7 @@ async def main(url: str, how: str) -> None:
     async with TableStore(url, options(stalled_max_age=STALLED[how])) as store:
         (claim,) = await store.claim(ClaimRequest(worker="w-9", token=str(uuid4()), limit=1, lease=30.0))
         attempt: Attempt[Any] = Attempt(claim, 0.0)
-        around = store.attend(attempt)
+        around = store.around(attempt)
         assert around is not None
         async with around:
             await attempt.connection.execute(WRITE, (1, "half"))

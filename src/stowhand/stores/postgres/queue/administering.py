@@ -9,8 +9,8 @@ import psycopg
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job
-from stowhand.protocols.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.validation import validate_ids, validate_reason, validate_reschedule, validate_workers
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import plain_array, read_job, text_array
@@ -25,21 +25,21 @@ class Administrator:
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if they had been worked off."""
-        return await self._jobs("complete_jobs", plain_array(read_ids(job_ids)), self._context.keep)
+        return await self._jobs("complete_jobs", plain_array(validate_ids(job_ids)), self._context.keep)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None) -> Sequence[Job]:
         """For good."""
-        return await self._jobs("permanently_fail_jobs", plain_array(read_ids(job_ids)), read_reason(reason))
+        return await self._jobs("permanently_fail_jobs", plain_array(validate_ids(job_ids)), validate_reason(reason))
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """The given details."""
-        to = check_reschedule(to)
+        to = validate_reschedule(to)
         details = (to.run_at, to.priority, to.attempts, to.max_attempts)
-        return await self._jobs("reschedule_jobs", plain_array(read_ids(job_ids)), *details, self._context.keep)
+        return await self._jobs("reschedule_jobs", plain_array(validate_ids(job_ids)), *details, self._context.keep)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Take back what these workers hold."""
-        return await self._jobs("force_unlock_workers", text_array(read_workers(workers)), self._context.keep)
+        return await self._jobs("force_unlock_workers", text_array(validate_workers(workers)), self._context.keep)
 
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
         with self._context.translated():

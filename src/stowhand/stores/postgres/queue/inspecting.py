@@ -8,8 +8,8 @@ import psycopg
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.checking import read_filter, read_id, read_ids, read_key
 from stowhand.protocols.queue_store import Answer, Done, JobFilter
+from stowhand.protocols.validation import validate_filter, validate_id, validate_ids, validate_key
 from stowhand.stores.database.link import Values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job
@@ -30,12 +30,12 @@ class Inspector:
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
-        found = await self._rows("get", (read_id(job_id),))
+        found = await self._rows("get", (validate_id(job_id),))
         return read_job(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[Job]:
         """In id order, rising or falling."""
-        wanted = read_filter(wanted)
+        wanted = validate_filter(wanted)
         found = await self._rows("newest" if wanted.newest_first else "list", _asked(wanted))
         return [read_job(row) for row in found]
 
@@ -53,19 +53,19 @@ class Inspector:
 
     async def retry(self, job_id: int) -> Answer:
         """Due now, attempts and resets 0."""
-        return await self._act("retry", job_id, (read_id(job_id), self._context.now()))
+        return await self._act("retry", job_id, (validate_id(job_id), self._context.now()))
 
     async def cancel(self, job_id: int) -> Answer:
         """At once, or asked of its worker."""
-        return await self._act("cancel", job_id, (read_id(job_id), self._context.keep, self._context.now()))
+        return await self._act("cancel", job_id, (validate_id(job_id), self._context.keep, self._context.now()))
 
     async def remove(self, job_id: int) -> Answer:
         """Delete, unless it runs or is completed."""
-        return await self._act("remove", job_id, (read_id(job_id),))
+        return await self._act("remove", job_id, (validate_id(job_id),))
 
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key; a running one loses it and will not run again."""
-        ((job_id, done, why),) = await self._rows("remove_key", (read_key(key),))
+        ((job_id, done, why),) = await self._rows("remove_key", (validate_key(key),))
         if done == Done.MISSING:
             return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
         return Answer(job_id, Done(done), why)
@@ -84,7 +84,7 @@ class Inspector:
 
     async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:
         answers: list[Answer] = []
-        ids = read_ids(job_ids)
+        ids = validate_ids(job_ids)
         for start in range(0, len(ids), AT_ONCE):
             answers += await self._act_on_page(name, ids[start : start + AT_ONCE], values)
         return answers

@@ -10,7 +10,6 @@ import psycopg
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job
-from stowhand.protocols.checking import read_id, read_ids
 from stowhand.protocols.figures import MINUTES, NAMES, Amount, Ended, Figures, Pauses, Standing
 from stowhand.protocols.operating import (
     MOST_AHEAD,
@@ -26,6 +25,7 @@ from stowhand.protocols.operating import (
     read_task,
     worker_row,
 )
+from stowhand.protocols.validation import validate_id, validate_ids
 from stowhand.stores.database.link import Values
 from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -81,7 +81,7 @@ class Operations:
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """All or, if somebody keeps one of them locked, none."""
         return [
-            row[0] for row in await self._asked("retry_failed", plain_array(read_ids(job_ids)), self._context.now())
+            row[0] for row in await self._asked("retry_failed", plain_array(validate_ids(job_ids)), self._context.now())
         ]
 
     async def queues(self) -> Sequence[QueueRow]:
@@ -137,7 +137,7 @@ class Operations:
 
     async def explain(self, job_id: int) -> Explanation | None:
         """From a few looks, a moment apart: it is for people."""
-        found = await self._asked("get", read_id(job_id))
+        found = await self._asked("get", validate_id(job_id))
         if not found:
             return None
         job: Job = read_job(found[0])

@@ -15,7 +15,7 @@ from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
-from stowhand.protocols.checking import wrong_connection
+from stowhand.protocols.validation import wrong_connection
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.repeating import repeated

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from stowhand.clock import SystemClock
-from stowhand.protocols.checking import check_since, read_items, read_ticks
 from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.bulk import moments
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -34,14 +34,14 @@ class Timetable:
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
         """What was known of them before, or is from now on."""
-        given = read_items(items)
+        given = validate_items(items)
         names, specs = (text_array(item[place] for item in given) for place in range(2))
         found = await self._rows("cron_register", names, specs, self._context.now())
         return [_known(row) for row in found]
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
-        checked = read_ticks(ticks, await self.now())
+        checked = validate_ticks(ticks, await self.now())
         with self._context.translated():
             return await repeated(lambda: self._schedule(checked), self._clock)
 
@@ -51,7 +51,7 @@ class Timetable:
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""
-        return [row[0] for row in await self._rows("cron_ticks", identifier, check_since(since))]
+        return [row[0] for row in await self._rows("cron_ticks", identifier, validate_since(since))]
 
     async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         names = [tick.identifier for tick in ticks]

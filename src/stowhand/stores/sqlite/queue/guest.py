@@ -15,7 +15,7 @@ from pathlib import Path
 from stowhand.clock import stopwatch
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.checking import wrong_connection
+from stowhand.protocols.validation import wrong_connection
 from stowhand.stores.database.sqlite_connection import BUSY_DEADLINE
 from stowhand.stores.database.sqlite_trouble import is_busy
 from stowhand.stores.sqlite.queue import enqueue, schema, trouble

@@ -7,8 +7,8 @@ from heapq import merge
 from itertools import islice
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.checking import read_filter, read_id, read_key
 from stowhand.protocols.queue_store import Answer, Done, JobFilter
+from stowhand.protocols.validation import validate_filter, validate_id, validate_key
 from stowhand.stores.sqlite.queue import enqueue, finish
 from stowhand.stores.sqlite.queue.moment import Moment, to_micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
@@ -22,13 +22,13 @@ LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 
 def get(connection: sqlite3.Connection, job_id: int) -> Job | None:
     """Live, or in the history."""
-    row = connection.execute(SQL["get"], {"id": read_id(job_id)}).fetchone()
+    row = connection.execute(SQL["get"], {"id": validate_id(job_id)}).fetchone()
     return None if row is None else to_job(row)
 
 
 def find(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
     """In id order, rising or falling."""
-    wanted = read_filter(wanted)
+    wanted = validate_filter(wanted)
     newest = wanted.newest_first
     given = {
         "states": as_json(wanted.states or LISTED),
@@ -111,7 +111,7 @@ def remove(connection: sqlite3.Connection, job_id: int) -> Answer:
 
 def remove_key(connection: sqlite3.Connection, key: str) -> Answer:
     """Delete the holder of a key; a running one loses the key and will not run again."""
-    holder = connection.execute(enqueue.SQL["holder"], {"key": read_key(key)}).fetchone()
+    holder = connection.execute(enqueue.SQL["holder"], {"key": validate_key(key)}).fetchone()
     if holder is None:
         return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
     job_id, state = holder[:2]
@@ -122,7 +122,7 @@ def remove_key(connection: sqlite3.Connection, key: str) -> Answer:
 
 
 def _state(connection: sqlite3.Connection, job_id: int) -> State | None:
-    row = connection.execute(SQL["state"], {"id": read_id(job_id)}).fetchone()
+    row = connection.execute(SQL["state"], {"id": validate_id(job_id)}).fetchone()
     return None if row is None else State(row[0])
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from stowhand.jobs.job import State
-from stowhand.protocols.checking import read_ids
 from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.operating import (
     Ages,
@@ -19,6 +18,7 @@ from stowhand.protocols.operating import (
     read_queue,
     read_task,
 )
+from stowhand.protocols.validation import validate_ids
 from stowhand.stores.sqlite.queue import administer, counting, operating
 from stowhand.stores.sqlite.queue.tables import Tables
 
@@ -69,7 +69,7 @@ class Operations(Tables):
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """Page by page; whoever sleeps hears of it."""
         retried: list[int] = []
-        for ids in administer.pages(read_ids(job_ids)):
+        for ids in administer.pages(validate_ids(job_ids)):
             retried += await self._write(partial(operating.retry_failed, job_ids=ids))
             self._wake.ring()
         return retried

@@ -19,9 +19,9 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.checking import check_reschedule, read_ids, read_reason, read_workers
 from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, StoreOptions, whole_batch
+from stowhand.protocols.validation import validate_ids, validate_reason, validate_reschedule, validate_workers
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.outlook import Outlook
 from stowhand.stores.sqlite.queue import (
@@ -223,7 +223,7 @@ class SqliteStore(Operations):
     async def _answers(self, job_ids: Sequence[int], act: Callable[..., Answer]) -> Sequence[Answer]:
         """Page by page."""
         answers: builtins.list[Answer] = []
-        for ids in administer.pages(read_ids(job_ids)):
+        for ids in administer.pages(validate_ids(job_ids)):
 
             def page(connection: sqlite3.Connection, now: Moment, ids: Sequence[int] = ids) -> Sequence[Answer]:
                 return [act(connection, now, job_id) for job_id in ids]
@@ -242,16 +242,16 @@ class SqliteStore(Operations):
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         """Failed, with attempts = max_attempts."""
-        return await self._act(job_ids, partial(administer.fail, reason=read_reason(reason)))
+        return await self._act(job_ids, partial(administer.fail, reason=validate_reason(reason)))
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """Set the given details."""
         history = self._history is not None
-        return await self._act(job_ids, partial(administer.reschedule, to=check_reschedule(to), history=history))
+        return await self._act(job_ids, partial(administer.reschedule, to=validate_reschedule(to), history=history))
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Take back what these workers hold now."""
-        tokens = dict(await self._read(partial(administer.held_by, workers=read_workers(workers))))
+        tokens = dict(await self._read(partial(administer.held_by, workers=validate_workers(workers))))
 
         def take_back(connection: sqlite3.Connection, now: moment.Moment, *, job_ids: Sequence[int]) -> Sequence[Job]:
             pairs = [(job_id, tokens[job_id]) for job_id in job_ids]
@@ -260,7 +260,7 @@ class SqliteStore(Operations):
         return await self._act(list(tokens), take_back)
 
     async def _act(self, job_ids: Sequence[int], act: administer.Action) -> Sequence[Job]:
-        done = [await self._write(partial(act, job_ids=ids)) for ids in administer.pages(read_ids(job_ids))]
+        done = [await self._write(partial(act, job_ids=ids)) for ids in administer.pages(validate_ids(job_ids))]
         self._wake.ring()
         return [job for jobs in done for job in jobs]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from stowhand.jobs.job import MAX_ATTEMPTS
-from stowhand.protocols.checking import refuse_default_attempts
 from stowhand.protocols.queue_store import SchemaStatus
+from stowhand.protocols.validation import refuse_default_attempts
 from stowhand.stores.database import sqlite_file as file
 from stowhand.stores.database.sqlite_trouble import find_damage
 from stowhand.stores.sqlite.queue import schema

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from stowhand.protocols.checking import check_since, read_items, read_ticks
 from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.statements import load
@@ -19,7 +19,7 @@ SQL = load("timetable")
 def register(connection: sqlite3.Connection, now: Moment, items: Sequence[tuple[str, str]]) -> list[KnownItem]:
     """What was known of them before, or is from now on."""
     answers = []
-    for identifier, spec in read_items(items):
+    for identifier, spec in validate_items(items):
         given = {"identifier": identifier, "spec": spec, "now": now.wall}
         before = connection.execute(SQL["known"], given).fetchone()
         connection.execute(SQL["register"], given)
@@ -29,7 +29,7 @@ def register(connection: sqlite3.Connection, now: Moment, items: Sequence[tuple[
 
 def schedule(connection: sqlite3.Connection, now: Moment, ticks: Sequence[Tick]) -> list[Entered]:
     """All of them, inside the caller's transaction. Raises InvalidJob."""
-    checked = read_ticks(ticks, to_datetime(now.wall))
+    checked = validate_ticks(ticks, to_datetime(now.wall))
     with trouble.refusing():
         return [_enter(connection, now, tick) for tick in checked]
 
@@ -41,7 +41,7 @@ def known_items(connection: sqlite3.Connection) -> list[KnownItem]:
 
 def ticks(connection: sqlite3.Connection, identifier: str, since: datetime) -> list[datetime]:
     """Those of one item from a moment on."""
-    given = {"identifier": identifier, "since": to_micros(check_since(since))}
+    given = {"identifier": identifier, "since": to_micros(validate_since(since))}
     return [to_datetime(at) for (at,) in connection.execute(SQL["ticks"], given)]
 
 

@@ -20,7 +20,7 @@ NOBODY = 0
 MANUALLY_FAILED = "Manually marked as failed"
 
 
-def read_id(job_id: int, field: str = "job_id") -> int:
+def validate_id(job_id: int, field: str = "job_id") -> int:
     """The number; NOBODY's for one that no job can have, so that it is found as little as any unknown one."""
     if type(job_id) is not int:
         raise InvalidJob(f"{field}: a {type(job_id).__qualname__}; give a whole number")
@@ -39,14 +39,14 @@ def wrong_connection(connection: object, wanted: str) -> ConfigurationError:
     return ConfigurationError(f"enqueue_in needs {wanted}, not a {kind.__module__}.{kind.__qualname__}{hint}")
 
 
-def read_key(key: str) -> str:
+def validate_key(key: str) -> str:
     """The key; an empty one, which no job bears, for what no store could hold."""
     if not isinstance(key, str):
         raise InvalidJob(f"key: a {type(key).__qualname__}; give a string")
     return key if is_storable(key) else ""
 
 
-def read_filter(wanted: JobFilter) -> JobFilter:
+def validate_filter(wanted: JobFilter) -> JobFilter:
     """The same, with empty names, which nothing bears, for what no store could hold."""
     names = {field: getattr(wanted, field) for field in ("task", "queue", "key", "worker", "error")}
     for field in ("since", "until"):
@@ -66,13 +66,13 @@ def is_storable(text: str) -> bool:
     return clean(text, 4 * len(text)) == text
 
 
-def read_ids(job_ids: Iterable[int]) -> list[int]:
+def validate_ids(job_ids: Iterable[int]) -> list[int]:
     """Each id once, in order. Numbers that no job can have are left out: to name an unknown job is harmless."""
     _refuse_text("job_ids", job_ids, "a list of numbers")
-    return sorted({read_id(one, "job_ids") for one in job_ids} - {NOBODY})
+    return sorted({validate_id(one, "job_ids") for one in job_ids} - {NOBODY})
 
 
-def read_workers(workers: Iterable[str]) -> list[str]:
+def validate_workers(workers: Iterable[str]) -> list[str]:
     """The names; what no store could hold, no worker is called."""
     _refuse_text("workers", workers, "a list of names")
     names = list(workers)
@@ -88,7 +88,7 @@ def _refuse_text(field: str, given: object, instead: str) -> None:
         raise InvalidJob(f"{field}: a {type(given).__qualname__}; give {instead}")
 
 
-def check_reschedule(to: Reschedule) -> Reschedule:
+def validate_reschedule(to: Reschedule) -> Reschedule:
     """The values that a job may have, and no others."""
     if not isinstance(to, Reschedule):
         raise InvalidJob(f"to: a {type(to).__qualname__}; give a Reschedule")
@@ -96,7 +96,7 @@ def check_reschedule(to: Reschedule) -> Reschedule:
     return to
 
 
-def read_reason(reason: str | None) -> str:
+def validate_reason(reason: str | None) -> str:
     """Why jobs are failed by hand, safe to store."""
     if reason is None:
         return MANUALLY_FAILED
@@ -105,22 +105,22 @@ def read_reason(reason: str | None) -> str:
     return clean(reason)
 
 
-def check_identifier(identifier: str) -> str:
+def validate_identifier(identifier: str) -> str:
     """The name of an item of a crontab."""
     return limits.check_name("identifier", identifier, IDENTIFIER_LIMIT)
 
 
-def read_items(items: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def validate_items(items: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Identifiers and their specs."""
-    return [(check_identifier(identifier), _check_spec(identifier, spec)) for identifier, spec in items]
+    return [(validate_identifier(identifier), _check_spec(identifier, spec)) for identifier, spec in items]
 
 
-def read_ticks(ticks: Iterable[Tick], now: datetime) -> list[Tick]:
+def validate_ticks(ticks: Iterable[Tick], now: datetime) -> list[Tick]:
     """Whole minutes that the ledger still remembers: of older ones nobody could say whether they were scheduled."""
     return [_check_tick(tick, now - timedelta(days=LEDGER_DAYS)) for tick in ticks]
 
 
-def check_since(since: datetime) -> datetime:
+def validate_since(since: datetime) -> datetime:
     """Where a look at the ledger begins."""
     given: object = since
     if not isinstance(given, datetime) or given.utcoffset() is None:
@@ -129,7 +129,7 @@ def check_since(since: datetime) -> datetime:
 
 
 def _check_tick(tick: Tick, oldest: datetime) -> Tick:
-    name = check_identifier(tick.identifier)
+    name = validate_identifier(tick.identifier)
     at: object = tick.at
     if not isinstance(at, datetime) or at.utcoffset() is None or at.second or at.microsecond:
         raise InvalidJob(f"{name}: a tick at {at}; give a whole minute with a time zone")
