@@ -6,22 +6,17 @@ A count serves a reader: two ideas joined in one file to reach it are worse than
 from __future__ import annotations
 
 import ast
-import asyncio
 import io
 import re
-import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
-from types import FrameType
 
-from stowhand import App, WorkerOptions
-from stowhand.jobs.job import State
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.support.sources import PACKAGE, ROOT, Source, package_sources
+from tests.support.walk import Entered, walk
 
 FOLDERS = 16
 FILES = {"clock", "errors", "events", "retry"}
@@ -86,42 +81,14 @@ def test_a_class_has_its_name_alone() -> None:
 
 
 def test_one_job_walks_through_few_files(run: Run) -> None:
-    async def scenario() -> tuple[set[str], set[tuple[str, int]]]:
+    async def scenario() -> Entered:
         clock = FakeClock()
-        app = App(store=MemoryStore(clock))
+        return await walk(MemoryStore(clock), clock, clock.settle)
 
-        @app.task
-        async def send(to: str) -> None: ...
-
-        await app.open()
-        worker = Worker(await app.open(), app.handler(), WorkerOptions(), clock=clock)
-        running = asyncio.create_task(worker.run())
-        await clock.settle()
-        entered: set[tuple[str, int]] = set()
-
-        def note(frame: FrameType, event: str, argument: object) -> None:
-            file = frame.f_code.co_filename
-            if event == "call" and file.startswith(str(PACKAGE)) and "/testing/" not in file:
-                entered.add((file, frame.f_code.co_firstlineno))
-
-        sys.setprofile(note)
-        try:
-            job = await send.enqueue("someone")
-            await clock.settle()
-        finally:
-            sys.setprofile(None)
-        done = await (await app.open()).get(job.id)
-        assert done is not None
-        assert done.state is State.COMPLETED
-        worker.stop()
-        await clock.advance(1)
-        await running
-        await app.close()
-        return {file for file, _ in entered}, entered
-
-    files, functions = run(scenario())
-    assert len(files) <= WALK_FILES, sorted(file.removeprefix(str(PACKAGE)) for file in files)
-    assert len(functions) <= WALK_FUNCTIONS, len(functions)
+    entered = run(scenario())
+    files = sorted({file for file, _ in entered})
+    assert len(files) <= WALK_FILES, files
+    assert len(entered) <= WALK_FUNCTIONS, len(entered)
 
 
 def _imported(source: Source) -> Iterator[str]:
