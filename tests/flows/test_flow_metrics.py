@@ -99,7 +99,7 @@ def test_losses_and_resets_are_counted_for_this_flow_only(tmp_path: Path) -> Non
     shop = Shop()
     flow = Flow("demo", f"sqlite:///{tmp_path}/flow.db", QUEUES)
     shop.metrics.of_flow(flow)
-    first, second = (flow.engine.task(line) for line in flow.shape.lines())
+    first, second = (flow.engine.task(queue) for queue in flow.shape.all_queues())
     flow.events.emit(JobLost("w", 1, first, "late"))
     taken = [(second, State.QUEUED), (second, State.FAILED), ("another", State.QUEUED), ("another", State.FAILED)]
     flow.events.emit(JobsReset(tuple(ResetJob(number, task, state) for number, (task, state) in enumerate(taken))))

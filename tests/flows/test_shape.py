@@ -20,29 +20,29 @@ def shape(*queues: Queue, **details: Any) -> FlowShape:
 def test_a_flow_knows_its_lines_each_parent_followed_by_its_children() -> None:
     kid, other = Queue("kid", max_retries=2), Queue("other")
     made = shape(Queue("first", next_queue="second"), Queue("second", children=(kid, other)))
-    assert [line.name for line in made.lines()] == ["first", "second", "second:kid", "second:other"]
+    assert [queue.name for queue in made.all_queues()] == ["first", "second", "second:kid", "second:other"]
     assert made.entry.name == "first"
-    line = made.line("second:kid")
-    assert (line.parent, line.max_attempts, line.allowed_resets) == ("second", 3, 5)
-    assert made.line("second").is_parent
-    assert made.line("first").allowed_resets == 0, "a queue without retries fails what its worker died under"
+    queue = made.find_queue("second:kid")
+    assert (queue.parent, queue.max_attempts, queue.allowed_resets) == ("second", 3, 5)
+    assert made.find_queue("second").is_parent
+    assert made.find_queue("first").allowed_resets == 0, "a queue without retries fails what its worker died under"
 
 
 def test_an_unknown_queue_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match=r"flow 'demo' has no queue 'frist'; it has: first, second"):
-        shape(Queue("first"), Queue("second")).line("frist")
+        shape(Queue("first"), Queue("second")).find_queue("frist")
 
 
 def test_where_a_job_goes_may_depend_on_its_flow() -> None:
     shared = Queue("send", next_queue={"demo": "after", "else": "x"}, priority_change={"demo": 1})
     made = shape(shared, Queue("after"), layout="priority")
-    line = made.line("send")
-    assert (line.queue.next_for("demo"), line.queue.next_for("else"), line.queue.next_for("none")) == (
+    queue = made.find_queue("send")
+    assert (queue.declared.next_for("demo"), queue.declared.next_for("else"), queue.declared.next_for("none")) == (
         "after",
         "x",
         None,
     )
-    assert (line.queue.change_for("demo"), line.queue.change_for("none")) == (1, 0)
+    assert (queue.declared.change_for("demo"), queue.declared.change_for("none")) == (1, 0)
     assert made.layout is Layout.PRIORITY
 
 

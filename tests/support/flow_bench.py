@@ -55,8 +55,8 @@ class FlowBench:
 
     async def claim(self, queue: str, limit: int = 10) -> list[Claim[Any]]:
         """Jobs of one queue, under locks."""
-        line = self.engine.shape.line(queue)
-        store = self.engine.store(line, LOCK_TIME, 1.0)
+        flow_queue = self.engine.shape.find_queue(queue)
+        store = self.engine.store(flow_queue, LOCK_TIME, 1.0)
         request = ClaimRequest(worker="bench", token=next(_tokens), limit=limit, lease=LOCK_TIME)
         try:
             return list(await store.claim(request))
@@ -65,12 +65,12 @@ class FlowBench:
 
     async def end(self, queue: str, claim: Claim[Any], function: Callable[[FlowJob], object] | None = None) -> Reply:
         """Execute it, and settle; a parent's queue has no function."""
-        line = self.engine.shape.line(queue)
+        flow_queue = self.engine.shape.find_queue(queue)
         if function is None:
-            handler: StepHandler | ParentHandler = ParentHandler(self.engine, line)
+            handler: StepHandler | ParentHandler = ParentHandler(self.engine, flow_queue)
         else:
-            handler = StepHandler(self.engine, line, _asynchronous(function), LOCK_TIME, lambda: 0.0)
-        store = self.engine.store(line, LOCK_TIME, 1.0)
+            handler = StepHandler(self.engine, flow_queue, _asynchronous(function), LOCK_TIME, lambda: 0.0)
+        store = self.engine.store(flow_queue, LOCK_TIME, 1.0)
         try:
             outcome = await handler.handle(Attempt(claim, 0.0), claim.record)
             result = handler.encode(outcome.result) if isinstance(outcome, Complete) else None

@@ -45,7 +45,7 @@ def retry_jobs(
     wanted: Sequence[str] = job_ids
     if failed:
         if queue is not None:
-            flow.shape.line(queue)
+            flow.shape.find_queue(queue)
         wanted = with_flow(flow, lambda flow: _all_failed(flow, queue))
         if not wanted:
             click.echo("No failed jobs.", err=True)

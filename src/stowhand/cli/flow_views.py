@@ -28,8 +28,8 @@ CHILDREN = re.compile(r"children:.*:jobs")
 def queue_table(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[str, int]) -> list[str]:
     """Every queue, children below their parent; a line for each priority."""
     rows = []
-    for line in shape.lines():
-        following = line.queue.next_for(shape.name) or "-"
+    for line in shape.all_queues():
+        following = line.declared.next_for(shape.name) or "-"
         declared = [_shown(line), following, str(slots.get(line.name, 0))]
         for count in _of_line(counts, line):
             rows.append([*declared, *_numbers(count)])
@@ -39,7 +39,7 @@ def queue_table(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[s
 
 def queue_json(shape: FlowShape, line: FlowQueue, counts: Sequence[QueueCount], slots: int) -> str:
     """One line for each queue."""
-    about = {"queue": line.name, "parent": line.parent, "next": line.queue.next_for(shape.name), "slots": slots}
+    about = {"queue": line.name, "parent": line.parent, "next": line.declared.next_for(shape.name), "slots": slots}
     standing = [msgspec.structs.asdict(count) for count in _of_line(counts, line)]
     return plain_json({**about, "priorities": [{k: v for k, v in one.items() if k != "queue"} for one in standing]})
 
@@ -47,7 +47,7 @@ def queue_json(shape: FlowShape, line: FlowQueue, counts: Sequence[QueueCount], 
 def look_table(shape: FlowShape, counts: Sequence[QueueCount]) -> list[str]:
     """The figures of one look, with their sum."""
     rows = []
-    for line in shape.lines():
+    for line in shape.all_queues():
         name = _shown(line)
         for count in _of_line(counts, line):
             rows.append([name, *_numbers(count)])

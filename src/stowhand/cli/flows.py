@@ -48,7 +48,7 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
     counts = with_flow(flow, lambda flow: flow.monitor.counts())
     slots = _slots(flow)
     if as_json:
-        for line in flow.shape.lines():
+        for line in flow.shape.all_queues():
             click.echo(queue_json(flow.shape, line, counts, slots[line.name]))
     else:
         click.echo("\n".join(queue_table(flow.shape, counts, slots)))
@@ -105,7 +105,7 @@ def list_jobs(
     looked_up = None if key is None else _pair(key)
     flow = read_flow(target, typed)
     if queue is not None:
-        flow.shape.line(queue)
+        flow.shape.find_queue(queue)
     if looked_up is not None:
         attribute, value = looked_up
         jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(attribute, value))
@@ -160,7 +160,7 @@ def _say_what_runs(flow: Flow) -> None:
     slots = _slots(flow)
     served = ", ".join(f"{escape(queue)} ({count})" for queue, count in slots.items())
     core_logger().info(f"Flow {escape(flow.name)} at {flow.engine.description}; slots: {served}")
-    idle = [line.name for line in flow.shape.lines() if line.name not in slots]
+    idle = [line.name for line in flow.shape.all_queues() if line.name not in slots]
     if idle:
         core_logger().info(f"No workers here for: {', '.join(idle)}")
 
@@ -174,7 +174,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 async def _find(flow: Flow, job_id: str) -> Position | None:
     beyond = []
-    for line in flow.shape.lines():
+    for line in flow.shape.all_queues():
         for limit in FAR:
             positions = await flow.monitor.positions(line.name, limit)
             found = next((position for position in positions if position.job_id == job_id), None)
@@ -191,7 +191,7 @@ async def _find(flow: Flow, job_id: str) -> Position | None:
 
 async def _positions(flow: Flow, queue: str | None, limit: int) -> list[Position]:
     found: list[Position] = []
-    for name in [queue] if queue is not None else [line.name for line in flow.shape.lines()]:
+    for name in [queue] if queue is not None else [line.name for line in flow.shape.all_queues()]:
         found += await flow.monitor.positions(name, limit)
     return found
 

@@ -135,31 +135,31 @@ class Engine(Protocol):
 
     # -- work
 
-    def task(self, line: FlowQueue) -> str:
+    def task(self, queue: FlowQueue) -> str:
         """What claims of this queue are called."""
 
-    def store(self, line: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+    def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
         """For the workers of one queue; opened, and closed, by the worker that it is made for. All in seconds."""
 
-    def job(self, line: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
+    def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. Raises UndecodablePayload: that job alone fails."""
 
-    async def admit(self, line: FlowQueue, job: FlowJob) -> Outcome | None:
+    async def admit(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """Before the worker function: what is to become of the job instead (a limiter); ``None``: go on."""
 
     async def complete(
-        self, line: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
+        self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is done)."""
 
     def encode(self, result: object) -> str:
         """The result of what ``complete`` and ``parent`` give, as JSON text."""
 
-    def postpone(self, line: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
+    def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """The worker function asked for a delay (seconds)."""
 
-    async def parent(self, line: FlowQueue, job: FlowJob) -> Outcome:
+    async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
         """A parent's work: fan out; or gather, when all children have ended; or wait on, without a slot."""
 
-    async def left(self, line: FlowQueue, job: FlowJob) -> None:
+    async def left(self, queue: FlowQueue, job: FlowJob) -> None:
         """After the end of the step was recorded: wake a parent that may go on now."""

@@ -234,7 +234,7 @@ class Flow(FlowWorkers):
         self, job_id: str, queue: str, *, start: int = 0, limit: int = CHILDREN
     ) -> list[dict[str, Any]]:
         """A page of what a parent's children have come to, in the order in which they were made; empty: no more."""
-        if not self.shape.line(queue).is_parent:
+        if not self.shape.find_queue(queue).is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children")
         if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MOST_CHILDREN:
             raise ConfigurationError(f"give a start from 0, and a limit of 1 to {MOST_CHILDREN}")

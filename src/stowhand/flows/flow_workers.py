@@ -53,8 +53,8 @@ class FlowWorkers:
         ``lease``: seconds after which the jobs of a worker that has gone silent are taken back; no more than the
         ``lock_time``, or 2 s.
         """
-        line = self.shape.line(queue)
-        if line.is_parent:
+        flow_queue = self.shape.find_queue(queue)
+        if flow_queue.is_parent:
             raise ConfigurationError(
                 f"queue {queue!r} is a parent: use create_parent_workers, and create_child_workers"
             )
@@ -62,10 +62,10 @@ class FlowWorkers:
             raise ConfigurationError(f"workers of {queue!r}: {function!r} given; give a function of (job)")
         if (why := why_no_function(function)) is not None:
             raise ConfigurationError(f"workers of {queue!r}: {why}")
-        kind = ChildHandler if line.parent is not None and self.engine.tells_parents else StepHandler
+        kind = ChildHandler if flow_queue.parent is not None and self.engine.tells_parents else StepHandler
         lock = _positive("lock_time", lock_time)
-        made = partial(kind, self.engine, line, function, lock, _epoch)
-        return self._add(line, made, count, lock, wait_timeout, grace, lease)
+        made = partial(kind, self.engine, flow_queue, function, lock, _epoch)
+        return self._add(flow_queue, made, count, lock, wait_timeout, grace, lease)
 
     def create_parent_workers(
         self,
@@ -78,11 +78,11 @@ class FlowWorkers:
         lease: float | timedelta = LEASE,
     ) -> FlowWorker:
         """Slots that fan out and gather. A parent that waits for its children holds none of them."""
-        line = self.shape.line(queue)
-        if not line.is_parent:
+        flow_queue = self.shape.find_queue(queue)
+        if not flow_queue.is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children; use create_workers")
-        made = partial(ParentHandler, self.engine, line)
-        return self._add(line, made, count, _positive("lock_time", lock_time), wait_timeout, grace, lease)
+        made = partial(ParentHandler, self.engine, flow_queue)
+        return self._add(flow_queue, made, count, _positive("lock_time", lock_time), wait_timeout, grace, lease)
 
     def create_child_workers(
         self,
@@ -103,7 +103,7 @@ class FlowWorkers:
 
     def _add(
         self,
-        line: FlowQueue,
+        queue: FlowQueue,
         make_handler: Callable[[], StepHandler | ParentHandler],
         count: object,
         lock_time: float,
@@ -112,10 +112,10 @@ class FlowWorkers:
         lease: float | timedelta,
     ) -> FlowWorker:
         if type(count) is not int or not 1 <= count <= MOST_SLOTS:
-            raise ConfigurationError(f"workers of {line.name!r}: count: {count!r} given; give 1 to {MOST_SLOTS}")
+            raise ConfigurationError(f"workers of {queue.name!r}: count: {count!r} given; give 1 to {MOST_SLOTS}")
         worker = FlowWorker(
             self.engine,
-            line,
+            queue,
             make_handler,
             count=count,
             lock_time=lock_time,

@@ -56,7 +56,7 @@ class FlowMonitor:
 
     async def positions(self, queue: str, limit: int = POSITIONS) -> Sequence[Position]:
         """Who is next in a queue, from 1; with those that run, and those that are delayed."""
-        self._engine.shape.line(queue)
+        self._engine.shape.find_queue(queue)
         if type(limit) is not int or limit < 1:
             raise ConfigurationError(f"limit: {limit!r} given; give a whole number from 1")
         return await self._engine.positions(queue, limit)

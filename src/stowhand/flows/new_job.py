@@ -34,7 +34,7 @@ def new_job(
     delay: float | timedelta | None = None,
 ) -> NewFlowJob:
     """The job as it will be kept. Raises InvalidJob, which names what is wrong and the limit."""
-    most = shape.entry.queue.priorities
+    most = shape.entry.declared.priorities
     if type(priority) is not int or not 1 <= priority <= most:
         raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {most}")
     if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > NAME_LIMIT):

@@ -54,15 +54,15 @@ class StepHandler:
     """The handler of one queue's workers. ``lock_time``: seconds that the worker function may take."""
 
     def __init__(
-        self, engine: Engine, line: FlowQueue, function: WorkerFunction, lock_time: float, now: Callable[[], float]
+        self, engine: Engine, queue: FlowQueue, function: WorkerFunction, lock_time: float, now: Callable[[], float]
     ) -> None:
-        self._engine, self._line, self._lock_time = engine, line, lock_time
+        self._engine, self._queue, self._lock_time = engine, queue, lock_time
         self._function = function
         self._is_async = is_async(function)
         self._threads: Threads | None = None
         self._now = now
         """Seconds since the epoch, for ``DelayError(ready_at=…)``."""
-        self._policy = Policy(timeout=lock_time, backoff=line.queue.backoff or AT_ONCE)
+        self._policy = Policy(timeout=lock_time, backoff=queue.declared.backoff or AT_ONCE)
 
     def policy(self, claim: Claim[Any]) -> Policy:
         """The same for every job of the queue."""
@@ -81,11 +81,11 @@ class StepHandler:
     async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
         """One execution. Whatever happens in the function is an outcome here; only the message goes to the job."""
         try:
-            job = self._engine.job(self._line, ctx, record)
+            job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
             return Fail(clean(str(error)), poison=True)
         with bound(job.correlation_id):
-            instead = await self._engine.admit(self._line, job)
+            instead = await self._engine.admit(self._queue, job)
             if instead is not None:
                 return instead
             try:
@@ -122,10 +122,10 @@ class StepHandler:
         return Retry(f"Execution timeout of {self._lock_time:g} seconds exceeded")
 
     def _postponed(self, job: FlowJob, error: DelayError) -> Outcome:
-        if not self._line.queue.delayable:
-            return Fail(f"the worker function asked for a delay, and queue {self._line.name!r} is not delayable")
+        if not self._queue.declared.delayable:
+            return Fail(f"the worker function asked for a delay, and queue {self._queue.name!r} is not delayable")
         delay = error.delay if error.ready_at is None else error.ready_at - self._now()
-        return self._engine.postpone(self._line, job, max(delay or 0.0, 0.0), clean(error.reason, 1024))
+        return self._engine.postpone(self._queue, job, max(delay or 0.0, 0.0), clean(error.reason, 1024))
 
     def _failed(self, job: FlowJob, error: Exception) -> Outcome:
         if job.ctx.cancel_reason == Stop.TIMEOUT:
@@ -148,10 +148,10 @@ class StepHandler:
             fields, chosen = read_result(result)
         except InvalidJob as error:
             return Fail(clean(str(error)))
-        following = chosen if chosen is not None else self._line.queue.next_for(job.flow)
-        if chosen is not None and self._line.parent is not None:
+        following = chosen if chosen is not None else self._queue.declared.next_for(job.flow)
+        if chosen is not None and self._queue.parent is not None:
             return Fail(f"the result chooses the next queue {chosen!r}, and a child has none")
-        return await self._engine.complete(self._line, job, fields, following)
+        return await self._engine.complete(self._queue, job, fields, following)
 
 
 class ChildHandler(StepHandler):
@@ -159,15 +159,15 @@ class ChildHandler(StepHandler):
 
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
         """The end is recorded."""
-        await self._engine.left(self._line, self._engine.job(self._line, ctx, record))
+        await self._engine.left(self._queue, self._engine.job(self._queue, ctx, record))
 
 
 class ParentHandler:
     """Of a parent's queue: its work is to fan out, and to gather."""
 
-    def __init__(self, engine: Engine, line: FlowQueue) -> None:
-        self._engine, self._line = engine, line
-        self._policy = Policy(backoff=line.queue.backoff or AT_ONCE)
+    def __init__(self, engine: Engine, queue: FlowQueue) -> None:
+        self._engine, self._queue = engine, queue
+        self._policy = Policy(backoff=queue.declared.backoff or AT_ONCE)
 
     def policy(self, claim: Claim[Any]) -> Policy:
         """The same for every job of the queue."""
@@ -183,11 +183,11 @@ class ParentHandler:
     async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
         """Fan out, gather, or wait on; without a slot meanwhile."""
         try:
-            job = self._engine.job(self._line, ctx, record)
+            job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
             return Fail(clean(str(error)), poison=True)
         with bound(job.correlation_id):
-            return await self._engine.admit(self._line, job) or await self._engine.parent(self._line, job)
+            return await self._engine.admit(self._queue, job) or await self._engine.parent(self._queue, job)
 
 
 def read_result(result: object) -> tuple[dict[str, str], str | None]:

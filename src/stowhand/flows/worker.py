@@ -39,7 +39,7 @@ class FlowWorker:
     def __init__(
         self,
         engine: Engine,
-        line: FlowQueue,
+        queue: FlowQueue,
         make_handler: Callable[[], StepHandler | ParentHandler],
         *,
         count: int,
@@ -50,7 +50,7 @@ class FlowWorker:
         events: Events,
         clock: Clock | None = None,
     ) -> None:
-        self.queue = line.name
+        self.queue = queue.name
         """Its full name: ``queue``, or ``parent:child``."""
         self.count = count
         """Its slots: how many jobs it executes at once."""
@@ -59,17 +59,17 @@ class FlowWorker:
         self.status = Status.READY
         self.error: BaseException | None = None
         """Why it stopped by itself."""
-        self._engine, self._line, self._make_handler = engine, line, make_handler
+        self._engine, self._queue, self._make_handler = engine, queue, make_handler
         self._lock_time, self._wait_timeout, self._lease = lock_time, wait_timeout, lease
         self._events, self._clock = events, clock or SystemClock()
         self._options = WorkerOptions(
-            name=f"{line.name}@{new_identity()}",
-            tasks=(engine.task(line),),
+            name=f"{queue.name}@{new_identity()}",
+            tasks=(engine.task(queue),),
             concurrency=count,
             grace=grace,
             sweep_interval=engine.sweep_interval,
         )
-        if line.queue.limiter is not None:  # what is taken counts in the window of that moment
+        if queue.declared.limiter is not None:  # what is taken counts in the window of that moment
             self._options = msgspec.structs.replace(self._options, look_ahead=0)
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +141,7 @@ class FlowWorker:
             self.status = Status.STOPPED
 
     async def _work(self) -> None:
-        store: Store[Any] = self._engine.store(self._line, self._lock_time, self._wait_timeout, self._lease)
+        store: Store[Any] = self._engine.store(self._queue, self._lock_time, self._wait_timeout, self._lease)
         handler = self._make_handler()
         try:
             await store.open()

@@ -34,7 +34,7 @@ LOST = "lost"
 class Names(Protocol):
     """What of a flow's engine is asked."""
 
-    def task(self, line: FlowQueue) -> str:
+    def task(self, queue: FlowQueue) -> str:
         """What the events call this queue."""
 
 
@@ -81,7 +81,7 @@ class FlowMetrics:
     def of_flow(self, flow: Flowing) -> None:
         """Count what the events of this flow say, and what its monitor sees. Once for each flow."""
         name = flow.shape.name
-        queues = {flow.engine.task(line): line.name for line in flow.shape.lines()}
+        queues = {flow.engine.task(queue): queue.name for queue in flow.shape.all_queues()}
         self._begin(name, queues.values())
         self._count(name, queues, flow.events)
         flow.monitor.on_look.append(self._looker(name, flow.monitor))

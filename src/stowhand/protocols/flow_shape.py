@@ -147,21 +147,22 @@ class FlowQueue(msgspec.Struct, frozen=True):
 
     name: str
     """``queue``, or ``parent:child``."""
-    queue: Queue
+    declared: Queue
+    """As the flow declares it."""
     parent: str | None = None
 
     @property
     def max_attempts(self) -> int:
-        return self.queue.max_retries + 1
+        return self.declared.max_retries + 1
 
     @property
     def allowed_resets(self) -> int:
         """How often its worker may die under a job before the job is held to blame."""
-        return allowed_resets(self.queue.max_resets, self.max_attempts)
+        return allowed_resets(self.declared.max_resets, self.max_attempts)
 
     @property
     def is_parent(self) -> bool:
-        return bool(self.queue.children)
+        return bool(self.declared.children)
 
 
 class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,14 +197,14 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
         if not self.queues:
             yield "queues: give at least one Queue"
             return
-        names = [line.name for line in self.lines()]
+        names = [each.name for each in self.all_queues()]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"two queues are named {name!r}"
         for queue in self.queues:
             named = queue.next_queue if isinstance(queue.next_queue, str | None) else queue.next_queue.get(self.name)
             if named is not None and named not in {one.name for one in self.queues}:
                 yield f"queue {queue.name!r} goes on to {named!r}, which is no queue of this flow"
-        if self.layout is Layout.CLASSIC and any(line.queue.priorities > 1 for line in self.lines()):
+        if self.layout is Layout.CLASSIC and any(each.declared.priorities > 1 for each in self.all_queues()):
             yield "the classic layout has one priority; give layout='priority'"
         if not _is_number(self.key_life) or not 1 <= self.key_life <= 366 * 86_400:
             yield f"key_life: {self.key_life!r} given; give 1 s to a year, or a timedelta"
@@ -213,25 +214,25 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
         if self.hash_tag is not None and not _is_tag(self.hash_tag):
             yield f"hash_tag: {self.hash_tag!r} given; give a short text without braces"
 
-    def lines(self) -> Iterator[FlowQueue]:
+    def all_queues(self) -> Iterator[FlowQueue]:
         """Every queue, each parent followed by its children."""
         for queue in self.queues:
             yield FlowQueue(queue.name, queue)
             for child in queue.children:
                 yield FlowQueue(f"{queue.name}:{child.name}", child, parent=queue.name)
 
-    def line(self, name: str) -> FlowQueue:
+    def find_queue(self, name: str) -> FlowQueue:
         """The queue of that full name. Raises ConfigurationError that suggests."""
-        for line in self.lines():
-            if line.name == name:
-                return line
-        known = ", ".join(line.name for line in self.lines())
+        for queue in self.all_queues():
+            if queue.name == name:
+                return queue
+        known = ", ".join(queue.name for queue in self.all_queues())
         raise ConfigurationError(f"flow {self.name!r} has no queue {name!r}; it has: {known}")
 
     @property
     def entry(self) -> FlowQueue:
         """Where jobs enter."""
-        return next(self.lines())
+        return next(self.all_queues())
 
 
 def _read_seconds(struct: msgspec.Struct, field: str) -> None:

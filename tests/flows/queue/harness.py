@@ -72,8 +72,10 @@ class Run:
 
     async def tell(self) -> None:
         """What a child's worker does when the end is recorded."""
-        line = self.harness.engine.shape.line(self.queue)
-        await self.harness.engine.left(line, self.harness.engine.job(line, Attempt(self.claim, 0.0), self.claim.record))
+        flow_queue = self.harness.engine.shape.find_queue(self.queue)
+        await self.harness.engine.left(
+            flow_queue, self.harness.engine.job(flow_queue, Attempt(self.claim, 0.0), self.claim.record)
+        )
         for asking in list(self.harness.engine._children._asking.values()):
             await asyncio.wait([asking])
 
@@ -104,8 +106,8 @@ class Harness:
         return job
 
     async def claim(self, queue: str, limit: int = 1, worker: str = "w") -> Sequence[Claim[Any]]:
-        line = self.engine.shape.line(queue)
-        store = self.engine.store(line, LOCK_TIME, 3.0)
+        flow_queue = self.engine.shape.find_queue(queue)
+        store = self.engine.store(flow_queue, LOCK_TIME, 3.0)
         return await store.claim(ClaimRequest(worker=worker, token=str(uuid.uuid4()), limit=limit, lease=30.0))
 
     async def begin(self, queue: str, function: Callable[[Any], object] | None = None) -> Run | None:
@@ -114,12 +116,12 @@ class Harness:
         return await self.execute(queue, claims[0], function) if claims else None
 
     async def execute(self, queue: str, claim: Claim[Any], function: Callable[[Any], object] | None = None) -> Run:
-        line = self.engine.shape.line(queue)
-        handler: Any = ParentHandler(self.engine, line)
-        if not line.is_parent:
-            kind = ChildHandler if line.parent else StepHandler
+        flow_queue = self.engine.shape.find_queue(queue)
+        handler: Any = ParentHandler(self.engine, flow_queue)
+        if not flow_queue.is_parent:
+            kind = ChildHandler if flow_queue.parent else StepHandler
             handler = kind(
-                self.engine, line, function or (lambda job: {}), LOCK_TIME, lambda: self.time.now().timestamp()
+                self.engine, flow_queue, function or (lambda job: {}), LOCK_TIME, lambda: self.time.now().timestamp()
             )
         ctx: Attempt[Any] = Attempt(claim, 0.0)
         outcome = await handler.handle(ctx, claim.record)
@@ -131,7 +133,7 @@ class Harness:
         run = await self.begin(queue, function)
         assert run is not None, f"nothing is due in {queue}"
         assert await run.settle() is Verdict.SETTLED
-        if run.harness.engine.shape.line(queue).parent:
+        if run.harness.engine.shape.find_queue(queue).parent:
             await run.tell()
         return run
 

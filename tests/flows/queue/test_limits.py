@@ -92,7 +92,7 @@ def test_whoever_was_told_to_wait_and_never_came_back_is_forgotten(harness: Make
 def test_the_longest_names_there_may_be_make_a_task_s_name() -> None:
     longest = "n" * NAME_LIMIT
     shape = FlowShape(name=longest, queues=(Queue(longest, children=(Queue(longest),)),))
-    tasks = [QueueEngine(MemoryStore(), shape).task(line) for line in shape.lines()]
+    tasks = [QueueEngine(MemoryStore(), shape).task(queue) for queue in shape.all_queues()]
     assert max(map(len, tasks)) <= TASK_LIMIT
 
 

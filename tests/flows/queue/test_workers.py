@@ -31,11 +31,11 @@ FIVE = [Queue(name, next_queue=following) for name, following in zip(NAMES, (*NA
 @asynccontextmanager
 async def at_work(place: str, *queues: Queue, **functions: Any) -> AsyncIterator[Flow]:
     flow = Flow("demo", MemoryStore() if place == "memory" else place, queues=queues)
-    for line in flow.shape.lines():
-        if line.is_parent:
-            flow.create_parent_workers(line.name)
+    for queue in flow.shape.all_queues():
+        if queue.is_parent:
+            flow.create_parent_workers(queue.name)
         else:
-            flow.create_workers(line.name, functions.get(line.queue.name, lambda job: None), count=2)
+            flow.create_workers(queue.name, functions.get(queue.declared.name, lambda job: None), count=2)
     async with flow:
         await flow.start_all()
         yield flow

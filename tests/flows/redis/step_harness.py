@@ -75,7 +75,7 @@ class Harness:
 
     def another(self, queue: str, *, url: str = "", **options: Any) -> FlowStore:
         """A store of that queue, closed with the desk. It connects when it is first used."""
-        store = FlowStore(url or self.url, self.shape, [self.shape.line(queue)], **options)
+        store = FlowStore(url or self.url, self.shape, [self.shape.find_queue(queue)], **options)
         self._stores[str(uuid.uuid4())] = store
         return store
 
@@ -121,7 +121,7 @@ class Harness:
         return ids
 
     def hash(self, queue: str, job_id: str) -> str:
-        return f"{self.keys.hashes(self.shape.line(queue))}{job_id}"
+        return f"{self.keys.hashes(self.shape.find_queue(queue))}{job_id}"
 
     def values(self, job_id: str, queue: str = "first") -> dict[str, Any]:
         """The hash, decoded; without what ``add`` has put there, and when it ended."""
@@ -138,10 +138,10 @@ class Harness:
     def where(self, job_id: str) -> list[str]:
         """Every list that has it, as ``queue kind``."""
         found = []
-        for line in self.shape.lines():
+        for queue in self.shape.all_queues():
             for kind in ("waiting", "processing", "delayed", "parked", "suspects"):
-                for priority in range(1, line.queue.priorities + 1) if kind != "suspects" else (1,):
-                    found += [f"{line.name} {kind}" for one in self.ids(line.name, kind, priority) if one == job_id]
+                for priority in range(1, queue.declared.priorities + 1) if kind != "suspects" else (1,):
+                    found += [f"{queue.name} {kind}" for one in self.ids(queue.name, kind, priority) if one == job_id]
         return found
 
     def lock(self, queue: str, job_id: str) -> str | None:
@@ -193,7 +193,7 @@ class Harness:
         """So many looks, each as if it were more than a second after the one before."""
         found: list[ResetJob] = []
         for _ in range(looks):
-            for priority in range(1, self.shape.line(queue).queue.priorities + 1):
+            for priority in range(1, self.shape.find_queue(queue).declared.priorities + 1):
                 name = self.keys.unlocked(queue, priority)
                 for job_id in self.client.zrange(name, 0, -1):
                     self.client.zincrby(name, -1001, job_id)

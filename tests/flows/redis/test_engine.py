@@ -155,7 +155,7 @@ def test_a_job_whose_value_is_no_json_fails_alone(run: Run, redis_url: str, look
             look.hset(bench.hash_key(good), "correlationId", "nor this")
             (claim,) = await bench.claim("second")
             with pytest.raises(UndecodablePayload, match="attribute 'correlationId'"):
-                bench.engine.job(bench.engine.shape.line("second"), Attempt(claim, 0.0), claim.record)
+                bench.engine.job(bench.engine.shape.find_queue("second"), Attempt(claim, 0.0), claim.record)
 
     run(check())
 
@@ -229,8 +229,8 @@ def test_children_are_created_once_with_what_they_are_given(
             attempt = Attempt(claim, 0.0)
             warned: list[str] = []
             attempt._logger = lambda _: type("Said", (), {"warning": lambda self, words: warned.append(words)})()
-            flow_job = bench.engine.job(bench.engine.shape.line("parent"), attempt, claim.record)
-            assert isinstance(await bench.engine.parent(bench.engine.shape.line("parent"), flow_job), Complete)
+            flow_job = bench.engine.job(bench.engine.shape.find_queue("parent"), attempt, claim.record)
+            assert isinstance(await bench.engine.parent(bench.engine.shape.find_queue("parent"), flow_job), Complete)
             assert [words.partition(" ")[0] for words in warned] == [f"children:parent:params[{n}]" for n in (0, 1, 4)]
 
             assert await bench.end("parent", claim) is Verdict.SETTLED

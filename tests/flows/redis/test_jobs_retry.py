@@ -121,11 +121,11 @@ def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.R
             job = await bench.create({})
             for _ in range(2):
                 await bench.work("first", refuse)
-            retrying, line = bench.engine._retrying, bench.engine.shape.line("first")
+            retrying, queue = bench.engine._retrying, bench.engine.shape.find_queue("first")
             spot = bench.engine._naming.spot(job)
             assert spot is not None
             known = bench.hash(job)  # both have read the same
-            answers = [await retrying._send(spot, line, known) for _ in range(2)]
+            answers = [await retrying._send(spot, queue, known) for _ in range(2)]
             assert [answer.done for answer in answers] == [Done.DONE, Done.REFUSED]
             assert bench.members("first", "waiting") == [job]
 

@@ -175,7 +175,7 @@ def test_in_the_two_layouts_a_queue_of_one_name_is_swept_and_holds_its_suspects_
 ) -> None:
     async def story() -> None:
         async with sending(redis_url, "orders") as orders, sending(redis_url, "bills", layout="priority") as bills:
-            plain, ranked = [flow.engine.store(flow.shape.line("send"), 30.0, 1.0) for flow in (orders, bills)]
+            plain, ranked = [flow.engine.store(flow.shape.find_queue("send"), 30.0, 1.0) for flow in (orders, bills)]
             job, other = await orders.create_job(), await bills.create_job()
             look.lmove("queue:send:1:waiting", "queue:send:1:processing")
             for store in (plain, ranked):

@@ -65,7 +65,7 @@ class QueueEngine(Jobs):
             await self._store.open()
         if self._tables.keeps:
             return []
-        if any(line.is_parent for line in self.shape.lines()):
+        if any(queue.is_parent for queue in self.shape.all_queues()):
             raise ConfigurationError(
                 f"flow {self.shape.name!r} has parents, and {self.description} keeps no history: what children end "
                 "with would be gone before their parent sees it. Open the store with a history"
@@ -89,20 +89,20 @@ class QueueEngine(Jobs):
 
     async def counts(self) -> Sequence[QueueCount]:
         """Every queue at every priority, and those at which there is something although none is declared."""
-        tasks = {task_of(self.shape.name, line): line for line in self.shape.lines()}
+        tasks = {task_of(self.shape.name, queue): queue for queue in self.shape.all_queues()}
         found: dict[tuple[str, int], dict[str, int]] = {
-            (line.name, priority): {"failed": 0}
-            for line in tasks.values()
-            for priority in range(1, line.queue.priorities + 1)
+            (queue.name, priority): {"failed": 0}
+            for queue in tasks.values()
+            for priority in range(1, queue.declared.priorities + 1)
         }
         for each in await self._tables.tally(list(tasks)):
             place = found.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
             place[each.standing.value] = each.number
-        return [QueueCount(queue=queue, priority=priority, **numbers) for (queue, priority), numbers in found.items()]
+        return [QueueCount(queue=name, priority=priority, **numbers) for (name, priority), numbers in found.items()]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """Those next in line, and those that run."""
-        return await self._positions(self.shape.line(queue), limit)
+        return await self._positions(self.shape.find_queue(queue), limit)
 
     async def sweep(self) -> int:
         """Take back what dead workers hold; how many jobs of this flow that were."""
@@ -113,41 +113,41 @@ class QueueEngine(Jobs):
 
     # -- work
 
-    def task(self, line: FlowQueue) -> str:
+    def task(self, queue: FlowQueue) -> str:
         """``<flow>/<queue>``."""
-        return task_of(self.shape.name, line)
+        return task_of(self.shape.name, queue)
 
-    def store(self, line: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+    def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
         """A view of the one store. It is woken, so ``wait_timeout`` does not count."""
-        return FlowQueueStore(self._store, self._bell, self.task(line), Terms(lease=lease))
+        return FlowQueueStore(self._store, self._bell, self.task(queue), Terms(lease=lease))
 
-    def job(self, line: FlowQueue, ctx: Attempt[Any], record: Any) -> StepJob:
+    def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> StepJob:
         """What was claimed."""
-        return read_job(self.shape, line, ctx, record)
+        return read_job(self.shape, queue, ctx, record)
 
-    async def admit(self, line: FlowQueue, job: FlowJob) -> Outcome | None:
+    async def admit(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """Nothing is done for a deleted job; a limiter may put it off. So does a store that does not answer."""
         step = _step_job(job)
         try:
             if not await self._roll.has(step.step.root):
                 job.ctx.logger.debug("the job was deleted; its worker function is not called")
                 return Complete()
-            if step.step.apart and not line.is_parent:
-                step.add(await read_lists(self._tables, step.step.apart, line.queue.attributes_to_get))
-            wait = 0.0 if step.step.waits_for is not None else await self._spend(line, step)
+            if step.step.apart and not queue.is_parent:
+                step.add(await read_lists(self._tables, step.step.apart, queue.declared.attributes_to_get))
+            wait = 0.0 if step.step.waits_for is not None else await self._spend(queue, step)
         except StoreError as error:
             return self._later(job, error)
         return Snooze(wait) if wait > 0 else None
 
-    async def _spend(self, line: FlowQueue, job: StepJob) -> float:
-        limiter = line.queue.limiter
+    async def _spend(self, queue: FlowQueue, job: StepJob) -> float:
+        limiter = queue.declared.limiter
         if limiter is None:
             return 0.0
         value = None if limiter.group_by is None else job.step.values.get(limiter.group_by)
         part = "default" if value is None else bytes(value).decode()
         return await self._tables.spend(
             Spending(
-                limiter=limiter.id or self.task(line),
+                limiter=limiter.id or self.task(queue),
                 part=part if len(part) <= PART_LIMIT else hashlib.sha256(part.encode()).hexdigest(),
                 holder=job.id,
                 reservoir=limiter.reservoir,
@@ -156,18 +156,20 @@ class QueueEngine(Jobs):
         )
 
     async def complete(
-        self, line: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
+        self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The next step goes along with the settlement of this one; the last one's results are its own."""
         before = _step_job(job).step
         if next_queue is None:
-            return too_much(before.with_results(fields, line.name, {}).text()) or Complete(raw(fields) or None)
-        following = next((one for one in self.shape.lines() if one.name == next_queue and one.parent is None), None)
+            return too_much(before.with_results(fields, queue.name, {}).text()) or Complete(raw(fields) or None)
+        following = next(
+            (one for one in self.shape.all_queues() if one.name == next_queue and one.parent is None), None
+        )
         if following is None:
             return Fail(f"the next queue {next_queue!r} is none of flow {self.shape.name!r}")
         carried, apart, lists = long_apart(fields)
-        step = before.with_results(carried, line.name, apart)
-        then = new_step(following, step, job.priority + line.queue.change_for(job.flow))
+        step = before.with_results(carried, queue.name, apart)
+        then = new_step(following, step, job.priority + queue.declared.change_for(job.flow))
         if refused := too_much(then.payload):
             return refused
         if lists:
@@ -182,30 +184,30 @@ class QueueEngine(Jobs):
         """As it was checked."""
         return msgspec.json.encode(result).decode()
 
-    def postpone(self, line: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
+    def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """Its attempt is not spent."""
         job.ctx.logger.info(f"delayed for {delay:g} s: {reason}")
         return Snooze(delay)
 
-    async def parent(self, line: FlowQueue, job: FlowJob) -> Outcome:
+    async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
         """Fan out; or gather, and go on."""
         parent = _step_job(job)
         if parent.step.waits_for is None:
             try:
-                outcome = await self._children.fan_out(line, parent)
+                outcome = await self._children.fan_out(queue, parent)
             except StoreError as error:
                 return self._later(job, error)
             if outcome is not None:
                 return outcome
         try:
-            results = await self._children.gather(line, parent)
+            results = await self._children.gather(queue, parent)
         except StoreError as error:
             return self._later(job, error)
         if not isinstance(results, dict):
             return results
-        return await self.complete(line, job, results, line.queue.next_for(job.flow))
+        return await self.complete(queue, job, results, queue.declared.next_for(job.flow))
 
-    async def left(self, line: FlowQueue, job: FlowJob) -> None:
+    async def left(self, queue: FlowQueue, job: FlowJob) -> None:
         """Its parent looks, if it was the last."""
         above = _step_job(job).step.parent
         if above is not None:

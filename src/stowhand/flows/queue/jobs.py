@@ -139,7 +139,7 @@ class Jobs:
             return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
         if job.state not in (State.FAILED, State.CANCELED):
             return Answer(job_id, Done.REFUSED, f"it has not failed: it is {job.state}")
-        if queue_of(job.task) not in {line.name for line in self.shape.lines()}:
+        if queue_of(job.task) not in {queue.name for queue in self.shape.all_queues()}:
             return Answer(job_id, Done.REFUSED, f"it failed in {queue_of(job.task)!r}, which is no queue of this flow")
         parent = read_step(job).parent
         if parent is not None:
@@ -152,24 +152,24 @@ class Jobs:
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
         """Of one queue, or of all, those of children among them."""
-        lines = list(self.shape.lines()) if queue is None else [self.shape.line(queue)]
-        tasks = [task_of(self.shape.name, line) for line in lines]
+        queues = self.shape.all_queues() if queue is None else [self.shape.find_queue(queue)]
+        tasks = [task_of(self.shape.name, each) for each in queues]
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
 
-    async def _positions(self, line: FlowQueue, limit: int) -> Sequence[Position]:
+    async def _positions(self, queue: FlowQueue, limit: int) -> Sequence[Position]:
         """Each standing counted by itself."""
         numbers = {standing: count(1) for standing in Standing}
         return [
             Position(
                 job_id=id_of(each.key),
-                queue=line.name,
+                queue=queue.name,
                 priority=each.priority,
                 state=each.standing.value,
                 position=next(numbers[each.standing]),
                 ready_at=each.ready_at,
             )
-            for each in await self._tables.in_line(task_of(self.shape.name, line), limit)
+            for each in await self._tables.in_line(task_of(self.shape.name, queue), limit)
         ]
 
     def _key(self, job_id: str) -> str:

@@ -49,9 +49,9 @@ class Children:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
 
-    async def fan_out(self, line: FlowQueue, job: StepJob) -> Outcome | None:
+    async def fan_out(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's own second run. ``None``: there are none."""
-        params_at = f"children:{line.queue.name}:params"
+        params_at = f"children:{queue.declared.name}:params"
         apart = await read_lists(self._tables, job.step.apart, [params_at])
         try:
             params = apart[params_at] if apart else job.step.value(params_at)
@@ -63,24 +63,24 @@ class Children:
         if not isinstance(params, list):
             return Fail(f"{params_at} is no list of objects")
         stem = self._ids.stem()
-        children = list(self._made(line, job, params, stem))
+        children = list(self._made(queue, job, params, stem))
         if not children:
             return None
-        waiting = job.step.with_brood(Brood.of(stem, [kind for kind, _ in children]), line.queue.name)
-        parked = new_step(line, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
+        waiting = job.step.with_brood(Brood.of(stem, [kind for kind, _ in children]), queue.declared.name)
+        parked = new_step(queue, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
         if refused := too_much(parked.payload):
             return refused
         job.ctx.then += [*(step for _, step in children), parked]
         return Complete()
 
-    def _made(self, line: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
+    def _made(self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
         """Full names of their queues, and their steps."""
         number = count()
-        kinds = {child.name: self._shape.line(f"{line.name}:{child.name}") for child in line.queue.children}
+        kinds = {child.name: self._shape.find_queue(f"{queue.name}:{child.name}") for child in queue.declared.children}
         for place, given in enumerate(params):
             kind = kinds.get(str(given.get("childName"))) if isinstance(given, dict) else None
             if kind is None:
-                job.ctx.logger.warning(f"children:{line.queue.name}:params[{place}] names no child; it is skipped")
+                job.ctx.logger.warning(f"children:{queue.declared.name}:params[{place}] names no child; it is skipped")
                 continue
             values = {
                 name: msgspec.Raw(msgspec.json.encode(value))
@@ -92,20 +92,20 @@ class Children:
                 flow=job.step.flow,
                 correlation_id=job.step.correlation_id,
                 values=values,
-                parent=Above(job.step.id, line.name),
+                parent=Above(job.step.id, queue.name),
             )
             priority = given.get("priority")
             yield kind.name, new_step(kind, child, priority if type(priority) is int else job.priority)
 
-    async def gather(self, line: FlowQueue, job: StepJob) -> dict[str, str] | Outcome:
+    async def gather(self, queue: FlowQueue, job: StepJob) -> dict[str, str] | Outcome:
         """The children's results as the parent's attribute; or to wait on."""
-        results_at, jobs_at = f"children:{line.queue.name}:results", children_at(line.queue.name)
+        results_at, jobs_at = f"children:{queue.declared.name}:results", children_at(queue.declared.name)
         if job.step.waits_for is None:
             return {results_at: "[]", jobs_at: "[]"}
         if await self._tables.wake(key_of(job.flow, job.id)) is Woken.OPEN:
             return Snooze(_pause(job.ctx))
         try:
-            together = await self._together(job, line.queue.name) if line.queue.gather else []
+            together = await self._together(job, queue.declared.name) if queue.declared.gather else []
             text = strict_json.encode(together, what="the children's results", limit=MOST_TOGETHER)
         except InvalidJob as error:
             job.ctx.logger.warning(f"{error}: they are left apart, to be read by get_children")

@@ -177,9 +177,9 @@ def too_much(text: str) -> Fail | None:
     return Fail(f"the job's attributes together: {trouble}") if trouble else None
 
 
-def task_of(flow: str, line: FlowQueue) -> str:
+def task_of(flow: str, queue: FlowQueue) -> str:
     """What the jobs of a queue are called."""
-    return f"{flow}/{line.name}"
+    return f"{flow}/{queue.name}"
 
 
 def queue_of(task: str) -> str:
@@ -199,16 +199,16 @@ def id_of(key: str) -> str:
 
 
 def new_step(
-    line: FlowQueue, step: Step, priority: int, *, delay: float | None = None, flags: tuple[str, ...] = ()
+    queue: FlowQueue, step: Step, priority: int, *, delay: float | None = None, flags: tuple[str, ...] = ()
 ) -> NewJob:
     """The job of a step in a queue, at that queue's nearest priority."""
     return NewJob(
-        task=task_of(step.flow, line),
+        task=task_of(step.flow, queue),
         payload=step.text(),
         key=key_of(step.flow, step.id),
-        priority=min(max(priority, 1), line.queue.priorities),
-        max_attempts=line.max_attempts,
-        max_resets=line.queue.max_resets,
+        priority=min(max(priority, 1), queue.declared.priorities),
+        max_attempts=queue.max_attempts,
+        max_resets=queue.declared.max_resets,
         delay=delay,
         flags=flags,
     )
@@ -220,12 +220,12 @@ def facts_of(step: Step, priority: int) -> dict[str, Any]:
     return {"flowName": flow, "priority": priority, "correlationId": step.correlation_id}
 
 
-def read_job(shape: FlowShape, line: FlowQueue, ctx: Attempt[Any], record: Job) -> StepJob:
+def read_job(shape: FlowShape, queue: FlowQueue, ctx: Attempt[Any], record: Job) -> StepJob:
     """As its worker function sees it. Raises UndecodablePayload."""
     step = read_step(record)
     facts = facts_of(step, record.priority)
-    wanted = line.queue.attributes_to_get
-    if line.is_parent:
+    wanted = queue.declared.attributes_to_get
+    if queue.is_parent:
         given: dict[str, Any] = {}  # what it needs is looked at when it is needed
     elif wanted is None:
         given = {name: step.value(name) for name in step.names} | facts_shown(shape, facts)
@@ -236,7 +236,7 @@ def read_job(shape: FlowShape, line: FlowQueue, ctx: Attempt[Any], record: Job) 
     job = StepJob(
         step.id,
         step.flow,
-        line.name,
+        queue.name,
         {"id": step.id} | given,
         ctx,
         priority=record.priority,

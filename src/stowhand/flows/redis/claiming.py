@@ -38,37 +38,37 @@ class FlowRecord(msgspec.Struct):
         return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
-def claims_of(line: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
+def claims_of(queue: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
     """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
 
     Each gets one of its own, so that what is handed back stands in its old order. The script takes longer than a
     microsecond for each, so a later claim's are greater.
     """
-    return [_claim(line, token, epoch + place, row) for place, row in enumerate(rows)]
+    return [_claim(queue, token, epoch + place, row) for place, row in enumerate(rows)]
 
 
-def _claim(line: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
+def _claim(queue: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
     rank, job_id = row.pop(), row.pop()
-    if line.wanted is None:
+    if queue.wanted is None:
         values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
-        facts = [values.get(name) for name in line.first]
+        facts = [values.get(name) for name in queue.first]
     else:
         facts = row[:_FIRST]
-        values = dict(zip(line.wanted, row[len(row) - len(line.wanted) :], strict=True))
+        values = dict(zip(queue.wanted, row[len(row) - len(queue.wanted) :], strict=True))
     retries, resets, priority, flow, correlation_id, _ = facts
-    attempts, most = _count(retries) + 1, line.line.max_attempts
+    attempts, most = _count(retries) + 1, queue.flow_queue.max_attempts
     return Claim(
         lease=Lease(job_id, token, epoch),
         record=FlowRecord(
             id=job_id,
-            queue=line.name,
-            flow=line.flow_of(flow),
+            queue=queue.name,
+            flow=queue.flow_of(flow),
             priority=_count(priority) or rank,
             values=values,
             retries=attempts - 1,
             correlation_id=correlation_id,
         ),
-        task=line.name,
+        task=queue.name,
         attempts=min(attempts, most),
         max_attempts=most,
         resets=_count(resets),

@@ -129,12 +129,12 @@ class RedisEngine:
         (known,) = await self._looking.read([job_id], resolve_children=False)
         if spot is None or known is None:
             return None
-        line, how, ready = await self._standing.place(spot)
-        if line is None:  # it may have moved on meanwhile
+        queue, how, ready = await self._standing.place(spot)
+        if queue is None:  # it may have moved on meanwhile
             (known,) = await self._looking.read([job_id], resolve_children=False)
             if known is None:
                 return None
-        return seen(known, None if line is None else line.name, how, ready)
+        return seen(known, None if queue is None else queue.name, how, ready)
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""
@@ -161,7 +161,7 @@ class RedisEngine:
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """In one moment; up to ``limit`` of each state."""
-        places = await self._standing.positions(self.shape.line(queue), limit)
+        places = await self._standing.positions(self.shape.find_queue(queue), limit)
         return [Position(queue=queue, **msgspec.structs.asdict(place)) for place in places]
 
     async def sweep(self) -> int:
@@ -173,34 +173,34 @@ class RedisEngine:
 
     # -- work
 
-    def task(self, line: FlowQueue) -> str:
+    def task(self, queue: FlowQueue) -> str:
         """The queue's full name."""
-        return line.name
+        return queue.name
 
-    def store(self, line: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
+    def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
         """With connections of its own."""
-        seen = self._parents.seen(line)
-        asked = seen.queue.attributes_to_get
+        seen = self._parents.seen(queue)
+        asked = seen.declared.attributes_to_get
         if self.carries and asked is not None:
-            queue = msgspec.structs.replace(seen.queue, attributes_to_get=(*asked, TRACE_PARENT))
-            seen = msgspec.structs.replace(seen, queue=queue)
+            declared = msgspec.structs.replace(seen.declared, attributes_to_get=(*asked, TRACE_PARENT))
+            seen = msgspec.structs.replace(seen, declared=declared)
         return _OneQueue(self._address, self.shape, seen, lock_time, wait_timeout, lease, self._reasons)
 
-    def job(self, line: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
+    def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """What was claimed. A parent's attributes are not looked at before they are needed."""
         known: FlowRecord = record
-        values = {} if line.is_parent else wanted(self._asked_for(line, known.values))
-        job_id = self._naming.shown(line, known.id)
+        values = {} if queue.is_parent else wanted(self._asked_for(queue, known.values))
+        job_id = self._naming.shown(queue, known.id)
         correlation_id = readable(known.correlation_id)
-        flow = self.shape.name if line.parent is not None else known.flow
+        flow = self.shape.name if queue.parent is not None else known.flow
         if self.shape.layout is Layout.PRIORITY:
-            named = known.flow if line.parent is None else line.name
+            named = known.flow if queue.parent is None else queue.name
             values |= dict(zip(_FACTS, (named, known.priority, correlation_id), strict=True))
         values["id"] = job_id
         return FlowJob(
             job_id,
             flow,
-            line.name,
+            queue.name,
             values,
             ctx,
             priority=known.priority,
@@ -208,18 +208,18 @@ class RedisEngine:
             retries=known.retries,
         )
 
-    def _asked_for(self, line: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
+    def _asked_for(self, queue: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
         """Without the context, unless it is asked for by name: who returns all that was given must not pass it on."""
-        if not self.carries or TRACE_PARENT in (line.queue.attributes_to_get or ()):
+        if not self.carries or TRACE_PARENT in (queue.declared.attributes_to_get or ()):
             return values
         return {name: text for name, text in values.items() if name != TRACE_PARENT}
 
-    async def admit(self, line: FlowQueue, job: FlowJob) -> Outcome | None:
+    async def admit(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """Whoever is claimed may run: a limiter has its say before that."""
         return None
 
     async def complete(
-        self, line: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
+        self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The settlement's script keeps them and moves the job on."""
         if fields or (self.carries and handed_on() is not None):
@@ -232,23 +232,23 @@ class RedisEngine:
         """It is text already: what cannot be written has failed before."""
         return str(result)
 
-    def postpone(self, line: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
+    def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """The reason goes to the store beside the settlement."""
         while len(self._reasons) >= MOST_REASONS:  # of attempts that lost their lease, and were never settled
             del self._reasons[next(iter(self._reasons))]
         self._reasons[job.ctx.lease.job_id, job.ctx.lease.token] = reason
         return Snooze(delay)
 
-    async def parent(self, line: FlowQueue, job: FlowJob) -> Outcome:
+    async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
         """Fan out, gather, or wait on; an outage of the server is no fault of the job."""
         try:
-            end = await self._parents.step(line, job)
+            end = await self._parents.step(queue, job)
         except StoreError as error:
             job.ctx.logger.warning(f"its children cannot be read: {error}")
-            return self.postpone(line, job, OUTAGE_PAUSE, "its children could not be read")
+            return self.postpone(queue, job, OUTAGE_PAUSE, "its children could not be read")
         return self._ended(end) if isinstance(end, StepEnd) else end
 
-    async def left(self, line: FlowQueue, job: FlowJob) -> None:
+    async def left(self, queue: FlowQueue, job: FlowJob) -> None:
         """The settlement of the last child has woken its parent."""
 
     def _ended(self, end: StepEnd) -> Outcome:
@@ -266,13 +266,13 @@ class _OneQueue(FlowStore):
         self,
         address: Address,
         shape: FlowShape,
-        line: FlowQueue,
+        queue: FlowQueue,
         lock_time: float,
         wait_timeout: float,
         lease: float,
         reasons: dict[tuple[str, str], str],
     ) -> None:
-        super().__init__(address, shape, [line], lock_time=lock_time, wait_timeout=wait_timeout, lease=lease)
+        super().__init__(address, shape, [queue], lock_time=lock_time, wait_timeout=wait_timeout, lease=lease)
         self._told = reasons
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:

@@ -34,12 +34,12 @@ class RedisHeartbeats:
     """
 
     def __init__(
-        self, address: Address, lines: Sequence[QueueAt], others: Sequence[QueueAt] = (), lock: int = 0
+        self, address: Address, queues: Sequence[QueueAt], others: Sequence[QueueAt] = (), lock: int = 0
     ) -> None:
-        self._address, self._lines, self._others, self._lock = address, lines, others, lock
+        self._address, self._queues, self._others, self._lock = address, queues, others, lock
         self._dialer = Dialer(address)
         self._client: PlainClient | None = None
-        self._begin = dict.fromkeys((*lines, *others), 0)
+        self._begin = dict.fromkeys((*queues, *others), 0)
         """Where in a long list the next sweep goes on."""
         self._clock = SystemClock()
         self._next_look = float("-inf")
@@ -47,23 +47,23 @@ class RedisHeartbeats:
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
         lost: set[tuple[str, str]] = set()
-        for line, mine in self._by_line(leases).items():
+        for queue, mine in self._by_queue(leases).items():
             for page in _pages(mine):
-                told = self._run("beat", line, max(1, round(lease * 1000)), self._lock, *_pairs(page))
+                told = self._run("beat", queue, max(1, round(lease * 1000)), self._lock, *_pairs(page))
                 lost |= {(one.job_id, one.token) for one, mark in zip(page, told, strict=True) if mark == "L"}
         return Pulse(lost=frozenset(lost))
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent, to the front of the queue. Nothing is ever busy."""
-        for line, mine in self._by_line(leases).items():
+        for queue, mine in self._by_queue(leases).items():
             for page in reversed(_pages(mine)):
-                self._run("release", line, *(word for one in page for word in (one.job_id, one.token, one.epoch)))
+                self._run("release", queue, *(word for one in page for word in (one.job_id, one.token, one.epoch)))
         return []
 
     def abandon(self, token: str) -> bool:
         """Give back what it holds, and let it claim nothing more."""
-        for line in self._lines:
-            self._run("abandon", line, token)
+        for queue in self._queues:
+            self._run("abandon", queue, token)
         return True
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
@@ -76,12 +76,12 @@ class RedisHeartbeats:
             return []
         found: list[ResetJob] = []
         asked = 0
-        for line in self._lines:
-            resets, before = self._sweep(line)
+        for queue in self._queues:
+            resets, before = self._sweep(queue)
             found += resets
             asked = max(asked, before)
         if asked == 0:
-            found += [reset for line in self._others for reset in self._sweep(line)[0]]
+            found += [reset for queue in self._others for reset in self._sweep(queue)[0]]
         if not found:  # else it is called again at once, for there may be more
             self._next_look = now + min(asked * CROWD, RAREST)
         return found
@@ -94,14 +94,14 @@ class RedisHeartbeats:
         """Take back all that this worker holds."""
         return [
             reset
-            for line in self._lines
-            for reset in resets_of(line, self._run("reset", line, "worker", worker), worker)
+            for queue in self._queues
+            for reset in resets_of(queue, self._run("reset", queue, "worker", worker), worker)
         ]
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        for line in self._by_line([lease]):
-            return resets_of(line, self._run("reset", line, "lease", lease.job_id, lease.token), None)
+        for queue in self._by_queue([lease]):
+            return resets_of(queue, self._run("reset", queue, "lease", lease.job_id, lease.token), None)
         return []
 
     def refused(self) -> Sequence[Refusal]:
@@ -123,36 +123,36 @@ class RedisHeartbeats:
         if client is not None:
             client.close()
 
-    def _sweep(self, line: QueueAt) -> tuple[list[ResetJob], int]:
+    def _sweep(self, queue: QueueAt) -> tuple[list[ResetJob], int]:
         """Page after page of a long list, until there is something to tell; and how many have asked before."""
         when, told, asked = "", list[str](), 0
         for _ in range(PAGES):
-            begin, asked, *told = self._run("sweep", line, self._begin[line], when)
+            begin, asked, *told = self._run("sweep", queue, self._begin[queue], when)
             if asked:
                 break
-            self._begin[line] = max(begin, 0)
+            self._begin[queue] = max(begin, 0)
             when = "now"  # the whole list is one look
             if told or begin < 0:
                 break
-        return resets_of(line, told, None), asked
+        return resets_of(queue, told, None), asked
 
-    def _by_line(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
+    def _by_queue(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
         if not leases:
             return {}
-        if len(self._lines) == 1:
-            return {self._lines[0]: list(leases)}
-        names = [line.keys.lock(line.name, lease.job_id) for lease in leases for line in self._lines]
+        if len(self._queues) == 1:
+            return {self._queues[0]: list(leases)}
+        names = [queue.keys.lock(queue.name, lease.job_id) for lease in leases for queue in self._queues]
         locks: Iterator[Any] = iter(repeated_plain(lambda: self._plain.mget(names), self._address, unanswered=True))
         found: dict[QueueAt, list[Lease]] = {}
         for lease in leases:
-            held = [line for line in self._lines if (next(locks) or "").endswith(f":{lease.token}")]
-            found.setdefault(held[0] if held else self._lines[0], []).append(lease)
+            held = [queue for queue in self._queues if (next(locks) or "").endswith(f":{lease.token}")]
+            found.setdefault(held[0] if held else self._queues[0], []).append(lease)
         return found
 
-    def _run(self, name: str, line: QueueAt, *args: object) -> Any:
+    def _run(self, name: str, queue: QueueAt, *args: object) -> Any:
         return repeated_plain(
-            lambda: run_plain(self._plain, SCRIPTS[name], (line.root,), (line.text, *args)), self._address
+            lambda: run_plain(self._plain, SCRIPTS[name], (queue.root,), (queue.text, *args)), self._address
         )
 
     @property
@@ -170,7 +170,7 @@ def _pairs(leases: Sequence[Lease]) -> list[str]:
     return [text for lease in leases for text in (lease.job_id, lease.token)]
 
 
-def resets_of(line: QueueAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
+def resets_of(queue: QueueAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
     """Of a script's id, state, …"""
     pairs = zip(told[::2], told[1::2], strict=True)
-    return [ResetJob(job_id, line.name, State(state), worker) for job_id, state in pairs]
+    return [ResetJob(job_id, queue.name, State(state), worker) for job_id, state in pairs]

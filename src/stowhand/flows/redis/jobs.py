@@ -70,10 +70,10 @@ class Jobs:
         self._shape = naming.keys.shape
         self._entry = QueueAt(naming.keys, self._shape.entry)
         self._ranked = self._shape.layout is Layout.PRIORITY
-        most = self._shape.entry.queue.max_length
+        most = self._shape.entry.declared.max_length
         self._most = MOST_WAITING if most is None else most
         self._life = round(self._shape.key_life * 1000)
-        self._described = {line.name: _described(naming, line) for line in self._shape.lines()}
+        self._described = {queue.name: _described(naming, queue) for queue in self._shape.all_queues()}
 
     # -- create ----------------------------------------------------------------------------------
 
@@ -151,14 +151,14 @@ class Jobs:
     async def delete(self, spot: Spot) -> bool:
         """Forget it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
         (known,) = await self._looking.hashes([spot.hash])
-        lines = [line for line in self._shape.lines() if line.parent is None]
+        queues = [queue for queue in self._shape.all_queues() if queue.parent is None]
         if spot.child is not None:
-            lines = [spot.child]
+            queues = [spot.child]
         job = {
             "lookups": [] if spot.child is not None else self._naming.lookups(known),
-            "lines": [self._described[line.name] for line in lines],
-            "parents": [line.name for line in lines if line.is_parent],
-            "children": [self._described[line.name] for line in self._naming.children],
+            "queues": [self._described[queue.name] for queue in queues],
+            "parents": [queue.name for queue in queues if queue.is_parent],
+            "children": [self._described[queue.name] for queue in self._naming.children],
             "prefix": self._keys.prefix,
             "life": self._life,
         }
@@ -184,10 +184,10 @@ def _batches(jobs: Sequence[tuple[str, JobToBe]]) -> Iterator[list[tuple[str, Jo
         yield batch
 
 
-def _described(naming: Naming, line: FlowQueue) -> dict[str, Any]:
+def _described(naming: Naming, queue: FlowQueue) -> dict[str, Any]:
     """A queue as ``delete.lua`` reads it."""
-    known = msgspec.json.decode(QueueAt(naming.keys, line).text)
+    known = msgspec.json.decode(QueueAt(naming.keys, queue).text)
     return {
-        "named": naming.hashes_of(line),
+        "named": naming.hashes_of(queue),
         **{name: known[name] for name in ("root", "bases", "hashes", "limiter") if name in known},
     }

@@ -46,11 +46,11 @@ class Keys:
         """What the hash key of a job that is nobody's child begins with; its id follows."""
         return f"{self.prefix}job:" if self._ranked else f"{self.prefix}job:{self.shape.name}:"
 
-    def hashes(self, line: FlowQueue) -> str:
+    def hashes(self, queue: FlowQueue) -> str:
         """The same for the jobs of this queue, as they stand in its lists."""
-        if line.parent is None or self._ranked:
+        if queue.parent is None or self._ranked:
             return self.jobs
-        return f"{self.prefix}job:{line.name}:"
+        return f"{self.prefix}job:{queue.name}:"
 
     def child(self, parent: str, child: str, unique: str) -> tuple[str, str]:
         """The child's id, as it stands in lists, and the key of its hash. ``unique``: a uuid7 as text."""

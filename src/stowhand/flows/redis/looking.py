@@ -99,7 +99,7 @@ class Looking:
 
     async def _resolve(self, jobs: Sequence[dict[str, Any]]) -> None:
         """One level: children of a flow have no children."""
-        fields = [f"children:{line.name}:jobs" for line in self._keys.shape.lines() if line.is_parent]
+        fields = [f"children:{queue.name}:jobs" for queue in self._keys.shape.all_queues() if queue.is_parent]
         lists = [(job, field) for job in jobs for field in fields if isinstance(job.get(field), list)]
         keys = [[key for key in job[field] if self._naming.is_child(key)] for job, field in lists]
         found = iter(await self.children([key for some in keys for key in some]))
@@ -114,7 +114,7 @@ class Looking:
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> list[str]:
         """Ids of failed jobs, in id order, from behind ``after``; children among them. Looks at every key there is."""
         found: set[str] = set()
-        async for keys in self._scan(None if queue is None else self._keys.shape.line(queue)):
+        async for keys in self._scan(None if queue is None else self._keys.shape.find_queue(queue)):
             shown = {key: job_id for key in keys if (job_id := self._naming.shown_of_hash(key)) is not None}
             behind = [key for key, job_id in shown.items() if after is None or job_id > after]
             replies = await self._pipelined([("HMGET", key, "failed", "failedQueue") for key in behind])
@@ -124,11 +124,11 @@ class Looking:
             found = set(heapq.nsmallest(limit, found))
         return sorted(found)
 
-    async def _scan(self, line: FlowQueue | None) -> AsyncIterator[list[str]]:
+    async def _scan(self, queue: FlowQueue | None) -> AsyncIterator[list[str]]:
         """Keys of hashes, some of them twice, that may be jobs of this queue; ``None``: of any."""
-        begin = f"{self._keys.prefix}job:" if line is None and self._naming.children else self._naming.hashes
-        if line is not None and line.parent is not None:
-            begin = self._naming.hashes_of(line)
+        begin = f"{self._keys.prefix}job:" if queue is None and self._naming.children else self._naming.hashes
+        if queue is not None and queue.parent is not None:
+            begin = self._naming.hashes_of(queue)
         cursor = 0
         while True:
 

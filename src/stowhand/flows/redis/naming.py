@@ -34,10 +34,10 @@ class Naming:
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
         flow = keys.shape.name
-        self.children = tuple(line for line in keys.shape.lines() if line.parent is not None)
+        self.children = tuple(queue for queue in keys.shape.all_queues() if queue.parent is not None)
         """The queues of children."""
         self._own = f"{flow}:" if keys.shape.layout is Layout.PRIORITY else ""
-        self._hashes = [(self.hashes_of(line), line) for line in self.children]
+        self._hashes = [(self.hashes_of(queue), queue) for queue in self.children]
 
     def hashes_of(self, child: FlowQueue) -> str:
         """What the hash keys of a child's queue begin with; a uuid follows."""
@@ -50,11 +50,11 @@ class Naming:
 
     def spot(self, job_id: str) -> Spot | None:
         """``None``: no job of this flow has such an id."""
-        for line in self.children:
-            unique = _behind(f"{line.name}:", job_id)
-            if unique is not None and line.parent is not None:
-                listed, key = self.keys.child(line.parent, line.queue.name, unique)
-                return Spot(job_id, listed, key, line)
+        for queue in self.children:
+            unique = _behind(f"{queue.name}:", job_id)
+            if unique is not None and queue.parent is not None:
+                listed, key = self.keys.child(queue.parent, queue.declared.name, unique)
+                return Spot(job_id, listed, key, queue)
         if _behind(self._own, job_id) is None:
             return None
         return Spot(job_id, job_id, self.keys.job(job_id))
@@ -71,18 +71,18 @@ class Naming:
             for text in lookup_texts(values.get(name))
         ]
 
-    def shown(self, line: FlowQueue, listed: str) -> str:
+    def shown(self, queue: FlowQueue, listed: str) -> str:
         """The id that people see of one that stands in the lists of a queue."""
-        if line.parent is None or self._own:
+        if queue.parent is None or self._own:
             return listed
-        return f"{line.name}:{listed}"
+        return f"{queue.name}:{listed}"
 
     def shown_of_hash(self, key: str) -> str | None:
         """The id that people see of the job with this hash; ``None``: it is no job of this flow."""
-        for begin, line in self._hashes:
+        for begin, queue in self._hashes:
             unique = _behind(begin, key)
             if unique is not None:
-                return f"{line.name}:{unique}"
+                return f"{queue.name}:{unique}"
         unique = _behind(self.hashes, key)
         return None if unique is None else f"{self._own}{unique}"
 

@@ -32,49 +32,49 @@ class Parents:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
         self._ranked = naming.keys.shape.layout is Layout.PRIORITY
 
-    def seen(self, line: FlowQueue) -> FlowQueue:
+    def seen(self, queue: FlowQueue) -> FlowQueue:
         """The queue as its store is to see it: of a parent only what it needs is fetched."""
-        if not line.is_parent:
-            return line
-        looked_at = (*_fields(line), _results(line), COMPLETED)
-        queue = msgspec.structs.replace(line.queue, attributes_to_get=looked_at)
-        return msgspec.structs.replace(line, queue=queue)
+        if not queue.is_parent:
+            return queue
+        looked_at = (*_fields(queue), _results(queue), COMPLETED)
+        declared = msgspec.structs.replace(queue.declared, attributes_to_get=looked_at)
+        return msgspec.structs.replace(queue, declared=declared)
 
-    async def step(self, line: FlowQueue, job: FlowJob) -> StepEnd | Outcome:
+    async def step(self, queue: FlowQueue, job: FlowJob) -> StepEnd | Outcome:
         """Fan out; or gather, when all children have ended; or wait on."""
         record: FlowRecord = job.ctx.record
-        params_at, jobs_at = _fields(line)
+        params_at, jobs_at = _fields(queue)
         try:
             known = wanted({name: record.values.get(name) for name in (params_at, jobs_at)})
         except UndecodablePayload as error:
             return Fail(str(error), poison=True)
         keys = known[jobs_at]
         try:
-            if keys is not None and not _has_come_again(line, record):
-                return await self._gather(line, job, keys)
-            return self._fan_out(line, job, known[params_at])
+            if keys is not None and not _has_come_again(queue, record):
+                return await self._gather(queue, job, keys)
+            return self._fan_out(queue, job, known[params_at])
         except InvalidJob as error:
             return Fail(str(error))
 
-    def _fan_out(self, line: FlowQueue, job: FlowJob, params: object) -> StepEnd:
-        params_at, jobs_at = _fields(line)
+    def _fan_out(self, queue: FlowQueue, job: FlowJob, params: object) -> StepEnd:
+        params_at, jobs_at = _fields(queue)
         if params is None:
             job.ctx.logger.warning(f"{params_at} is missing; there are no children")
         elif not isinstance(params, list):
             raise InvalidJob(f"{params_at} is no list of objects")
-        made = list(self._made(line, job, params or []))
+        made = list(self._made(queue, job, params or []))
         listed = strict_json.encode([key for key, _ in made], what=jobs_at, limit=CHILD_KEYS_LIMIT)
         if made:
             return StepEnd(fields=raw({jobs_at: listed}), children=[child for _, child in made])
-        return self._gathered(line, job, [], {jobs_at: listed})
+        return self._gathered(queue, job, [], {jobs_at: listed})
 
-    def _made(self, line: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
+    def _made(self, queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
         """With the keys of their hashes."""
-        kinds = {child.name: child for child in line.queue.children}
+        kinds = {child.name: child for child in queue.declared.children}
         for place, given in enumerate(params):
             kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
             if kind is None:
-                job.ctx.logger.warning(f"{_fields(line)[0]}[{place}] names no child; it is skipped")
+                job.ctx.logger.warning(f"{_fields(queue)[0]}[{place}] names no child; it is skipped")
                 continue
             values = {
                 name: msgspec.Raw(strict_json.encode(value, what=name))
@@ -83,11 +83,11 @@ class Parents:
             }
             priority = given.get("priority")
             rank = priority if type(priority) is int else job.priority
-            values |= self._facts(line, job, f"{line.name}:{kind.name}", min(max(rank, 1), kind.priorities))
-            child_id, key = self._keys.child(line.name, kind.name, str(uuid7()))
-            yield key, NewChild(f"{line.name}:{kind.name}", child_id, values)
+            values |= self._facts(job, f"{queue.name}:{kind.name}", min(max(rank, 1), kind.priorities))
+            child_id, key = self._keys.child(queue.name, kind.name, str(uuid7()))
+            yield key, NewChild(f"{queue.name}:{kind.name}", child_id, values)
 
-    def _facts(self, line: FlowQueue, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
+    def _facts(self, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
         record: FlowRecord = job.ctx.record
         facts: dict[str, str] = {}
         if readable(record.correlation_id) is not None:  # somebody else may have written what is no JSON
@@ -96,29 +96,29 @@ class Parents:
             facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
         return raw(facts)
 
-    async def _gather(self, line: FlowQueue, job: FlowJob, keys: object) -> StepEnd:
+    async def _gather(self, queue: FlowQueue, job: FlowJob, keys: object) -> StepEnd:
         """Those that failed among them, in the order in which they were created."""
         if not isinstance(keys, list) or not all(self._naming.is_child(key) for key in keys):
-            raise InvalidJob(f"{_fields(line)[1]} is no list of children")
-        if not line.queue.gather or len(keys) > MOST_TOGETHER:
-            return self._left_apart(line, job) if await self._looking.have_ended(keys) else StepEnd(children=[])
+            raise InvalidJob(f"{_fields(queue)[1]} is no list of children")
+        if not queue.declared.gather or len(keys) > MOST_TOGETHER:
+            return self._left_apart(queue, job) if await self._looking.have_ended(keys) else StepEnd(children=[])
         found = await self._looking.children(keys)
         if not all(has_ended(fields) for fields, _ in found):
             return StepEnd(children=[])
-        return self._gathered(line, job, [child if fields else child | LOST for fields, child in found], {})
+        return self._gathered(queue, job, [child if fields else child | LOST for fields, child in found], {})
 
-    def _left_apart(self, line: FlowQueue, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
+    def _left_apart(self, queue: FlowQueue, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
         """They are read in pages; the attribute says that it has gathered."""
-        return StepEnd(fields=raw({**(also or {}), _results(line): "[]"}), next=line.queue.next_for(job.flow))
+        return StepEnd(fields=raw({**(also or {}), _results(queue): "[]"}), next=queue.declared.next_for(job.flow))
 
-    def _gathered(self, line: FlowQueue, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
-        name = _results(line)
+    def _gathered(self, queue: FlowQueue, job: FlowJob, results: list[dict[str, Any]], also: dict[str, str]) -> StepEnd:
+        name = _results(queue)
         try:
             text = strict_json.encode(results, what=name)
         except InvalidJob as error:
             job.ctx.logger.warning(f"{error}: its children are left apart, to be read by get_children")
-            return self._left_apart(line, job, also)
-        return StepEnd(fields=raw({**also, name: text}), next=line.queue.next_for(job.flow))
+            return self._left_apart(queue, job, also)
+        return StepEnd(fields=raw({**also, name: text}), next=queue.declared.next_for(job.flow))
 
 
 def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
@@ -131,17 +131,17 @@ _OWN = ("childName", "done", *RESERVED)
 LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
 
 
-def _fields(line: FlowQueue) -> tuple[str, str]:
+def _fields(queue: FlowQueue) -> tuple[str, str]:
     """Where a parent finds what its children are to be given, and the keys of their hashes once there are some."""
-    return f"children:{line.name}:params", f"children:{line.name}:jobs"
+    return f"children:{queue.name}:params", f"children:{queue.name}:jobs"
 
 
-def _results(line: FlowQueue) -> str:
+def _results(queue: FlowQueue) -> str:
     """Where it leaves what they have ended with."""
-    return f"children:{line.name}:results"
+    return f"children:{queue.name}:results"
 
 
-def _has_come_again(line: FlowQueue, record: FlowRecord) -> bool:
+def _has_come_again(queue: FlowQueue, record: FlowRecord) -> bool:
     """It has gathered once, and another queue has led it back: what stands there is of that time."""
     before = readable(record.values.get(COMPLETED))
-    return record.values.get(_results(line)) is not None and isinstance(before, str) and before != line.name
+    return record.values.get(_results(queue)) is not None and isinstance(before, str) and before != queue.name

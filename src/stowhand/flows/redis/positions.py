@@ -52,31 +52,35 @@ class Positions:
 
     async def counts(self) -> list[Count]:
         """Every queue at every priority, in one moment. Those that run apart wait at the first priority."""
-        places = [(line, rank) for line in self._keys.shape.lines() for rank in range(1, line.queue.priorities + 1)]
+        places = [
+            (queue, rank) for queue in self._keys.shape.all_queues() for rank in range(1, queue.declared.priorities + 1)
+        ]
         args = [
             word
-            for line, rank in places
-            for word in (self._keys.root(line.name), "1" if rank == 1 else "", self._keys.base(line.name, rank))
+            for queue, rank in places
+            for word in (self._keys.root(queue.name), "1" if rank == 1 else "", self._keys.base(queue.name, rank))
         ]
         found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
-        return [Count(line.name, rank, *(next(found) for _ in range(4))) for line, rank in places]
+        return [Count(queue.name, rank, *(next(found) for _ in range(4))) for queue, rank in places]
 
     async def place(self, spot: Spot) -> tuple[FlowQueue | None, str, float | None]:
         """The queue that one job stands in, how, and when it is ready; no queue: it stands nowhere."""
-        lines = [spot.child] if spot.child else [line for line in self._keys.shape.lines() if line.parent is None]
+        queues = (
+            [spot.child] if spot.child else [queue for queue in self._keys.shape.all_queues() if queue.parent is None]
+        )
         args: list[Any] = [spot.listed]
-        for line in lines:
-            bases = bases_of(self._keys, line)
-            args += (self._keys.root(line.name), len(bases), *bases)
+        for queue in queues:
+            bases = bases_of(self._keys, queue)
+            args += (self._keys.root(queue.name), len(bases), *bases)
         place, *how = await self._ask(_STAND, self._keys.shape.entry, args)
         if not place:
             return None, "", None
-        return lines[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
+        return queues[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
 
-    async def positions(self, line: FlowQueue, limit: int) -> list[Place]:
+    async def positions(self, queue: FlowQueue, limit: int) -> list[Place]:
         """Up to ``limit`` of each state: those that wait in the order in which they will be served."""
-        bases = bases_of(self._keys, line)
-        *ranks, apart = await self._ask(_POSITIONS, line, (limit, *bases))
+        bases = bases_of(self._keys, queue)
+        *ranks, apart = await self._ask(_POSITIONS, queue, (limit, *bases))
         delayed = sorted(
             (float(score), job_id, rank)
             for rank, (_, _, _, some, _) in enumerate(ranks, 1)
@@ -84,23 +88,23 @@ class Positions:
         )
         waiting = list(_waiting(ranks, apart))
         return [
-            *(self._place(line, *each, "waiting") for each in waiting[:limit]),
-            *(self._place(line, *each, "processing") for each in _numbered(ranks, 2)[:limit]),
+            *(self._place(queue, *each, "waiting") for each in waiting[:limit]),
+            *(self._place(queue, *each, "processing") for each in _numbered(ranks, 2)[:limit]),
             *(
-                self._place(line, job_id, rank, place, "delayed", ready / 1000)
+                self._place(queue, job_id, rank, place, "delayed", ready / 1000)
                 for place, (ready, job_id, rank) in enumerate(delayed[:limit], 1)
             ),
-            *(self._place(line, *each, "parked") for each in _numbered(ranks, 4)[:limit]),
+            *(self._place(queue, *each, "parked") for each in _numbered(ranks, 4)[:limit]),
         ]
 
     def _place(
-        self, line: FlowQueue, listed: str, rank: int, position: int, state: str, ready_at: float | None = None
+        self, queue: FlowQueue, listed: str, rank: int, position: int, state: str, ready_at: float | None = None
     ) -> Place:
-        return Place(self._naming.shown(line, listed), rank, state, position, ready_at)
+        return Place(self._naming.shown(queue, listed), rank, state, position, ready_at)
 
-    async def _ask(self, script: Script, line: FlowQueue, args: Sequence[Any]) -> Any:
+    async def _ask(self, script: Script, queue: FlowQueue, args: Sequence[Any]) -> Any:
         async def attempt() -> Any:
-            return await run(self._client(), script, (self._keys.root(line.name),), args)
+            return await run(self._client(), script, (self._keys.root(queue.name),), args)
 
         return await repeated(attempt, self._address, self._clock, unanswered=True)
 

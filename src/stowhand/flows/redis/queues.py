@@ -1,4 +1,4 @@
-"""One queue of a flow as the scripts know it: where its jobs lie and its rules, as JSON (``lua/_line.lua``)."""
+"""One queue of a flow as the scripts know it: where its jobs lie and its rules, as JSON (``lua/_queue.lua``)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ FIRST_FIELDS = ("priority", "flowName", "correlationId", "delay")
 class QueueAt:
     """A queue and where it lies. Made once; ``text`` goes with every call of a script."""
 
-    def __init__(self, keys: Keys, line: FlowQueue) -> None:
-        self.keys, self.line = keys, line
-        queue = line.queue
-        self.bases = bases_of(keys, line)
-        self.root = keys.root(line.name)
+    def __init__(self, keys: Keys, queue: FlowQueue) -> None:
+        self.keys, self.flow_queue = keys, queue
+        self.bases = bases_of(keys, queue)
+        self.root = keys.root(queue.name)
         self._quoted = msgspec.json.encode(keys.shape.name).decode()
-        wanted = queue.attributes_to_get
+        wanted = queue.declared.attributes_to_get
         self.wanted = None if wanted is None else tuple(dict.fromkeys(wanted))
         """Attributes that the worker function gets; ``None``: all."""
-        self.first = (f"retries:{line.name}", f"resets:{line.name}", *FIRST_FIELDS)
+        self.first = (f"retries:{queue.name}", f"resets:{queue.name}", *FIRST_FIELDS)
         """What a claim looks at itself."""
         self.fields = None if self.wanted is None else (*self.first, *self._group(), *self.wanted)
         self.described = self._described()
-        self.quoted = msgspec.json.encode(line.name).decode()
+        self.quoted = msgspec.json.encode(queue.name).decode()
         """Its name as JSON text."""
         self.text = msgspec.json.encode(self.described).decode()
 
     @property
     def name(self) -> str:
         """Of the queue, in full."""
-        return self.line.name
+        return self.flow_queue.name
 
     def flow_of(self, quoted: str | None) -> str:
         """The flow's name of a job's hash, which is JSON text."""
@@ -49,43 +48,43 @@ class QueueAt:
             return self.keys.shape.name
 
     def _group(self) -> tuple[str, ...]:
-        limiter = self.line.queue.limiter
+        limiter = self.flow_queue.declared.limiter
         return () if limiter is None or limiter.group_by is None else (limiter.group_by,)
 
     def _described(self) -> dict[str, Any]:
-        keys, line = self.keys, self.line
-        shape, change = keys.shape, line.queue.priority_change
-        own = line.parent is None
+        keys, queue = self.keys, self.flow_queue
+        shape, change = keys.shape, queue.declared.priority_change
+        own = queue.parent is None
         said: dict[str, Any] = {
-            "queue": line.name,
+            "name": queue.name,
             "flow": shape.name,
             "ranked": shape.layout is Layout.PRIORITY,
             "lasting": keys.lasting,
             "prefix": keys.prefix,
             "found": keys.lookup("", "")[:-1],
             "lookups": list(shape.lookup_attributes) if own else [],
-            "parents": [queue.name for queue in shape.queues if queue.children] if own else [],
+            "parents": [each.name for each in shape.queues if each.children] if own else [],
             "root": self.root,
             "bases": self.bases,
-            "hashes": keys.hashes(line),
-            "locks": keys.locks(line.name),
+            "hashes": keys.hashes(queue),
+            "locks": keys.locks(queue.name),
             "dead": keys.dead(""),
-            "allowed_resets": line.allowed_resets,
+            "allowed_resets": queue.allowed_resets,
             "change": dict(change) if isinstance(change, Mapping) else change,
             "key_life": round(shape.key_life * 1000),
             "fields": self.fields or False,
         }
         if not keys.lasting:
             said["leases"] = keys.lease("")
-        if line.parent is not None:
-            above = shape.line(line.parent)
+        if queue.parent is not None:
+            above = shape.find_queue(queue.parent)
             said["parent"] = {
-                "queue": above.name,
+                "name": above.name,
                 "hashes": keys.hashes(above),
                 "bases": bases_of(keys, above),
             }
-        if line.queue.limiter is not None:
-            said["limiter"] = self._limiter(line.queue.limiter)
+        if queue.declared.limiter is not None:
+            said["limiter"] = self._limiter(queue.declared.limiter)
         return said
 
     def _limiter(self, limiter: Limiter) -> dict[str, Any]:
@@ -101,6 +100,6 @@ class QueueAt:
         }
 
 
-def bases_of(keys: Keys, line: FlowQueue) -> list[str]:
+def bases_of(keys: Keys, queue: FlowQueue) -> list[str]:
     """What the names of the lists of each priority begin with, the first served first."""
-    return [keys.base(line.name, rank) for rank in range(1, line.queue.priorities + 1)]
+    return [keys.base(queue.name, rank) for rank in range(1, queue.declared.priorities + 1)]

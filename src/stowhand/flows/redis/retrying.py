@@ -47,40 +47,40 @@ class Retrying:
             return Answer(job_id, Done.MISSING, "there is no such job, or it has expired")
         if not has_failed(known):
             return Answer(job_id, Done.REFUSED, "it has not failed")
-        line = self._line(spot, readable(known.get("failedQueue")))
-        if line is None:
-            queue = readable(known.get("failedQueue"))
+        failed_in = readable(known.get("failedQueue"))
+        queue = self._queue_of(spot, failed_in)
+        if queue is None:
             return Answer(
-                job_id, Done.REFUSED, f"it failed in {queue!r}, which is no queue of this flow that it can be in"
+                job_id, Done.REFUSED, f"it failed in {failed_in!r}, which is no queue of this flow that it can be in"
             )
-        if line.parent is not None and not isinstance(readable(known.get("parent")), str):
+        if queue.parent is not None and not isinstance(readable(known.get("parent")), str):
             return Answer(job_id, Done.REFUSED, "it is not known which job waits for it: not ours has created it")
-        return await self._send(spot, line, known)
+        return await self._send(spot, queue, known)
 
-    def _line(self, spot: Spot, queue: object) -> FlowQueue | None:
+    def _queue_of(self, spot: Spot, name: object) -> FlowQueue | None:
         if spot.child is not None:
-            return spot.child if queue == spot.child.name else None
+            return spot.child if name == spot.child.name else None
         try:
-            line = self._keys.shape.line(queue) if isinstance(queue, str) else None
+            queue = self._keys.shape.find_queue(name) if isinstance(name, str) else None
         except ConfigurationError:
             return None
-        return None if line is None or line.parent is not None else line
+        return None if queue is None or queue.parent is not None else queue
 
-    async def _send(self, spot: Spot, line: FlowQueue, known: dict[str, str]) -> Answer:
-        bases = bases_of(self._keys, line)
+    async def _send(self, spot: Spot, queue: FlowQueue, known: dict[str, str]) -> Answer:
+        bases = bases_of(self._keys, queue)
         rank = readable(known.get("priority"))
         base = bases[max(1, min(rank, len(bases))) - 1 if type(rank) is int else 0]
         job: dict[str, Any] = {
             "failed": known.get("failed"),
             "failed_queue": known.get("failedQueue"),
-            "queue": line.name,
+            "queue": queue.name,
             "waiting": f"{base}:waiting",
             "life": self._life,
             "kept": [*self._lookups(spot, known), *self._children(known)],
             "prefix": self._keys.prefix,
         }
-        if line.parent is not None:
-            job["parent"] = self._parent(line.parent, readable(known["parent"]))
+        if queue.parent is not None:
+            job["parent"] = self._parent(queue.parent, readable(known["parent"]))
         text = msgspec.json.encode(job).decode()
 
         async def attempt() -> Any:
@@ -99,14 +99,14 @@ class Retrying:
         """The hashes of its children: what it gathers must live as long as itself."""
         return [
             key
-            for line in self._keys.shape.lines()
-            if line.is_parent
-            for key in key_list(known.get(f"children:{line.name}:jobs")) or ()
+            for queue in self._keys.shape.all_queues()
+            if queue.is_parent
+            for key in key_list(known.get(f"children:{queue.name}:jobs")) or ()
             if self._naming.is_child(key)
         ]
 
     def _parent(self, queue: str, listed: str) -> dict[str, str]:
-        above = self._keys.shape.line(queue)
+        above = self._keys.shape.find_queue(queue)
         return {
             "hash": f"{self._keys.hashes(above)}{listed}",
             "lock": self._keys.lock(queue, listed),

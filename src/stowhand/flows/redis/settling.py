@@ -50,18 +50,18 @@ class Targets:
         if queue is None:
             return 0
         if queue not in self._places:
-            self._queues.append((queue, bases_of(self._keys, self._line(queue))))
+            self._queues.append((queue, bases_of(self._keys, self._target(queue))))
             self._places[queue] = len(self._queues)
         return self._places[queue]
 
-    def _line(self, queue: str) -> FlowQueue:
+    def _target(self, name: str) -> FlowQueue:
         try:
-            line = self._keys.shape.line(queue)
+            queue = self._keys.shape.find_queue(name)
         except ConfigurationError as error:
-            raise InvalidJob(f"it goes on to {queue!r}, but {error}") from None
-        if line.parent is not None:
-            raise InvalidJob(f"it goes on to {queue!r}, which is a child of queue {line.parent!r}")
-        return line
+            raise InvalidJob(f"it goes on to {name!r}, but {error}") from None
+        if queue.parent is not None:
+            raise InvalidJob(f"it goes on to {name!r}, which is a child of queue {queue.parent!r}")
+        return queue
 
     @property
     def text(self) -> str:
@@ -72,10 +72,10 @@ class Targets:
 class Settlements:
     """Of the queues of one store."""
 
-    def __init__(self, address: Address, dialer: Dialer, keys: Keys, lines: Sequence[QueueAt]) -> None:
+    def __init__(self, address: Address, dialer: Dialer, keys: Keys, queues: Sequence[QueueAt]) -> None:
         self._address, self._dialer, self._keys = address, dialer, keys
-        self._lines, self._clock = lines, SystemClock()
-        self._by_name = {line.name: line for line in keys.shape.lines()}
+        self._queues, self._clock = queues, SystemClock()
+        self._by_name = {queue.name: queue for queue in keys.shape.all_queues()}
         self._unanswered: dict[str, float] = {}
         """Digest of a call without a reply -> when it was first sent."""
         self.reasons: dict[Pair, str] = {}
@@ -86,16 +86,16 @@ class Settlements:
         for lease, settlement in batch:
             first.setdefault((lease.job_id, lease.token), settlement)
         known: dict[Pair, Reply] = {}
-        for line, entries in (await self._by_line(list(first.items()))).items():
+        for queue, entries in (await self._by_queue(list(first.items()))).items():
             for part in self._parts(entries):
-                known |= await self._send(line, part, repeat=repeat)
+                known |= await self._send(queue, part, repeat=repeat)
         return [known[lease.job_id, lease.token] for lease, _ in batch]
 
-    async def _by_line(self, entries: list[Ended]) -> dict[QueueAt, list[Ended]]:
+    async def _by_queue(self, entries: list[Ended]) -> dict[QueueAt, list[Ended]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
-        if len(self._lines) == 1 or not entries:
-            return {self._lines[0]: entries} if entries else {}
-        names = [line.keys.lock(line.name, pair[0]) for pair, _ in entries for line in self._lines]
+        if len(self._queues) == 1 or not entries:
+            return {self._queues[0]: entries} if entries else {}
+        names = [queue.keys.lock(queue.name, pair[0]) for pair, _ in entries for queue in self._queues]
 
         async def ask() -> Any:
             return await self._client.mget(names)
@@ -103,8 +103,8 @@ class Settlements:
         locks = iter(await repeated(ask, self._address, self._clock, unanswered=True))
         found: dict[QueueAt, list[Ended]] = {}
         for pair, settlement in entries:
-            held = [line for line in self._lines if (next(locks) or "").endswith(f":{pair[1]}")]
-            found.setdefault(held[0] if held else self._lines[0], []).append((pair, settlement))
+            held = [queue for queue in self._queues if (next(locks) or "").endswith(f":{pair[1]}")]
+            found.setdefault(held[0] if held else self._queues[0], []).append((pair, settlement))
         return found
 
     def _parts(self, entries: list[Ended]) -> list[list[Ended]]:
@@ -120,14 +120,14 @@ class Settlements:
             size += own
         return parts
 
-    async def _send(self, line: QueueAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
+    async def _send(self, queue: QueueAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
         targets = Targets(self._keys)
-        going = [(pair, settlement, *self._told(line, pair, settlement, targets)) for pair, settlement in part]
+        going = [(pair, settlement, *self._told(queue, pair, settlement, targets)) for pair, settlement in part]
         entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
         pairs = [pair for pair, _ in part]
         digest = digest_of(pairs)
         # One packed value: hundreds of arguments cost the driver more time than all the rest.
-        before, told = await self._ask(line, digest, (line.text, targets.text, msgspec.msgpack.encode(entries)))
+        before, told = await self._ask(queue, digest, (queue.text, targets.text, msgspec.msgpack.encode(entries)))
         missing = self._missing(digest) if repeat else None
         for pair in pairs:
             self.reasons.pop(pair, None)
@@ -136,9 +136,9 @@ class Settlements:
             for (pair, asked, written, _), mark in zip(going, told, strict=True)
         }
 
-    async def _ask(self, line: QueueAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
+    async def _ask(self, queue: QueueAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
         sent = self._clock.monotonic()
-        keys = (line.root, self._keys.settled(digest))
+        keys = (queue.root, self._keys.settled(digest))
 
         async def ask() -> Any:
             return await run(self._client, _SETTLE, keys, args)
@@ -155,17 +155,17 @@ class Settlements:
         return self._clock.monotonic() - self._unanswered.pop(digest, self._clock.monotonic()) < MARKED
 
     def _told(
-        self, line: QueueAt, pair: Pair, settlement: Settlement, targets: Targets
+        self, queue: QueueAt, pair: Pair, settlement: Settlement, targets: Targets
     ) -> tuple[Settlement, Sequence[Any]]:
         """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
         try:
-            return settlement, self._words(line, pair, settlement, targets)
+            return settlement, self._words(queue, pair, settlement, targets)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
             why = clean(f"its end could not be written: {error}")
             failed = turned(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
             return failed, ("fail", _quoted(why))
 
-    def _words(self, line: QueueAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
+    def _words(self, queue: QueueAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
         """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
         if settlement.then or settlement.payload is not None:
             raise InvalidJob("a job of a flow is followed by its next queue, and by nothing else")
@@ -174,7 +174,7 @@ class Settlements:
             case State.COMPLETED:
                 if settlement.result is None:
                     raise InvalidJob("what the step has left behind is missing")
-                return self._ended(line, decode_end(settlement.result), targets)
+                return self._ended(queue, decode_end(settlement.result), targets)
             case State.ERRORED:
                 return "error", delay
             case State.QUEUED:
@@ -183,19 +183,19 @@ class Settlements:
                 return "cancel", _quoted(settlement.error or "canceled")
         return "fail", _quoted(settlement.error or "failed")
 
-    def _ended(self, line: QueueAt, end: StepEnd, targets: Targets) -> Sequence[Any]:
+    def _ended(self, queue: QueueAt, end: StepEnd, targets: Targets) -> Sequence[Any]:
         fields = _flat(end.fields)
         if end.children is None:
-            return "complete", targets.place(end.next), [*fields, "completed-queue", line.quoted]
-        return "park", fields, [self._child(line, child) for child in end.children]
+            return "complete", targets.place(end.next), [*fields, "completed-queue", queue.quoted]
+        return "park", fields, [self._child(queue, child) for child in end.children]
 
-    def _child(self, line: QueueAt, child: NewChild) -> Sequence[Any]:
+    def _child(self, queue: QueueAt, child: NewChild) -> Sequence[Any]:
         under = self._by_name.get(child.queue)
-        if under is None or under.parent != line.name:
-            raise InvalidJob(f"{child.queue!r} is no child of queue {line.name!r}")
+        if under is None or under.parent != queue.name:
+            raise InvalidJob(f"{child.queue!r} is no child of queue {queue.name!r}")
         priority = child.fields.get("priority")
         rank = int(text) if priority is not None and (text := bytes(priority).decode()).isdigit() else 1
-        base = self._keys.base(child.queue, max(1, min(rank, under.queue.priorities)))
+        base = self._keys.base(child.queue, max(1, min(rank, under.declared.priorities)))
         return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", _flat(child.fields)
 
     @property

@@ -50,7 +50,7 @@ class FlowStore:
         self,
         place: str | Address,
         shape: FlowShape,
-        lines: Sequence[FlowQueue] | None = None,
+        queues: Sequence[FlowQueue] | None = None,
         *,
         lock_time: float = LOCK_TIME,
         wait_timeout: float = WAIT_TIMEOUT,
@@ -59,14 +59,14 @@ class FlowStore:
         self._address = read_address(place) if isinstance(place, str) else place
         check_hash_tag(self._address, shape.hash_tag)
         self.keys = Keys(shape)
-        self._lines = [QueueAt(self.keys, line) for line in (shape.lines() if lines is None else lines)]
-        if not self._lines:
+        self._queues = [QueueAt(self.keys, queue) for queue in (shape.all_queues() if queues is None else queues)]
+        if not self._queues:
             raise ConfigurationError(f"flow {shape.name!r}: a store of no queue has nothing to give")
         self._dialer, self._clock = Dialer(self._address), SystemClock()
-        self._settlements = Settlements(self._address, self._dialer, self.keys, self._lines)
-        self._waiting = Waiting(self._address, self._dialer, self._lines, wait_timeout)
-        self._timekeepers = [Timekeeper(self._address, self._dialer, line, self._clock) for line in self._lines]
-        backoff = self._lines[0].line.queue.backoff
+        self._settlements = Settlements(self._address, self._dialer, self.keys, self._queues)
+        self._waiting = Waiting(self._address, self._dialer, self._queues, wait_timeout)
+        self._timekeepers = [Timekeeper(self._address, self._dialer, queue, self._clock) for queue in self._queues]
+        backoff = self._queues[0].flow_queue.declared.backoff
         self._lock = 0 if self.keys.lasting else round((lock_time + EXTRA) * 1000)
         self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
         """What the flow lays down for its workers."""
@@ -116,9 +116,9 @@ class FlowStore:
             return []
         claims: list[Claim[FlowRecord]] = []
         self._no_suspects = not request.suspects
-        for line, timekeeper in zip(self._lines, self._timekeepers, strict=True):
-            if request.tasks is None or line.name in request.tasks:
-                await self._claim_of(line, timekeeper, request, claims, woken=woken)
+        for queue, timekeeper in zip(self._queues, self._timekeepers, strict=True):
+            if request.tasks is None or queue.name in request.tasks:
+                await self._claim_of(queue, timekeeper, request, claims, woken=woken)
             if len(claims) >= request.limit:
                 break
         if not request.suspects:
@@ -129,7 +129,7 @@ class FlowStore:
 
     async def _claim_of(
         self,
-        line: QueueAt,
+        queue: QueueAt,
         timekeeper: Timekeeper,
         request: ClaimRequest,
         claims: list[Claim[FlowRecord]],
@@ -143,7 +143,7 @@ class FlowStore:
         overdue = "" if request.overdue is None else round(request.overdue * 1000)
         while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
             args = (
-                line.text,
+                queue.text,
                 request.token,
                 request.worker,
                 room,
@@ -155,7 +155,7 @@ class FlowStore:
             )
 
             async def ask(args: Sequence[Any] = args) -> Any:
-                return await run(self._client, _CLAIM, (line.root,), args)
+                return await run(self._client, _CLAIM, (queue.root,), args)
 
             try:
                 moment, more, timed, suspects, *rows = await repeated(ask, self._address, self._clock)
@@ -163,7 +163,7 @@ class FlowStore:
                 if claims and not isinstance(error, NoReply):
                     return  # nothing was taken this time; what was taken before is not to suffer for it
                 raise
-            claims += claims_of(line, request.token, int(moment), rows)
+            claims += claims_of(queue, request.token, int(moment), rows)
             if suspects:
                 self._no_suspects = False
             if not timed:
@@ -182,13 +182,13 @@ class FlowStore:
         if self._dry:
             self._dry = False
             return None
-        due = [await self._due_of(line) for line in self._lines if tasks is None or line.name in tasks]
+        due = [await self._due_of(queue) for queue in self._queues if tasks is None or queue.name in tasks]
         known = [milliseconds for milliseconds in due if milliseconds >= 0]
         return min(known) / 1000 if known else None
 
-    async def _due_of(self, line: QueueAt) -> int:
+    async def _due_of(self, queue: QueueAt) -> int:
         async def ask() -> Any:
-            return await run(self._client, _NEXT_DUE, (line.root,), (line.text,))
+            return await run(self._client, _NEXT_DUE, (queue.root,), (queue.text,))
 
         return int(await repeated(ask, self._address, self._clock, unanswered=True))
 
@@ -207,23 +207,23 @@ class FlowStore:
 
     def heartbeats(self) -> RedisHeartbeats:
         """With a connection of its own."""
-        served = {line.name for line in self._lines}
-        others = [QueueAt(self.keys, line) for line in self.keys.shape.lines() if line.name not in served]
-        return RedisHeartbeats(self._address, self._lines, others, self._lock)
+        served = {queue.name for queue in self._queues}
+        others = [QueueAt(self.keys, queue) for queue in self.keys.shape.all_queues() if queue.name not in served]
+        return RedisHeartbeats(self._address, self._queues, others, self._lock)
 
     async def sweep(self) -> Sequence[ResetJob]:
         """One look at every queue, however short the last one is ago, as workers take once a second."""
         found: list[ResetJob] = []
-        for line in self._lines:
+        for queue in self._queues:
             begin = 0
             while begin >= 0:
-                begin, _, *told = await self._sweep_of(line, begin)
-                found += resets_of(line, told, None)
+                begin, _, *told = await self._sweep_of(queue, begin)
+                found += resets_of(queue, told, None)
         return found
 
-    async def _sweep_of(self, line: QueueAt, begin: int) -> Sequence[Any]:
+    async def _sweep_of(self, queue: QueueAt, begin: int) -> Sequence[Any]:
         async def ask() -> Any:
-            return await run(self._client, _SWEEP, (line.root,), (line.text, begin, "now"))
+            return await run(self._client, _SWEEP, (queue.root,), (queue.text, begin, "now"))
 
         swept: Sequence[Any] = await repeated(ask, self._address, self._clock)
         return swept

@@ -35,9 +35,9 @@ HANDOVER = 0.002
 class Timekeeper:
     """Of one queue; at rest until ``begin``."""
 
-    def __init__(self, address: Address, dialer: Dialer, line: QueueAt, clock: Clock) -> None:
-        self._address, self._dialer, self._line, self._clock = address, dialer, line, clock
-        self._bell = line.keys.bell(line.name)
+    def __init__(self, address: Address, dialer: Dialer, queue: QueueAt, clock: Clock) -> None:
+        self._address, self._dialer, self._queue, self._clock = address, dialer, queue, clock
+        self._bell = queue.keys.bell(queue.name)
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._ringing: asyncio.Task[None] | None = None
@@ -48,7 +48,7 @@ class Timekeeper:
         if self._task is None or self._task.done():
             self._worker = worker
             with bound(None):
-                self._task = asyncio.create_task(self._keep(worker), name=f"timekeeper {self._line.name}")
+                self._task = asyncio.create_task(self._keep(worker), name=f"timekeeper {self._queue.name}")
 
     async def close(self) -> None:
         """Leave it to others; the dialer closes the connection."""
@@ -82,8 +82,8 @@ class Timekeeper:
 
     async def _ask(self, worker: str, term: float = TERM) -> tuple[int, int]:
         async def ask() -> Any:
-            args = (self._line.text, worker, round(term * 1000))
-            return await run(self._dialer.calls(), _DUE, (self._line.root,), args)
+            args = (self._queue.text, worker, round(term * 1000))
+            return await run(self._dialer.calls(), _DUE, (self._queue.root,), args)
 
         mine, due = await repeated(ask, self._address, self._clock, unanswered=True)
         return mine, due
@@ -91,7 +91,7 @@ class Timekeeper:
     async def _sleep(self, seconds: float) -> None:
         """Until the bell rings, and no longer; by a clock of our own: servers look at timeouts ten times a second."""
         if self._ringing is None:
-            self._ringing = asyncio.create_task(self._listen(), name=f"bell {self._line.name}")
+            self._ringing = asyncio.create_task(self._listen(), name=f"bell {self._queue.name}")
         alarm = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
             await asyncio.wait((self._ringing, alarm), return_when=asyncio.FIRST_COMPLETED)

@@ -36,9 +36,9 @@ class Waiting:
     lists are not asked at all; and not between an answer and the claim that follows it.
     """
 
-    def __init__(self, address: Address, dialer: Dialer, lines: Sequence[QueueAt], longest: float) -> None:
+    def __init__(self, address: Address, dialer: Dialer, queues: Sequence[QueueAt], longest: float) -> None:
         self._address, self._dialer, self._longest = address, dialer, longest
-        self._bases = [base for line in lines for base in line.bases]
+        self._bases = [base for queue in queues for base in queue.bases]
         self._clients: dict[str, Client] = {}
         self._dry = asyncio.Event()
         self._dry.set()

@@ -4,13 +4,13 @@
 local function tell_parent(hash, quoted)
   redis.call('HSET', hash, 'done', 'true')
   local sound, id = pcall(cjson.decode, quoted or '')
-  if not line.parent or not sound or type(id) ~= 'string' then
+  if not queue.parent or not sound or type(id) ~= 'string' then
     return
   end
-  local key, field = line.parent.hashes .. id, 'children:' .. line.parent.queue .. ':open'
+  local key, field = queue.parent.hashes .. id, 'children:' .. queue.parent.name .. ':open'
   local open = redis.pcall('HGET', key, field)
-  if line.lasting and redis.call('PTTL', key) ~= -1 then
-    redis.call('PEXPIRE', hash, line.key_life) -- the parent is gone, or has ended without it
+  if queue.lasting and redis.call('PTTL', key) ~= -1 then
+    redis.call('PEXPIRE', hash, queue.key_life) -- the parent is gone, or has ended without it
   end
   if type(open) ~= 'string' or count(open) == 0 then
     return -- it does not wait: gone, or about to count for itself; or the sweep will count for it
@@ -19,7 +19,7 @@ local function tell_parent(hash, quoted)
     return
   end
   redis.call('HDEL', key, field)
-  for _, base in ipairs(line.parent.bases) do
+  for _, base in ipairs(queue.parent.bases) do
     if redis.call('ZSCORE', base .. ':parked', id) then
       if type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number' then
         redis.call('ZREM', base .. ':parked', id) -- else the sweep tries it again
@@ -31,12 +31,12 @@ end
 
 -- ``message`` is JSON text; ``parent``, ``lists`` and ``queues`` are fields of its hash.
 local function fail(id, message, parent, lists, queues)
-  local hash = line.hashes .. id
+  local hash = queue.hashes .. id
   redis.call(
-    'HSET', hash, 'done', 'true', 'failed', 'true', 'failedQueue', cjson.encode(line.queue), 'failedErrorMsg', message
+    'HSET', hash, 'done', 'true', 'failed', 'true', 'failedQueue', cjson.encode(queue.name), 'failedErrorMsg', message
   )
   redis.call('HDEL', hash, RESETS, SINCE)
-  if line.parent then
+  if queue.parent then
     tell_parent(hash, parent)
   else
     ended(hash, lists, queues)
@@ -50,24 +50,24 @@ local function reset(id, base)
   if hidden then
     redis.call('RPUSH', base .. ':processing', id)
   end
-  if not row or row[3] == 'true' and row[4] == cjson.encode(line.queue) then
+  if not row or row[3] == 'true' and row[4] == cjson.encode(queue.name) then
     return nil
   end
   local resets = count(row[1])
-  if resets < line.allowed_resets then
+  if resets < queue.allowed_resets then
     if not give_back(id, base, resets + 1) then
       return nil
     end
-    redis.call('HSET', line.hashes .. id, RESETS, resets + 1)
+    redis.call('HSET', queue.hashes .. id, RESETS, resets + 1)
     return 'queued'
   end
-  fail(id, cjson.encode(line.queue .. ' lock time exceeded'), row[2], row[5], row[6])
+  fail(id, cjson.encode(queue.name .. ' lock time exceeded'), row[2], row[5], row[6])
   return 'failed'
 end
 
 -- How many children have not ended. One whose hash is gone has.
 local function open_children(hash)
-  local listed = redis.call('HGET', hash, 'children:' .. line.queue .. ':jobs')
+  local listed = redis.call('HGET', hash, 'children:' .. queue.name .. ':jobs')
   local sound, keys = pcall(cjson.decode, listed or '')
   if not sound or type(keys) ~= 'table' then
     return 0, 0
@@ -87,6 +87,6 @@ local LOOK_AGAIN = 10000 -- milliseconds until the sweep counts a parent's child
 
 -- Until its children have ended.
 local function park(id, base, open, now)
-  redis.call('HSET', line.hashes .. id, 'children:' .. line.queue .. ':open', open)
+  redis.call('HSET', queue.hashes .. id, 'children:' .. queue.name .. ':open', open)
   redis.call('ZADD', base .. ':parked', now + LOOK_AGAIN, id)
 end

@@ -1,19 +1,19 @@
--- How long jobs are kept. Where every worker is ours (``line.lasting``) no key of a job has a time to live before it has
+-- How long jobs are kept. Where every worker is ours (``queue.lasting``) no key of a job has a time to live before it has
 -- ended: however long it waits, it is executed. Beside the original, whose keys have one from the beginning, the sweep
 -- renews what has not ended (see renew).
 
 local AT_ONCE = 500 -- children whose life ends with their parent's in one step; the sweep ends that of more
 
 -- The names of children in a parent's hash; none where it is no list.
-local function children_of(hash, queue)
-  local listed = redis.pcall('HGET', hash, 'children:' .. queue .. ':jobs')
+local function children_of(hash, name)
+  local listed = redis.pcall('HGET', hash, 'children:' .. name .. ':jobs')
   local sound, keys = pcall(cjson.decode, type(listed) == 'string' and listed or '')
   return sound and type(keys) == 'table' and keys or {}
 end
 
 -- Who is to be found in a lookup list, and has not ended, is counted: the list ends with the last of them.
 local function counter_of(list)
-  return line.prefix .. 'open:' .. string.sub(list, #line.prefix + #'job:' + 1)
+  return queue.prefix .. 'open:' .. string.sub(list, #queue.prefix + #'job:' + 1)
 end
 
 local function texts_in(value)
@@ -25,19 +25,19 @@ local function release_lookups(lists)
   for _, list in ipairs(texts_in(lists)) do
     if redis.call('DECR', counter_of(list)) <= 0 then
       redis.call('DEL', counter_of(list))
-      redis.call('PEXPIRE', list, line.key_life)
+      redis.call('PEXPIRE', list, queue.key_life)
     end
   end
 end
 
 local function release_children(hash, queues)
-  for _, queue in ipairs(texts_in(queues)) do
-    local keys = children_of(hash, queue)
+  for _, name in ipairs(texts_in(queues)) do
+    local keys = children_of(hash, name)
     if #keys > AT_ONCE then
-      redis.call('RPUSH', line.root .. ':outlived', cjson.encode({ hash, queue, 0 }))
+      redis.call('RPUSH', queue.root .. ':outlived', cjson.encode({ hash, name, 0 }))
     else
       for _, key in ipairs(keys) do
-        redis.call('PEXPIRE', key, line.key_life)
+        redis.call('PEXPIRE', key, queue.key_life)
       end
     end
   end
@@ -46,11 +46,11 @@ end
 -- It has ended: from now on it is kept for the flow's ``key_life``. A child is kept as long as its parent, unless that
 -- is gone. ``lists``, ``queues``: the fields LISTS and QUEUES of its hash.
 local function ended(hash, lists, queues)
-  if not line.lasting then
+  if not queue.lasting then
     return
   end
   redis.call('HSET', hash, 'endedAtTimestamp', string.format('%d', now_ms()))
-  redis.call('PEXPIRE', hash, line.key_life)
+  redis.call('PEXPIRE', hash, queue.key_life)
   if lists then
     release_lookups(lists)
   end
@@ -62,13 +62,13 @@ end
 -- It has children of this queue. ``queues``: the field QUEUES of its hash.
 local function has_children(hash, queues)
   local known = texts_in(queues)
-  for _, queue in ipairs(known) do
-    if queue == line.queue then
+  for _, name in ipairs(known) do
+    if name == queue.name then
       return
     end
   end
-  if line.lasting then
-    known[#known + 1] = line.queue
+  if queue.lasting then
+    known[#known + 1] = queue.name
     redis.call('HSET', hash, QUEUES, cjson.encode(known))
   end
 end
@@ -79,32 +79,32 @@ local function release_more(root)
   if not text then
     return
   end
-  local hash, queue, place = unpack(cjson.decode(text))
-  local keys = children_of(hash, queue)
+  local hash, name, place = unpack(cjson.decode(text))
+  local keys = children_of(hash, name)
   for at = place + 1, math.min(place + 2 * CHUNK, #keys) do
-    redis.call('PEXPIRE', keys[at], line.key_life)
+    redis.call('PEXPIRE', keys[at], queue.key_life)
   end
   if place + 2 * CHUNK < #keys then
-    redis.call('LPUSH', root .. ':outlived', cjson.encode({ hash, queue, place + 2 * CHUNK }))
+    redis.call('LPUSH', root .. ':outlived', cjson.encode({ hash, name, place + 2 * CHUNK }))
   end
 end
 
 -- Under what a job of the original is found: texts as they are, numbers as JSON writes them.
 local function lookup_lists(values)
   local lists = {}
-  for place, attribute in ipairs(line.lookups) do
+  for place, attribute in ipairs(queue.lookups) do
     local text = values[place]
     local sound, value = pcall(cjson.decode, text or '')
     local each = sound and (type(value) == 'table' and value or { value }) or {}
     for _, one in ipairs(each) do
       if type(one) == 'string' and one ~= '' then
-        lists[#lists + 1] = line.found .. attribute .. ':' .. one
+        lists[#lists + 1] = queue.found .. attribute .. ':' .. one
       end
     end
     if sound and type(value) ~= 'string' then
       -- The digits as they stand there: a number of ours may be longer than those of Lua. Texts are no numbers.
       for digits in string.gmatch((string.gsub(text, '"[^"]*"', '')), '-?%d[%d%.eE+-]*') do
-        lists[#lists + 1] = line.found .. attribute .. ':' .. digits
+        lists[#lists + 1] = queue.found .. attribute .. ':' .. digits
       end
     end
   end
@@ -114,19 +114,19 @@ end
 -- Twice in its life at most.
 local function renew_key(key)
   local left = redis.pcall('PTTL', key)
-  if type(left) == 'number' and left >= 0 and left <= line.key_life / 2 then
-    redis.call('PEXPIRE', key, line.key_life)
+  if type(left) == 'number' and left >= 0 and left <= queue.key_life / 2 then
+    redis.call('PEXPIRE', key, queue.key_life)
   end
 end
 
 local function renew_job(id)
-  local hash = line.hashes .. id
+  local hash = queue.hashes .. id
   local left = redis.pcall('PTTL', hash)
-  if type(left) ~= 'number' or left < 0 or left > line.key_life / 2 then
+  if type(left) ~= 'number' or left < 0 or left > queue.key_life / 2 then
     return 0
   end
   local asked = {}
-  for _, attribute in ipairs(line.lookups) do
+  for _, attribute in ipairs(queue.lookups) do
     asked[#asked + 1] = attribute
   end
   local row = #asked > 0 and redis.pcall('HMGET', hash, unpack(asked)) or {}
@@ -134,13 +134,13 @@ local function renew_job(id)
     renew_key(list)
   end
   local children = 0
-  for _, queue in ipairs(line.parents) do
-    for _, key in ipairs(children_of(hash, queue)) do
+  for _, name in ipairs(queue.parents) do
+    for _, key in ipairs(children_of(hash, name)) do
       renew_key(key)
       children = children + 1
     end
   end
-  redis.call('PEXPIRE', hash, line.key_life)
+  redis.call('PEXPIRE', hash, queue.key_life)
   return 1 + children
 end
 
@@ -153,7 +153,7 @@ local function renew(root, bases)
   local state = root .. ':renewal'
   local base, kind, place = unpack(redis.call('HMGET', state, 'base', 'kind', 'place'))
   if not base then
-    if not redis.call('SET', root .. ':renewed', '1', 'PX', math.max(math.floor(line.key_life / 8), 1), 'NX') then
+    if not redis.call('SET', root .. ':renewed', '1', 'PX', math.max(math.floor(queue.key_life / 8), 1), 'NX') then
       return
     end
     base, kind, place = 1, 1, 0

@@ -1,7 +1,7 @@
--- with: line
--- Let this token claim nothing more, and hand back what it holds. ARGV: line, token.
-redis.call('SET', (line.leases or line.dead) .. ARGV[2], 'dead', 'EX', 600)
-for _, base in ipairs(line.bases) do
+-- with: queue
+-- Let this token claim nothing more, and hand back what it holds. ARGV: queue, token.
+redis.call('SET', (queue.leases or queue.dead) .. ARGV[2], 'dead', 'EX', 600)
+for _, base in ipairs(queue.bases) do
   local ids = redis.call('LRANGE', base .. ':processing', 0, -1)
   local locks = locks_of(ids)
   for place = #ids, 1, -1 do
@@ -9,7 +9,7 @@ for _, base in ipairs(line.bases) do
       local row, hidden = fields_of(ids[place], RESETS)
       if not hidden then
         local stood = redis.call('LREM', base .. ':processing', 0, ids[place])
-        redis.call('DEL', line.locks .. ids[place])
+        redis.call('DEL', queue.locks .. ids[place])
         if row and stood > 0 then
           give_back(ids[place], base, count(row[1]))
         end

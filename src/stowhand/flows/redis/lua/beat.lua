@@ -1,5 +1,5 @@
--- with: line
--- Renew leases. ARGV: line, milliseconds, those of the lock where it outlives its lease, else 0, then id and token of
+-- with: queue
+-- Renew leases. ARGV: queue, milliseconds, those of the lock where it outlives its lease, else 0, then id and token of
 -- each. Gives what became of each: K kept, L lost. A job whose hash is gone is lost: nobody waits for its result.
 local lease, life = ARGV[2], ARGV[3]
 local ids = {}
@@ -10,11 +10,11 @@ local known, renewed = {}, {}
 for index, lock in ipairs(locks_of(ids)) do
   known[index] = 'L'
   local token = ARGV[3 + 2 * index]
-  if is_ours(lock, token) and redis.call('EXISTS', line.hashes .. ids[index]) == 1 then
-    redis.call('PEXPIRE', line.locks .. ids[index], life ~= '0' and life or lease)
+  if is_ours(lock, token) and redis.call('EXISTS', queue.hashes .. ids[index]) == 1 then
+    redis.call('PEXPIRE', queue.locks .. ids[index], life ~= '0' and life or lease)
     known[index] = 'K'
     if life ~= '0' and not renewed[token] then
-      redis.call('SET', line.leases .. token, 'alive', 'PX', lease)
+      redis.call('SET', queue.leases .. token, 'alive', 'PX', lease)
       renewed[token] = true
     end
   end

@@ -1,7 +1,7 @@
--- with: line
+-- with: queue
 -- Take up to ``limit`` due jobs: what was delayed and is ready, in its order, then as they stand in the lists, one
 -- priority after the other; into processing, each under its lock.
--- ARGV: line, token, worker, limit, milliseconds of the lease, 'suspects' or '', milliseconds of the lock where that is
+-- ARGV: queue, token, worker, limit, milliseconds of the lease, 'suspects' or '', milliseconds of the lock where that is
 -- longer than the lease, else 0, milliseconds that a suspect has been due for at least (then who asks is at work, and
 -- makes way for it) or '', 'woken' where a job has just
 -- been moved for who asks, or ''.
@@ -20,7 +20,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local reply = { time[1] .. string.format('%06d', time[2]), 0, 1, 1 }
 
-local limiter, fields = line.limiter, line.fields
+local limiter, fields = queue.limiter, queue.fields
 local known = {} -- place of a field that the script itself looks at
 for place, name in ipairs(fields or {}) do
   known[name] = known[name] or place
@@ -35,7 +35,7 @@ local function look(id)
     end
     return row, row and function(name) return row[known[name]] end
   end
-  local row = redis.pcall('HGETALL', line.hashes .. id)
+  local row = redis.pcall('HGETALL', queue.hashes .. id)
   if row.err and hidden(row) then
     error(hidden(row), 0)
   elseif row.err or #row == 0 then
@@ -96,7 +96,7 @@ local function is_held_back(id, base, value)
   redis.call('PEXPIRE', waiting, left)
   delay_until(ready, base, id, now)
   redis.call(
-    'HSET', line.hashes .. id, 'delay', 'true', 'delayReason', limiter.reason, 'delayReadyTimestamp', string.format('%d', ready)
+    'HSET', queue.hashes .. id, 'delay', 'true', 'delayReason', limiter.reason, 'delayReadyTimestamp', string.format('%d', ready)
   )
   return true
 end
@@ -104,8 +104,8 @@ end
 -- Under a lock, and at work? Then it stood in the queue twice, and one lock is for one of them. A lock alone is a
 -- leftover: the original's workers leave it after a failure.
 local function is_at_work(id)
-  if redis.call('EXISTS', line.locks .. id) == 1 then
-    for _, base in ipairs(line.bases) do
+  if redis.call('EXISTS', queue.locks .. id) == 1 then
+    for _, base in ipairs(queue.bases) do
       if redis.call('LPOS', base .. ':processing', id) then
         return true
       end
@@ -125,7 +125,7 @@ local function take_one(rank, base, id)
   elseif limiter and (is_at_work(id) or is_held_back(id, base, value)) then
     return nil
   end
-  local lock = line.locks .. id
+  local lock = queue.locks .. id
   if not redis.call('SET', lock, owner, 'PX', life, 'NX') then
     if is_at_work(id) then
       return nil
@@ -133,7 +133,7 @@ local function take_one(rank, base, id)
     redis.call('SET', lock, owner, 'PX', life)
   end
   if value('delay') then
-    redis.call('HDEL', line.hashes .. id, 'delay', 'delayReason', 'delayReadyTimestamp')
+    redis.call('HDEL', queue.hashes .. id, 'delay', 'delayReason', 'delayReadyTimestamp')
   end
   row[#row + 1], row[#row + 2] = id, rank
   return row
@@ -183,7 +183,7 @@ local function take(rank, base, ids)
   end
   if not move(base .. ':processing', taken) then
     for _, id in ipairs(taken) do
-      redis.call('DEL', line.locks .. id)
+      redis.call('DEL', queue.locks .. id)
     end
     return
   end
@@ -210,14 +210,14 @@ end
 -- One in four workers makes way at once, so that many suspects do not stop everything (lifecycle.may_make_way).
 local function may_make_way()
   local workers, holders, all, held = { [ARGV[3]] = true }, {}, 1, 0
-  for _, base in ipairs(line.bases) do
+  for _, base in ipairs(queue.bases) do
     local ids = redis.call('LRANGE', base .. ':processing', 0, CHUNK - 1)
     for place, lock in ipairs(locks_of(ids)) do
       local worker = lock and worker_of(lock)
       if worker and not workers[worker] then
         workers[worker], all = true, all + 1
       end
-      local resets = worker and redis.pcall('HGET', line.hashes .. ids[place], RESETS)
+      local resets = worker and redis.pcall('HGET', queue.hashes .. ids[place], RESETS)
       if type(resets) == 'string' and count(resets) >= SUSPECT and not holders[worker] then
         holders[worker], held = true, held + 1
       end
@@ -230,7 +230,7 @@ local function is_overdue(id)
   if not overdue then
     return true
   end
-  local since = redis.pcall('HGET', line.hashes .. id, SINCE)
+  local since = redis.pcall('HGET', queue.hashes .. id, SINCE)
   since = type(since) == 'string' and tonumber(since) or 0
   return now - since >= overdue and may_make_way()
 end
@@ -277,8 +277,8 @@ local function serve_suspects(list)
     end
     redis.call('LPOP', list)
     looked = looked + 1
-    local priority = line.ranked and redis.pcall('HGET', line.hashes .. first, 'priority')
-    take(1, base_of(line.bases, type(priority) == 'string' and priority or 1), { first })
+    local priority = queue.ranked and redis.pcall('HGET', queue.hashes .. first, 'priority')
+    take(1, base_of(queue.bases, type(priority) == 'string' and priority or 1), { first })
   end
 end
 
@@ -315,11 +315,11 @@ end
 
 local function serve_all()
   if apart then
-    local list = line.root .. ':suspects'
+    local list = queue.root .. ':suspects'
     serve(serve_suspects, list, list)
     return
   end
-  for rank, base in ipairs(line.bases) do
+  for rank, base in ipairs(queue.bases) do
     local waiting = base .. ':waiting'
     serve(serve_moved, base .. ':moved', waiting, rank, base) -- somebody idle was woken for it
     serve(serve_delayed, base .. ':delayed', waiting, rank, base)
@@ -332,8 +332,8 @@ local function is_empty()
   if woken or apart then
     return false
   end
-  local names = { line.root .. ':suspects' }
-  for _, base in ipairs(line.bases) do
+  local names = { queue.root .. ':suspects' }
+  for _, base in ipairs(queue.bases) do
     for _, kind in ipairs({ ':moved', ':delayed', ':waiting' }) do
       names[#names + 1] = base .. kind
     end
@@ -346,27 +346,27 @@ local unleased = false
 -- A token that was abandoned claims nothing more. Where locks outlive their lease the claim's own lease begins.
 local function is_dead()
   if not leased then
-    return redis.call('EXISTS', line.dead .. token) == 1
+    return redis.call('EXISTS', queue.dead .. token) == 1
   end
-  local begun = redis.pcall('SET', line.leases .. token, 'alive', 'PX', lease, 'NX')
+  local begun = redis.pcall('SET', queue.leases .. token, 'alive', 'PX', lease, 'NX')
   -- Where memory is full, whoever works makes room: a lease may begin once something was taken.
   unleased = begun and begun.err
-  return (not begun or unleased) and redis.call('GET', line.leases .. token) == 'dead'
+  return (not begun or unleased) and redis.call('GET', queue.leases .. token) == 'dead'
 end
 
 if is_empty() then
-  reply[3], reply[4] = redis.call('EXISTS', line.root .. ':timer'), 0
+  reply[3], reply[4] = redis.call('EXISTS', queue.root .. ':timer'), 0
   return reply
 elseif is_dead() then
   return reply
 end
 serve_all()
 if unleased and #reply > BEFORE then
-  redis.call('SET', line.leases .. token, 'alive', 'PX', lease)
+  redis.call('SET', queue.leases .. token, 'alive', 'PX', lease)
 end
 if not apart and #reply == BEFORE then
-  reply[3] = redis.call('EXISTS', line.root .. ':timer')
-  reply[4] = redis.call('EXISTS', line.root .. ':suspects')
+  reply[3] = redis.call('EXISTS', queue.root .. ':timer')
+  reply[4] = redis.call('EXISTS', queue.root .. ':suspects')
 end
 if trouble and #reply == BEFORE then
   return { err = words_of(trouble) }

@@ -1,7 +1,7 @@
 -- Forget a job, its children and its lookups. What waits is left as a ghost, which workers pass over; what runs finds
 -- nothing to write to. KEYS: its hash. ARGV: the job as JSON, and its id as it stands in lists (any bytes):
 --   lookups   lists that it can be found in
---   lines     where it may lie: the queues' addresses
+--   queues    where it may lie: the queues' addresses
 --   parents   names of the queues that it may have children of
 --   children  the queues of children, each with what its hashes begin with (named) and what is left out of ids (hashes)
 --   prefix    what every key begins with
@@ -28,22 +28,22 @@ local function uncount(limiter, hash)
   end
 end
 
-local function take_out(line, id, hash)
-  for _, base in ipairs(line.bases) do
-    if redis.call('ZREM', base .. ':delayed', id) == 1 and line.limiter then
-      uncount(line.limiter, hash)
+local function take_out(queue, id, hash)
+  for _, base in ipairs(queue.bases) do
+    if redis.call('ZREM', base .. ':delayed', id) == 1 and queue.limiter then
+      uncount(queue.limiter, hash)
     end
     redis.call('ZREM', base .. ':parked', id)
   end
-  redis.call('LREM', line.root .. ':suspects', 0, id)
+  redis.call('LREM', queue.root .. ':suspects', 0, id)
 end
 
 -- The hash is the user's own, and may name any key: only children's are deleted.
 local function forget_child(key)
-  for _, line in ipairs(job.children) do
-    if string.sub(key, 1, #line.named) == line.named then
+  for _, queue in ipairs(job.children) do
+    if string.sub(key, 1, #queue.named) == queue.named then
       if redis.call('TYPE', key).ok == 'hash' then
-        take_out(line, string.sub(key, #line.hashes + 1), key)
+        take_out(queue, string.sub(key, #queue.hashes + 1), key)
         redis.call('DEL', key)
       end
       return
@@ -54,8 +54,8 @@ end
 if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then
   return 0
 end
-for _, queue in ipairs(job.parents) do
-  local sound, keys = pcall(cjson.decode, redis.call('HGET', KEYS[1], 'children:' .. queue .. ':jobs') or '')
+for _, parent in ipairs(job.parents) do
+  local sound, keys = pcall(cjson.decode, redis.call('HGET', KEYS[1], 'children:' .. parent .. ':jobs') or '')
   if sound and type(keys) == 'table' then
     for _, key in ipairs(keys) do
       if type(key) == 'string' then
@@ -64,8 +64,8 @@ for _, queue in ipairs(job.parents) do
     end
   end
 end
-for _, line in ipairs(job.lines) do
-  take_out(line, id, KEYS[1])
+for _, queue in ipairs(job.queues) do
+  take_out(queue, id, KEYS[1])
 end
 -- As long as it has not ended, the lists that it was put into count it (_life.lua).
 local listed = redis.call('HGET', KEYS[1], 'lookups:lists')

@@ -1,11 +1,11 @@
--- with: line
--- Keep the time of one queue: what is delayed and has become ready wakes who is idle. ARGV: line, who asks, milliseconds
+-- with: queue
+-- Keep the time of one queue: what is delayed and has become ready wakes who is idle. ARGV: queue, who asks, milliseconds
 -- that it keeps the time from now on; 0: it leaves that to others.
 -- Idle workers block on the list of those that wait, and workers that claim take what is ready by themselves, in its
 -- order. So one is lent to that list at a time, and only while it is empty: then whoever blocks there has it at once.
 -- Gives {'0' where somebody else keeps the time, milliseconds until the next is ready: 0 where one was lent and more are,
 -- -1 where none is delayed or all are busy}.
-local timer = line.root .. ':timer'
+local timer = queue.root .. ':timer'
 local keeper = redis.call('GET', timer)
 if keeper and keeper ~= ARGV[2] then
   return { 0, -1 }
@@ -34,7 +34,7 @@ local function lend(base)
   due = due < 0 and wait or math.min(due, wait)
 end
 
-for _, base in ipairs(line.bases) do
+for _, base in ipairs(queue.bases) do
   pcall(lend, base) -- what is wrong with one list, the sweep tells
 end
 return { 1, due }

@@ -1,11 +1,11 @@
--- with: line
--- Milliseconds until the first waiting job is ready, 0 if one is; -1 where none waits. ARGV: line.
+-- with: queue
+-- Milliseconds until the first waiting job is ready, 0 if one is; -1 where none waits. ARGV: queue.
 local now = now_ms()
 local due = -1
-if redis.call('EXISTS', line.root .. ':suspects') == 1 then
+if redis.call('EXISTS', queue.root .. ':suspects') == 1 then
   return 0
 end
-for _, base in ipairs(line.bases) do
+for _, base in ipairs(queue.bases) do
   if redis.call('EXISTS', base .. ':waiting', base .. ':moved') > 0 then
     return 0
   end

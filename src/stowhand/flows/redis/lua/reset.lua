@@ -1,10 +1,10 @@
--- with: line life ending
--- Take back what a worker held that died. ARGV: line, then 'lease', id, token; or 'worker', its name.
+-- with: queue life ending
+-- Take back what a worker held that died. ARGV: queue, then 'lease', id, token; or 'worker', its name.
 -- Gives {id, state, …} in the order of the claims.
 local found = {}
 
 local function take_back(base, id)
-  redis.call('DEL', line.locks .. id)
+  redis.call('DEL', queue.locks .. id)
   local state = reset(id, base)
   if state then
     table.insert(found, 1, state)
@@ -14,16 +14,16 @@ end
 
 if ARGV[2] == 'lease' then
   local id = ARGV[3]
-  if is_ours(redis.call('GET', line.locks .. id), ARGV[4]) then
+  if is_ours(redis.call('GET', queue.locks .. id), ARGV[4]) then
     local row = fields_of(id, 'priority')
-    local base = leave(id, row and row[1], 0)
+    local base = take_from_processing(id, row and row[1], 0)
     if base then
       take_back(base, id)
     end
   end
 else
-  for rank = #line.bases, 1, -1 do
-    local base = line.bases[rank]
+  for rank = #queue.bases, 1, -1 do
+    local base = queue.bases[rank]
     local ids = redis.call('LRANGE', base .. ':processing', 0, -1)
     local locks = locks_of(ids)
     for place = #ids, 1, -1 do

@@ -1,6 +1,6 @@
--- with: line life ending
+-- with: queue life ending
 -- Record how jobs left processing: each under the lock of its claim, or not at all; all of them in this one step.
--- KEYS: the queue, the mark of this call. ARGV: line, targets (JSON: of each queue that completed jobs go on to
+-- KEYS: the queue, the mark of this call. ARGV: queue, targets (JSON: of each queue that completed jobs go on to
 -- its name and the addresses of its lists), jobs
 -- (MessagePack: of each id, token, outcome and what belongs to that):
 --   complete   place among the targets (0: none), {field, value, …}
@@ -42,11 +42,11 @@ local function push(list, index)
 end
 
 local function change_for(flow)
-  if type(line.change) ~= 'table' then
-    return line.change
+  if type(queue.change) ~= 'table' then
+    return queue.change
   end
   local sound, name = pcall(cjson.decode, flow or '')
-  return line.change[sound and type(name) == 'string' and name or line.flow] or 0
+  return queue.change[sound and type(name) == 'string' and name or queue.flow] or 0
 end
 
 local outcomes = {}
@@ -55,15 +55,15 @@ function outcomes.complete(index, entry, hash, base, row)
   put(hash, entry[5])
   local target = targets[entry[4]]
   if target then
-    local queue, bases = unpack(target)
-    local before = line.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
+    local name, bases = unpack(target)
+    local before = queue.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
     local after = math.max(1, math.min(before + change_for(row[3]), #bases))
-    if line.ranked and after ~= before then
+    if queue.ranked and after ~= before then
       redis.call('HSET', hash, 'priority', after)
     end
-    redis.call('HDEL', hash, 'retries:' .. queue) -- it may have been there before
+    redis.call('HDEL', hash, 'retries:' .. name) -- it may have been there before
     push(bases[after] .. ':waiting', index)
-  elseif line.parent then
+  elseif queue.parent then
     tell_parent(hash, row[4])
   else
     ended(hash, row[8], row[9])
@@ -74,7 +74,7 @@ function outcomes.park(index, entry, hash, base, row)
   local id = ids[index]
   put(hash, entry[4])
   if #entry[5] > 0 then
-    redis.call('HDEL', hash, 'children:' .. line.queue .. ':results') -- of an earlier time
+    redis.call('HDEL', hash, 'children:' .. queue.name .. ':results') -- of an earlier time
     has_children(hash, row[9])
   end
   local made, from = 0, cjson.encode(id)
@@ -84,8 +84,8 @@ function outcomes.park(index, entry, hash, base, row)
       made = made + 1
       fields[#fields + 1], fields[#fields + 2] = 'parent', from
       put(key, fields)
-      if not line.lasting then
-        redis.call('PEXPIRE', key, line.key_life)
+      if not queue.lasting then
+        redis.call('PEXPIRE', key, queue.key_life)
       end
       redis.call('RPUSH', list, child_id)
     end
@@ -153,9 +153,9 @@ for index, entry in ipairs(entries) do
     local row, hidden = fields_of(
       id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES
     )
-    local base = not hidden and leave(id, row and row[2], 1)
+    local base = not hidden and take_from_processing(id, row and row[2], 1)
     if base and row then
-      local hash = line.hashes .. id
+      local hash = queue.hashes .. id
       known[index], left[index] = 'S', { base = base, parent = row[4], lists = row[8], queues = row[9] }
       local sound, trouble = pcall(outcomes[entry[3]], index, entry, hash, base, row)
       if not sound then
@@ -165,9 +165,9 @@ for index, entry in ipairs(entries) do
       end
     elseif not row and not hidden then
       known[index] = 'G'
-      freed[#freed + 1] = line.locks .. id
+      freed[#freed + 1] = queue.locks .. id
     end
-  elseif redis.call('EXISTS', line.hashes .. id) == 0 then
+  elseif redis.call('EXISTS', queue.hashes .. id) == 0 then
     known[index] = 'G'
   end
 end
@@ -185,7 +185,7 @@ for _, list in ipairs(lists) do
 end
 for index, mark in ipairs(known) do
   if mark == 'S' or mark == 'F' then
-    freed[#freed + 1] = line.locks .. ids[index]
+    freed[#freed + 1] = queue.locks .. ids[index]
   end
 end
 for from = 1, #freed, CHUNK do

@@ -1,5 +1,5 @@
--- with: line life ending
--- Find what nobody looks after. ARGV: line, where to begin in processing, 'now' or '' (then once a second, whoever asks).
+-- with: queue life ending
+-- Find what nobody looks after. ARGV: queue, where to begin in processing, 'now' or '' (then once a second, whoever asks).
 --   in processing without a lease  it has ended, or its worker died before it began. Seen twice, a second or more apart,
 --                                  it is reset; a job that the original has just moved gets its lock in between
 --   moved                          whoever was woken for it has not come: somebody else is to be woken
@@ -15,24 +15,24 @@ local now = now_ms()
 local FIRST = 2 -- what is told of before the resets
 local reply = { -1, 0 }
 if ARGV[3] ~= 'now' then
-  local asked = redis.pcall('INCR', line.root .. ':swept')
+  local asked = redis.pcall('INCR', queue.root .. ':swept')
   asked = type(asked) == 'number' and asked or 1 -- where memory is full
   if asked > 1 then
-    if asked % 100 == 0 and redis.call('PTTL', line.root .. ':swept') < 0 then
-      redis.call('DEL', line.root .. ':swept') -- somebody has taken its time to live away
+    if asked % 100 == 0 and redis.call('PTTL', queue.root .. ':swept') < 0 then
+      redis.call('DEL', queue.root .. ':swept') -- somebody has taken its time to live away
     end
     reply[2] = asked
     return reply
   end
-  redis.call('PEXPIRE', line.root .. ':swept', SECOND)
+  redis.call('PEXPIRE', queue.root .. ':swept', SECOND)
 end
-if not line.ranked and not line.parent then
-  redis.pcall('SET', line.root .. ':flow', line.flow, 'NX') -- again, where the server has forgotten whose it is
+if not queue.ranked and not queue.parent then
+  redis.pcall('SET', queue.root .. ':flow', queue.flow, 'NX') -- again, where the server has forgotten whose it is
 end
 
 local function act(base, id)
   if redis.call('LREM', base .. ':processing', 0, id) > 0 then -- however often it stood there
-    redis.call('DEL', line.locks .. id) -- one that outlives its lease: nothing that its holder writes counts any more
+    redis.call('DEL', queue.locks .. id) -- one that outlives its lease: nothing that its holder writes counts any more
     local state = reset(id, base)
     if state then
       reply[#reply + 1], reply[#reply + 2] = id, state
@@ -46,9 +46,9 @@ local function leases_of(ids)
   local locks = locks_of(ids)
   local names, places = {}, {}
   for place, lock in ipairs(locks) do
-    local token = line.leases and lock and string.match(lock, '%+:([^:]*)$')
+    local token = queue.leases and lock and string.match(lock, '%+:([^:]*)$')
     if token then
-      names[#names + 1], places[#places + 1] = line.leases .. token, place
+      names[#names + 1], places[#places + 1] = queue.leases .. token, place
     end
   end
   for from = 1, #names, CHUNK do
@@ -112,7 +112,7 @@ end
 local function look_at_parents(base)
   local budget = CHILDREN
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', base .. ':parked', '-inf', now, 'LIMIT', 0, 100)) do
-    local hash = line.hashes .. id
+    local hash = queue.hashes .. id
     if redis.call('TYPE', hash).ok ~= 'hash' then
       redis.call('ZREM', base .. ':parked', id)
     elseif budget > 0 then
@@ -123,7 +123,7 @@ local function look_at_parents(base)
       else
         redis.call('LPUSH', base .. ':waiting', id) -- first: where it is refused, it stays
         redis.call('ZREM', base .. ':parked', id)
-        redis.call('HDEL', hash, 'children:' .. line.queue .. ':open')
+        redis.call('HDEL', hash, 'children:' .. queue.name .. ':open')
       end
     end
   end
@@ -147,16 +147,16 @@ local function try(look, ...)
   trouble = sound and trouble or why
 end
 
-for _, base in ipairs(line.bases) do
+for _, base in ipairs(queue.bases) do
   for _, look in ipairs({ bring_back_moved, bring_forward, look_at_processing, look_at_parents }) do
     try(look, base)
   end
 end
 if begin == 0 then
-  if line.lasting then
-    try(release_more, line.root)
+  if queue.lasting then
+    try(release_more, queue.root)
   else
-    try(renew, line.root, line.bases)
+    try(renew, queue.root, queue.bases)
   end
 end
 if trouble and #reply == FIRST then

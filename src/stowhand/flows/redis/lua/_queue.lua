@@ -1,7 +1,7 @@
 -- What every script of a queue begins with. ARGV[1] is the queue as JSON (address of its keys; see lines.py).
-local line = cjson.decode(ARGV[1])
-local RETRIES, RESETS = 'retries:' .. line.queue, 'resets:' .. line.queue
-local SINCE = 'suspect:' .. line.queue -- of a suspect: since when it could run, in milliseconds
+local queue = cjson.decode(ARGV[1])
+local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
+local SINCE = 'suspect:' .. queue.name -- of a suspect: since when it could run, in milliseconds
 local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local SUSPECT = 2 -- a job reset this often runs apart
@@ -33,7 +33,7 @@ local function locks_of(ids, also)
   for from = 1, #ids, CHUNK do
     local keys = {}
     for place = from, math.min(from + CHUNK - 1, #ids) do
-      keys[#keys + 1] = line.locks .. ids[place]
+      keys[#keys + 1] = queue.locks .. ids[place]
     end
     local read = #keys
     keys[read + 1] = also
@@ -55,7 +55,7 @@ end
 -- Some fields of a job; nil when there is no such hash, whatever else may have its name; nil and a reason when nobody
 -- can say (a login that may not read it): such a job stays where it is.
 local function fields_of(id, ...)
-  local row = redis.pcall('HMGET', line.hashes .. id, ...)
+  local row = redis.pcall('HMGET', queue.hashes .. id, ...)
   if row.err then
     return nil, hidden(row)
   end
@@ -64,7 +64,7 @@ local function fields_of(id, ...)
       return row
     end
   end
-  return redis.call('EXISTS', line.hashes .. id) == 1 and row or nil
+  return redis.call('EXISTS', queue.hashes .. id) == 1 and row or nil
 end
 
 -- Where a job of this priority lies; one beyond the queue's own priorities lies with the nearest.
@@ -75,12 +75,12 @@ end
 
 -- Take it out of processing: once (quick), or with 0 however often it stands there. Gives where it was; nil when it was
 -- nowhere.
-local function leave(id, priority, times)
-  local likely = base_of(line.bases, priority)
+local function take_from_processing(id, priority, times)
+  local likely = base_of(queue.bases, priority)
   if redis.call('LREM', likely .. ':processing', times, id) > 0 then
     return likely
   end
-  for _, base in ipairs(line.bases) do
+  for _, base in ipairs(queue.bases) do
     if base ~= likely and redis.call('LREM', base .. ':processing', times, id) > 0 then
       return base
     end
@@ -89,11 +89,11 @@ end
 
 -- Of those who could run apart the one that has waited longest is at the head.
 local function suspect(id)
-  local pushed = redis.pcall('RPUSH', line.root .. ':suspects', id)
+  local pushed = redis.pcall('RPUSH', queue.root .. ':suspects', id)
   if type(pushed) ~= 'number' then
     return false
   end
-  redis.call('HSETNX', line.hashes .. id, SINCE, string.format('%d', now_ms()))
+  redis.call('HSETNX', queue.hashes .. id, SINCE, string.format('%d', now_ms()))
   return true
 end
 
@@ -139,22 +139,22 @@ end
 
 -- Who keeps the time (due.lua) is to look again, since what falls due next has changed. One such word is enough.
 local function ring()
-  if redis.call('EXISTS', line.root .. ':bell') == 0 then
-    redis.call('RPUSH', line.root .. ':bell', '1')
-    redis.call('PEXPIRE', line.root .. ':bell', 10000) -- nobody keeps it: then nobody hears it
+  if redis.call('EXISTS', queue.root .. ':bell') == 0 then
+    redis.call('RPUSH', queue.root .. ':bell', '1')
+    redis.call('PEXPIRE', queue.root .. ':bell', 10000) -- nobody keeps it: then nobody hears it
   end
 end
 
 -- A job must not expire before it is ready, nor soon after.
 local function delay_until(ready, base, id, now)
-  local hash, delay = line.hashes .. id, ready - now
+  local hash, delay = queue.hashes .. id, ready - now
   redis.call('ZADD', base .. ':delayed', string.format('%d', ready), id)
   if redis.call('ZRANGE', base .. ':delayed', 0, 0)[1] == id then
     ring()
   end
   local left = redis.call('PTTL', hash)
-  if left >= 0 and left < delay + math.min(line.key_life, HOUR) then
-    redis.call('PEXPIRE', hash, string.format('%d', delay + line.key_life))
+  if left >= 0 and left < delay + math.min(queue.key_life, HOUR) then
+    redis.call('PEXPIRE', hash, string.format('%d', delay + queue.key_life))
   end
 end
 
