@@ -12,7 +12,7 @@ from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats, StoreOptions
 from stowhand.remote.client import HttpStore
-from stowhand.remote.client.proofs import Proofs
+from stowhand.remote.client.proofs import HeldProofs
 from tests.contract.backends import Backend, Image, Secrets
 from tests.contract.offers import NOT_OFFERED
 from tests.support.lent import SharedServer
@@ -27,7 +27,7 @@ class LentBackend:
         self.name = name
         self.inner, self._street = inner, shared_server
         self._url: str | None = None
-        self._proofs = Proofs()
+        self._proofs = HeldProofs()
 
     def store(self, options: StoreOptions) -> QueueStore:
         if self._url is None:

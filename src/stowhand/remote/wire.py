@@ -199,14 +199,14 @@ class DueAsked(Message, frozen=True):
     tasks: tuple[str, ...] | None = None
     wait: float = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
-    wake_broadcast: str | None = msgspec.field(default=None, name="bell")
+    wake_count: str | None = msgspec.field(default=None, name="bell")
     """``None``: the first poll, which waits from now on."""
 
 
 class Due(Message, frozen=True):
     seconds: float | None = None
     """Until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
-    wake_broadcast: str = msgspec.field(default="", name="bell")
+    wake_count: str = msgspec.field(default="", name="bell")
     """The count now, with the server's boot in it: another server's bell is news."""
     is_listening: bool = msgspec.field(default=True, name="hears")
     """``store.is_listening`` of the lent store: wake-ups reach the server just now."""

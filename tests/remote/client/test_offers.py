@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.lease import Lease
 from stowhand.remote.client import HttpStore, proofs
 from stowhand.remote.client.heartbeats import HttpHeartbeats
-from stowhand.remote.client.proofs import Proofs
+from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.wire import Lent
 from tests.conftest import Run
 from tests.contract.offers import NOT_OFFERED
@@ -64,7 +64,7 @@ def test_the_page_of_stores_says_the_same() -> None:
 
 
 def test_a_store_keeps_no_proof_of_what_has_ended_for_ever() -> None:
-    kept = Proofs()
+    kept = HeldProofs()
     for number in range(proofs.ENDED + 10):
         lease = Lease(number, "t", 1)
         kept.keep([Lent(lease=lease, authorization="a", record=None, kind="job", task="t", attempts=1, max_attempts=1)])

@@ -17,7 +17,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
 from stowhand.remote.client import HttpOptions, HttpStore
-from stowhand.remote.client.http_call import CONNECTIONS
+from stowhand.remote.client.http_caller import CONNECTIONS
 from stowhand.remote.client.troubles import NoReply
 from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply, trouble
@@ -298,7 +298,7 @@ def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> Non
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=0.2))
-        store._wake_broadcast = "a.1"
+        store._wake_count = "a.1"
         assert await store.wait(20.0) is True
         await store.close()
 
@@ -334,7 +334,7 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
 def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=20.0))
-        patience = store._line._limits["timeout"]
+        patience = store._http._limits["timeout"]
         assert patience["pool"] < 20.0, "the first to end are those that wait for a connection"
         patience["pool"] = 0.3
         calls = [asyncio.create_task(store.enqueue(NewJob(task="t"))) for _ in range(CONNECTIONS + 3)]

@@ -36,7 +36,7 @@ def test_an_answer_is_forgotten_after_a_while() -> None:
 
 
 def test_the_memory_is_bounded_in_answers_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MOST", 3)
+    monkeypatch.setattr(answers, "MOST_TOKENS", 3)
     monkeypatch.setattr(answers, "BYTES", 100)
     memory = Answers(FakeClock())
     for token in "abcdef":

@@ -17,7 +17,7 @@ from stowhand.events import LentChanged
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import ClaimRequest, Terms
-from stowhand.remote.server.holdings import Holdings
+from stowhand.remote.server.answers import Holdings
 from stowhand.testing import FakeClock, MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming, proof, token_of
@@ -94,7 +94,7 @@ def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
 
 
 def test_what_is_known_of_who_holds_what_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.remote.server.holdings.MOST", 2)
+    monkeypatch.setattr("stowhand.remote.server.answers.MOST_LEASES", 2)
     known = Holdings()
     leases = [Lease(n, "t", 1) for n in range(3)]
     known.lent(("", "w"), leases)

@@ -282,7 +282,7 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
     async def go() -> None:
         async with running(MemoryStore(), ServerOptions(port=0, tokens=tmp_path / "tokens.json"), Events()) as server:
             remote = HttpStore(server.url)
-            ask = remote._line.get
+            ask = remote._http.get
 
             async def late(path: str, answer: type[Any]) -> Any:
                 tried.append(path)
@@ -290,7 +290,7 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
                     raise StoreUnreachable("connection refused")
                 return await ask(path, answer)
 
-            monkeypatch.setattr(remote._line, "get", late)
+            monkeypatch.setattr(remote._http, "get", late)
             await remote.open()
             await remote.close()
         gone = HttpStore("http://127.0.0.1:9")

@@ -15,9 +15,9 @@ from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import read_delay
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.remote.client.http_call import HttpCall
-from stowhand.remote.client.proofs import Proofs
-from stowhand.remote.client.troubles import Refused
+from stowhand.remote.client.http_caller import HttpCaller
+from stowhand.remote.client.proofs import HeldProofs
+from stowhand.remote.client.troubles import CallRefused
 from stowhand.remote.wire import Kind, LogChange, LogNumbers
 
 _REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Kind.MALFORMED)
@@ -26,8 +26,8 @@ _REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Ki
 class RemoteAttempt:
     """``ctx.store``. Every change is guarded by the attempt's lease."""
 
-    def __init__(self, line: HttpCall, proofs: Proofs, attempt: Attempt[Any]) -> None:
-        self._line, self._proofs, self._attempt = line, proofs, attempt
+    def __init__(self, http: HttpCaller, proofs: HeldProofs, attempt: Attempt[Any]) -> None:
+        self._http, self._proofs, self._attempt = http, proofs, attempt
 
     @property
     def _lease(self) -> Lease:
@@ -56,7 +56,7 @@ class RemoteAttempt:
         """
         numbers = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(_fit(entry),)))
         if len(numbers) != 1:
-            raise LogRefused(f"{self._line.base} answers one entry with {len(numbers)} numbers")
+            raise LogRefused(f"{self._http.base} answers one entry with {len(numbers)} numbers")
         return numbers[0]
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
@@ -65,8 +65,8 @@ class RemoteAttempt:
 
     async def _change(self, change: LogChange) -> tuple[int, ...]:
         try:
-            return (await self._line.post("/v1/logs", change, LogNumbers)).numbers
-        except Refused as refused:
+            return (await self._http.post("/v1/logs", change, LogNumbers)).numbers
+        except CallRefused as refused:
             if refused.kind in _REFUSALS:
                 raise LogRefused(str(refused)) from None
             raise

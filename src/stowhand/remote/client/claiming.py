@@ -16,9 +16,9 @@ from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
 from stowhand.remote.client.bodies import ROOM, parts
-from stowhand.remote.client.http_call import HttpCall
-from stowhand.remote.client.proofs import Proofs
-from stowhand.remote.client.troubles import Refused
+from stowhand.remote.client.http_caller import HttpCaller
+from stowhand.remote.client.proofs import HeldProofs
+from stowhand.remote.client.troubles import CallRefused
 from stowhand.remote.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Told, Verdicts
 
 REASON_LIMIT = 2048
@@ -29,15 +29,15 @@ _ONES_FAULT = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
 class Claiming:
     """The two calls of a worker's loop."""
 
-    def __init__(self, line: HttpCall, proofs: Proofs, record: type[Any] | None) -> None:
-        self._line, self._proofs = line, proofs
+    def __init__(self, http: HttpCaller, proofs: HeldProofs, record: type[Any] | None) -> None:
+        self._http, self._proofs = http, proofs
         self._make = _maker(record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """What the server gives; it may be less than was asked for."""
         if not all(isinstance(condition, Where) for condition in request.conditions):
             raise ConfigurationError(
-                f"{self._line.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
+                f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
                 " go over the wire"
             )
         asked = ClaimAsked(
@@ -52,13 +52,13 @@ class Claiming:
             conditions=request.conditions,
         )
         try:
-            lent = (await self._line.post("/v1/claim", asked, Claimed)).claims
-        except Refused as refused:
+            lent = (await self._http.post("/v1/claim", asked, Claimed)).claims
+        except CallRefused as refused:
             if refused.kind == Kind.REFUSED:
                 raise ConfigurationError(str(refused)) from None
             raise
         if any(one.lease.token != request.token for one in lent):
-            raise StoreError(f"{self._line.base} answers a claim with leases of another one")
+            raise StoreError(f"{self._http.base} answers a claim with leases of another one")
         self._proofs.keep(lent)
         return [self._read(one) for one in lent]
 
@@ -80,20 +80,20 @@ class Claiming:
 
     async def _settle(self, batch: Sequence[SettlementSent], *, repeat: bool) -> list[Reply]:
         try:
-            said = await self._line.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
-        except Refused as refused:
+            said = await self._http.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
+        except CallRefused as refused:
             if refused.kind not in _ONES_FAULT:
                 raise
             if len(batch) == 1:
-                return [Unwritten(_line_of(refused.said))]
+                return [Unwritten(_one_line(refused.said))]
             return [(await self._settle([one], repeat=repeat))[0] for one in batch]
         if len(said.verdicts) != len(batch):
-            raise StoreError(f"{self._line.base} answers {len(batch)} settlements with {len(said.verdicts)} verdicts")
+            raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(said.verdicts)} verdicts")
         told = {one.place: one for one in said.told}
         try:
             return [_reply(verdict, told.get(place)) for place, verdict in enumerate(said.verdicts)]
         except ValueError as error:
-            raise StoreError(f"{self._line.base} answers a settlement with {error}") from None
+            raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
 
     def _sealed(self, lease: Lease, settlement: Settlement) -> tuple[SettlementSent, bytes] | Unwritten:
         """With its proof, and as it will be sent; or why it cannot be."""
@@ -101,7 +101,7 @@ class Claiming:
         try:
             text = msgspec.json.encode(sent)
         except (UnicodeError, TypeError, ValueError) as error:
-            return Unwritten(_line_of(str(error)))
+            return Unwritten(_one_line(str(error)))
         if len(text) > ROOM:
             return Unwritten(f"it is {len(text)} bytes as a request, the server takes at most {ROOM}")
         return sent, text
@@ -126,11 +126,11 @@ class Claiming:
                 case "record":
                     return self._make(lent.record)
                 case "unreadable":
-                    return Unreadable(_line_of(str(lent.record)))
+                    return Unreadable(_one_line(str(lent.record)))
                 case kind:
-                    return Unreadable(_line_of(f"the server lends a {kind}, which this version does not know"))
+                    return Unreadable(_one_line(f"the server lends a {kind}, which this version does not know"))
         except Exception as error:  # noqa: BLE001 - boundary: a model's validators are the user's
-            return Unreadable(_line_of(f"{type(error).__name__}: {error}"))
+            return Unreadable(_one_line(f"{type(error).__name__}: {error}"))
 
 
 def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
@@ -147,9 +147,9 @@ def _reply(verdict: str, told: Told | None) -> Reply:
     if told is not None and told.recorded is not None:
         return told.recorded
     if told is not None and told.unwritten is not None:
-        return Unwritten(_line_of(told.unwritten))
+        return Unwritten(_one_line(told.unwritten))
     return Verdict(verdict)
 
 
-def _line_of(text: str) -> str:
+def _one_line(text: str) -> str:
     return clean(" ".join(text.split()), REASON_LIMIT).replace("\n", " ")

@@ -18,9 +18,9 @@ from stowhand.clock import SystemClock
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.bodies import ITEMS
-from stowhand.remote.client.http_call import HttpCall
+from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.client.proofs import Pair, Proofs
+from stowhand.remote.client.proofs import HeldProofs, Pair
 from stowhand.remote.wire import Beaten, Held, Release, Released, Reset, ResetDone
 
 T = TypeVar("T")
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class HttpHeartbeats:
     """One call at a time. Its thread begins with the first one."""
 
-    def __init__(self, base: str, options: HttpOptions, proofs: Proofs) -> None:
-        self._line = HttpCall(base, options, SystemClock())
+    def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs) -> None:
+        self._http = HttpCaller(base, options, SystemClock())
         self._proofs = proofs
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -43,7 +43,7 @@ class HttpHeartbeats:
         busy: set[Pair] = set()
         for start in range(0, len(leases), ITEMS):
             held = Held(leases=tuple(self._proofs.of(one) for one in leases[start : start + ITEMS]), lease=lease)
-            beaten = self._run(self._line.post("/v1/heartbeat", held, Beaten))
+            beaten = self._run(self._http.post("/v1/heartbeat", held, Beaten))
             lost.update(beaten.lost)
             canceled.update(beaten.canceled)
             busy.update(beaten.busy)
@@ -56,14 +56,14 @@ class HttpHeartbeats:
         for start in range(0, len(leases), ITEMS):
             page = leases[start : start + ITEMS]
             release = Release(leases=tuple(self._proofs.of(one) for one in page))
-            busy = frozenset(self._run(self._line.post("/v1/release", release, Released)).busy)
+            busy = frozenset(self._run(self._http.post("/v1/release", release, Released)).busy)
             left += [one for one in page if (one.job_id, one.token) in busy]
             self._proofs.end((one.job_id, one.token) for one in page if (one.job_id, one.token) not in busy)
         return left
 
     def abandon(self, token: str) -> bool:
         """The claim whose reply was lost: only the worker token that made it may do this."""
-        abandoned = self._run(self._line.post("/v1/release", Release(token=token), Released)).abandoned
+        abandoned = self._run(self._http.post("/v1/release", Release(token=token), Released)).abandoned
         if abandoned:
             self._proofs.end_token(token)
         return abandoned
@@ -78,11 +78,11 @@ class HttpHeartbeats:
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """What was lent to it under this store's worker token, since the server started."""
-        return self._run(self._line.post("/v1/reset", Reset(worker=worker), ResetDone)).jobs
+        return self._run(self._http.post("/v1/reset", Reset(worker=worker), ResetDone)).jobs
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        found = self._run(self._line.post("/v1/reset", Reset(leases=(self._proofs.of(lease),)), ResetDone)).jobs
+        found = self._run(self._http.post("/v1/reset", Reset(leases=(self._proofs.of(lease),)), ResetDone)).jobs
         self._proofs.end([(lease.job_id, lease.token)])
         return found
 
@@ -105,7 +105,7 @@ class HttpHeartbeats:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._line.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(self._http.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
 

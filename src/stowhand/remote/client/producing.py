@@ -16,16 +16,16 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import whole
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
-from stowhand.remote.client.http_call import HttpCall
-from stowhand.remote.client.troubles import NoReply, Refused
+from stowhand.remote.client.http_caller import HttpCaller
+from stowhand.remote.client.troubles import CallRefused, NoReply
 from stowhand.remote.wire import Enqueue, Enqueued, Kind
 
 
 class Producing:
     """Puts jobs into the lent store."""
 
-    def __init__(self, line: HttpCall, max_attempts: int | None) -> None:
-        self._line, self._max_attempts = line, max_attempts
+    def __init__(self, http: HttpCaller, max_attempts: int | None) -> None:
+        self._http, self._max_attempts = http, max_attempts
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job."""
@@ -65,13 +65,13 @@ class Producing:
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
         stands = f"; the first {before} jobs of this call are enqueued" if before else ""
         try:
-            return await self._line.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
+            return await self._http.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
         except NoReply as error:
             raise OutcomeUnknown(
                 f"{error}: the reply was lost, so the enqueue may have happened or not{stands}."
                 " Repeat it with the same key: with a key a repeat yields one job"
             ) from None
-        except Refused as refused:
+        except CallRefused as refused:
             if refused.kind in (Kind.INVALID_JOB, Kind.TOO_LARGE):
                 raise InvalidJob(refused.said + stands) from None
             raise StoreError(f"{refused}{stands}") from None
@@ -81,7 +81,7 @@ class Producing:
             raise
 
     def _miscounted(self, sent: int, answered: int) -> NoReturn:
-        raise OutcomeUnknown(f"{self._line.base} answers {sent} jobs with {answered}")
+        raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:

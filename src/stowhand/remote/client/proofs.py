@@ -17,7 +17,7 @@ ENDED = 10_000
 """Leases that have ended, whose proofs are still known: what is repeated must find the same answer."""
 
 
-class Proofs:
+class HeldProofs:
     """Used by the loop and by the heart's thread."""
 
     def __init__(self) -> None:

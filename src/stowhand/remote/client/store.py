@@ -22,15 +22,14 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
 from stowhand.protocols.validation import validate_id
-from stowhand.remote.client.address import base_of
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claiming import Claiming
 from stowhand.remote.client.heartbeats import HttpHeartbeats
-from stowhand.remote.client.http_call import HttpCall
-from stowhand.remote.client.options import HttpOptions
+from stowhand.remote.client.http_caller import HttpCaller
+from stowhand.remote.client.options import HttpOptions, base_of
 from stowhand.remote.client.producing import Producing
-from stowhand.remote.client.proofs import Proofs
-from stowhand.remote.client.troubles import Refused
+from stowhand.remote.client.proofs import HeldProofs
+from stowhand.remote.client.troubles import CallRefused
 from stowhand.remote.client.unsupported import Unsupported
 from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, Kind, TermsOffered
 
@@ -56,14 +55,14 @@ class HttpStore(Unsupported):
         self._options = options or HttpOptions()
         self._base = base_of(url, self._options)
         self._clock = SystemClock()
-        self._line = HttpCall(self._base, self._options, self._clock)
-        self._proofs = Proofs()
-        self._claiming = Claiming(self._line, self._proofs, self._options.record)
-        self._producing = Producing(self._line, self._options.max_attempts)
+        self._http = HttpCaller(self._base, self._options, self._clock)
+        self._proofs = HeldProofs()
+        self._claiming = Claiming(self._http, self._proofs, self._options.record)
+        self._producing = Producing(self._http, self._options.max_attempts)
         self._offered: TermsOffered | None = None
         self._terms: Terms | None = None
-        self._wake_broadcast: str | None = None
-        self._hears = False
+        self._wake_count: str | None = None
+        self._is_listening = False
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -87,14 +86,14 @@ class HttpStore(Unsupported):
     async def _first_answer(self) -> TermsOffered:
         for failures in range(1, TRIES):
             try:
-                return await self._line.get("/v1/terms", TermsOffered)
+                return await self._http.get("/v1/terms", TermsOffered)
             except StoreUnreachable:
                 await self._clock.sleep(OUTAGE(failures))
-        return await self._line.get("/v1/terms", TermsOffered)
+        return await self._http.get("/v1/terms", TermsOffered)
 
     async def close(self) -> None:
         """Let the connections go."""
-        await self._line.close()
+        await self._http.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """A reply that was lost is StoreUnreachable: ``heart.abandon`` gives back what it may have brought."""
@@ -106,7 +105,7 @@ class HttpStore(Unsupported):
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
-        return (await self._line.post("/v1/due", DueAsked(tasks=tasks), Due)).seconds
+        return (await self._http.post("/v1/due", DueAsked(tasks=tasks), Due)).seconds
 
     def foreign(self) -> Foreign | None:
         """The server looks after them."""
@@ -125,20 +124,20 @@ class HttpStore(Unsupported):
     @property
     def is_listening(self) -> bool:
         """The last poll was answered, and the lent store hears."""
-        return self._hears
+        return self._is_listening
 
     async def _poll(self, waits: float) -> bool:
-        if self._wake_broadcast is None:
+        if self._wake_count is None:
             waits = 0.0  # whatever rang before we knew the bell is news
         try:
-            due = await self._line.post(
-                "/v1/due", DueAsked(tasks=(), wait=waits, wake_broadcast=self._wake_broadcast), Due, waits=waits
+            due = await self._http.post(
+                "/v1/due", DueAsked(tasks=(), wait=waits, wake_count=self._wake_count), Due, waits=waits
             )
         except StoreError:
-            self._hears = False
+            self._is_listening = False
             raise
-        news = due.wake_broadcast != self._wake_broadcast
-        self._wake_broadcast, self._hears = due.wake_broadcast, due.is_listening
+        news = due.wake_count != self._wake_count
+        self._wake_count, self._is_listening = due.wake_count, due.is_listening
         return news
 
     def heartbeats(self) -> HttpHeartbeats:
@@ -158,12 +157,12 @@ class HttpStore(Unsupported):
         if self._offered is None:
             await self.open()
         with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls tell of it
-            await self._line.post("/v1/due", DueAsked(tasks=()), Due)
+            await self._http.post("/v1/due", DueAsked(tasks=()), Due)
 
     def around(self, attempt: Attempt[Any]) -> None:
         """Give the handler its ``ctx.store``, where what is lent is a table."""
         if self._offered is not None and self._offered.logs:
-            attempt.bind(RemoteAttempt(self._line, self._proofs, attempt))
+            attempt.bind(RemoteAttempt(self._http, self._proofs, attempt))
 
     # -- an application's ------------------------------------------------------------------------
 
@@ -182,8 +181,8 @@ class HttpStore(Unsupported):
     async def get(self, job_id: int) -> Job | None:
         """Without payload and result, unless the token has that scope."""
         try:
-            return await self._line.get(f"/v1/jobs/{validate_id(job_id)}", Job)
-        except Refused as refused:
+            return await self._http.get(f"/v1/jobs/{validate_id(job_id)}", Job)
+        except CallRefused as refused:
             if refused.kind == Kind.UNKNOWN:
                 return None
             raise

@@ -1,6 +1,6 @@
 """A reply that is no answer, in the words of errors.py.
 
-Refused       the server understood, and will not: nothing was changed
+CallRefused       the server understood, and will not: nothing was changed
 NoReply       whether anything was done is not known: the connection broke, the time was over, or something between
               here and the server answered in its place
 """
@@ -20,7 +20,7 @@ SHOWN = 300
 _TAG = re.compile(r"<[^<>]*>")
 
 
-class Refused(StoreError):
+class CallRefused(StoreError):
     """The server refuses this call; ``kind`` says why, for programs."""
 
     def __init__(self, message: str, kind: str, said: str) -> None:
@@ -46,20 +46,20 @@ def trouble_of(status: int, body: bytes, where: str, secret: str | None) -> Stor
     fix = f" ({_shown(told.fix, secret)})" if told.fix else ""
     match status:
         case 401:
-            return Refused(
+            return CallRefused(
                 f"{where} refuses the worker token: it is missing, wrong, expired or revoked{fix};"
                 " a new one is made on the server: stowhand tokens make",
                 told.error,
                 said,
             )
         case 403:
-            return Refused(f"{where}: not within this worker token's scopes: {said}{fix}", told.error, said)
+            return CallRefused(f"{where}: not within this worker token's scopes: {said}{fix}", told.error, said)
         case 429 | 503:
             unknown = told.error == Kind.OUTCOME_UNKNOWN
             return (NoReply if unknown else StoreUnreachable)(f"{where}: {said}{fix}")
         case status if status >= 500:
             return NoReply(f"{where}: {status}: {said}{fix}")
-    return Refused(f"{where}: {said}{fix}", told.error, said)
+    return CallRefused(f"{where}: {said}{fix}", told.error, said)
 
 
 def _from_a_stranger(status: int, body: bytes, where: str, secret: str | None) -> StoreError:

@@ -14,14 +14,19 @@ import msgspec
 
 from stowhand.clock import Clock
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.remote.server.holdings import Holdings
 
-MOST = 20_000
-"""Claim tokens."""
+MOST_TOKENS = 20_000
+"""Claim tokens that are remembered."""
+MOST_LEASES = 100_000
+"""Leases whose holders are remembered."""
 BYTES = 64 * 1024 * 1024
 """Of the records in them, as they were sent."""
 KEPT = 120.0
 """Seconds: a reply that was lost is missed at once."""
+
+
+Holder = tuple[str, str]
+"""Id of the worker token, name of the worker."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -61,6 +66,43 @@ class Answer:
     def size(self) -> int:
         """Bytes."""
         return sum(len(one.body) for one in self.sent.values())
+
+
+class Holdings:
+    """Of one server, used on its loop."""
+
+    def __init__(self) -> None:
+        self._holders: OrderedDict[tuple[JobId, str], Holder] = OrderedDict()
+        self._held: dict[Holder, dict[tuple[JobId, str], Lease]] = {}
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def lent(self, holder: Holder, leases: Iterable[Lease]) -> None:
+        """These (in the store) are its own from now on."""
+        for lease in leases:
+            pair = (lease.job_id, lease.token)
+            self._holders[pair] = holder
+            self._held.setdefault(holder, {})[pair] = lease
+        while len(self._holders) > MOST_LEASES:
+            self._forget(next(iter(self._holders)))
+
+    def over(self, leases: Iterable[Lease]) -> None:
+        """They are held no more: settled, released, lost."""
+        for lease in leases:
+            if (lease.job_id, lease.token) in self._holders:
+                self._forget((lease.job_id, lease.token))
+
+    def of(self, holder: Holder) -> list[Lease]:
+        """What it holds, as far as is known."""
+        return list(self._held.get(holder, {}).values())
+
+    def _forget(self, pair: tuple[JobId, str]) -> None:
+        holder = self._holders.pop(pair)
+        held = self._held[holder]
+        del held[pair]
+        if not held:
+            del self._held[holder]
 
 
 class Answers:
@@ -111,7 +153,7 @@ class Answers:
     def _forget(self) -> None:
         while self._by_token:
             token, oldest = next(iter(self._by_token.items()))
-            fits = len(self._by_token) <= MOST and self._bytes <= BYTES
+            fits = len(self._by_token) <= MOST_TOKENS and self._bytes <= BYTES
             if (fits and self._clock.monotonic() - oldest.at < KEPT) or len(self._by_token) == 1:
                 return
             del self._by_token[token]

@@ -77,15 +77,15 @@ class Claims:
             self._polls -= Counter({grant.id: 1})
             self._answers.drop_if_empty(request.token)
 
-    async def until_news(self, grant: Grant, wake_broadcast: str | None, wait: float, gone: Gone) -> None:
+    async def until_news(self, grant: Grant, wake_count: str | None, wait: float, gone: Gone) -> None:
         """Return at once when the bell is not the one that is known, else as soon as it rings, or after ``wait``."""
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
             raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
         self._polls[grant.id] += 1
         try:
             await _first(
-                self._wake_broadcast.until_rung(
-                    self._wake_broadcast.now if wake_broadcast is None else wake_broadcast, wait
+                self._wake_broadcast.until_changed(
+                    self._wake_broadcast.count if wake_count is None else wake_count, wait
                 ),
                 gone(),
             )
@@ -160,14 +160,14 @@ class Claims:
         while not (hung_up.done() or answer.released or answer.calls != number):
             self._check_still(grant)
             # Both are taken before the claim: what happens while it is under way must not be slept over.
-            wake_broadcast, superseded = self._wake_broadcast.now, asyncio.ensure_future(answer.superseded.wait())
+            wake_count, superseded = self._wake_broadcast.count, asyncio.ensure_future(answer.superseded.wait())
             try:
                 claims = await self._claim(request) if request.limit and request.tasks != () else []
                 left = end - self._clock.monotonic()
                 if claims or left <= 0 or self._wake_broadcast.stopped:
                     return claims
                 nap = min(left, await self._nap(request.tasks))
-                await _first(self._wake_broadcast.until_rung(wake_broadcast, nap), hung_up, superseded)
+                await _first(self._wake_broadcast.until_changed(wake_count, nap), hung_up, superseded)
             finally:
                 superseded.cancel()
         return []

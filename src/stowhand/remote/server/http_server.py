@@ -79,7 +79,7 @@ class HttpServer:
         self._stop_requests += 1
         if self._stop_requests == 1:
             self._events.emit(LendingStopping(self._grace))
-            self._wake_broadcast.silence()
+            self._wake_broadcast.end_polls()
         self._server.leave(now=self._stop_requests > 1)
 
     async def until_stopped(self) -> None:

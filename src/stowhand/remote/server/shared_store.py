@@ -116,5 +116,5 @@ class SharedStore:
         attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)
         if self._enclosing.around(attempt) is not None:
             return None
-        heartbeater: EntryKeeper = attempt.store
-        return heartbeater
+        log: EntryKeeper = attempt.store
+        return log

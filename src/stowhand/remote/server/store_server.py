@@ -269,12 +269,12 @@ class StoreServer:
             raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
         tasks = grant.tasks_of_claim(asked.tasks)
         if asked.wait:
-            await self._claims.until_news(grant, asked.wake_broadcast, asked.wait, gone)
-            return Due(wake_broadcast=self._wake_broadcast.now, is_listening=self._store.is_listening)
-        wake_broadcast = self._wake_broadcast.now
+            await self._claims.until_news(grant, asked.wake_count, asked.wait, gone)
+            return Due(wake_count=self._wake_broadcast.count, is_listening=self._store.is_listening)
+        wake_count = self._wake_broadcast.count
         return Due(
             seconds=await self._store.next_due(tasks),
-            wake_broadcast=wake_broadcast,
+            wake_count=wake_count,
             is_listening=self._store.is_listening,
         )
 

@@ -19,22 +19,22 @@ NAME = "lending"
 
 
 class WakeBroadcast:
-    """Counts the store's wake-ups. ``now`` has the server's boot in it: another server's bell is news."""
+    """Counts the store's wake-ups. ``count`` has the server's boot in it: another server's bell is news."""
 
     def __init__(self, store: Store[Any], events: Events, clock: Clock) -> None:
         self._store, self._events, self._clock = store, events, clock
         self._boot = secrets.token_hex(4)
-        self._count = 0
-        self._rung = asyncio.Event()
+        self._wakes = 0
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.stopped = False
         self.looked = clock.monotonic()
         """When the store last answered."""
 
     @property
-    def now(self) -> str:
+    def count(self) -> str:
         """Differs after every wake-up."""
-        return f"{self._boot}.{self._count}"
+        return f"{self._boot}.{self._wakes}"
 
     @property
     def poll(self) -> float:
@@ -45,31 +45,31 @@ class WakeBroadcast:
         """Listen from now on."""
         self._task = asyncio.create_task(self._listen(), name="stowhand lending bell")
 
-    def silence(self) -> None:
+    def end_polls(self) -> None:
         """End every poll; nobody waits any more."""
         self.stopped = True
-        self._ring()
+        self._wake()
 
     async def stop(self) -> None:
         """The same, and listen no more."""
-        self.silence()
+        self.end_polls()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def until_rung(self, since: str, seconds: float) -> None:
-        """Return when ``now`` is not ``since`` any more, when the server stops, or after so many seconds."""
+    async def until_changed(self, since: str, seconds: float) -> None:
+        """Return when ``count`` is not ``since`` any more, when the server stops, or after so many seconds."""
         loop = asyncio.get_running_loop()
         late: asyncio.Future[None] = loop.create_future()
         timer = self._clock.call_later(seconds, lambda: None if late.done() else late.set_result(None))
         try:
-            while self.now == since and not self.stopped and not late.done():
-                rung = asyncio.ensure_future(self._rung.wait())
+            while self.count == since and not self.stopped and not late.done():
+                woken = asyncio.ensure_future(self._woken.wait())
                 try:
-                    await asyncio.wait((rung, late), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((woken, late), return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    rung.cancel()
+                    woken.cancel()
         finally:
             timer.cancel()
             late.cancel()
@@ -89,11 +89,11 @@ class WakeBroadcast:
             if failures:
                 self._events.emit(StoreRecovered(NAME, "listen", failures))
             if failures or woken:
-                self._ring()
+                self._wake()
             failures = 0
             self.looked = self._clock.monotonic()
 
-    def _ring(self) -> None:
-        self._count += 1
-        self._rung.set()
-        self._rung = asyncio.Event()
+    def _wake(self) -> None:
+        self._wakes += 1
+        self._woken.set()
+        self._woken = asyncio.Event()

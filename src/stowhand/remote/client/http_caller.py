@@ -18,7 +18,7 @@ import msgspec
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.client.troubles import NoReply, Refused, trouble_of
+from stowhand.remote.client.troubles import CallRefused, NoReply, trouble_of
 from stowhand.remote.wire import TELLS, Message
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ REFUSED_FOR = 30.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
-class HttpCall:
+class HttpCaller:
     """Calls from one event loop."""
 
     def __init__(self, base: str, options: HttpOptions, clock: Clock) -> None:
@@ -52,7 +52,7 @@ class HttpCall:
         if options.token is not None:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0
-        self._refusal: tuple[float, Refused] | None = None
+        self._refusal: tuple[float, CallRefused] | None = None
 
     async def get(self, path: str, answer: type[T]) -> T:
         """The answer to a question."""
@@ -61,7 +61,7 @@ class HttpCall:
     async def post(self, path: str, message: Message, answer: type[T], *, waits: float = 0.0) -> T:
         """The answer to a message. ``waits``: seconds that the server may take its time, beyond the usual ones.
 
-        Raises Refused, StoreUnreachable (NoReply where it may have been done), StoreError.
+        Raises CallRefused, StoreUnreachable (NoReply where it may have been done), StoreError.
         """
         return await self._ask("POST", path, msgspec.json.encode(message), answer, waits)
 
@@ -74,7 +74,7 @@ class HttpCall:
     async def _ask(self, method: str, path: str, body: bytes | None, answer: type[T], waits: float) -> T:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
             refused = self._refusal[1]
-            raise Refused(str(refused), refused.kind, refused.said)
+            raise CallRefused(str(refused), refused.kind, refused.said)
         if (left := self._not_before - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
         try:
@@ -113,7 +113,7 @@ class HttpCall:
 
     def _troubled(self, status: int, headers: httpx.Headers, reply: bytes) -> StoreError:
         error = trouble_of(status, reply, self.base, self._options.token)
-        if status == 401 and isinstance(error, Refused):
+        if status == 401 and isinstance(error, CallRefused):
             self._refusal = (self._clock.monotonic() + REFUSED_FOR, error)
         if status in (429, 503):
             pause = _pause(headers.get("retry-after"))
