@@ -17,7 +17,6 @@ from stowhand.flows.flow_workers import FlowWorkers
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
-from stowhand.flows.opening import engine_at
 from stowhand.flows.sync import FlowPortal, OfTheFlow
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
@@ -28,11 +27,14 @@ from stowhand.observe.logs import configure_if_nobody_has
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
 from stowhand.protocols.queue_store import Answer, QueueStore
+from stowhand.stores.opening import SCHEMES
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
-
+REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
+"""What a URL of Redis begins with; a kind may follow, as in ``redis+cluster``."""
+PLACES = "redis://, rediss://, unix:///, redis+sentinel://, redis+cluster://, postgresql://, sqlite:///"
 CHILDREN, MOST_CHILDREN = 1000, 10_000
 FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
 """Seconds between two looks whether a job has ended."""
@@ -83,7 +85,7 @@ class Flow(FlowWorkers):
         )
         self.events = events or Events()
         self.workers: list[FlowWorker] = []
-        self.engine: Engine = engine_at(place, self.shape)
+        self.engine: Engine = _engine_at(place, self.shape)
         self.monitor = FlowMonitor(self.engine)
         self._correlate = correlate or bound_or_new
         self._clock = SystemClock()
@@ -311,3 +313,19 @@ class FlowSync(FlowPortal):
     get_jobs_by_key = OfTheFlow(Flow.get_jobs_by_key)
     retry_jobs = OfTheFlow(Flow.retry_jobs)
     result = OfTheFlow(Flow.result)
+
+
+def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
+    """Not connected yet. Raises ConfigurationError."""
+    if isinstance(place, str) and place.partition(":")[0].partition("+")[0] in REDIS:
+        try:
+            from stowhand.flows.redis import RedisEngine
+        except ImportError as error:
+            raise ConfigurationError(f"Redis needs a driver: pip install 'stowhand[redis]' ({error})") from error
+        return RedisEngine(place, shape)
+    if isinstance(place, str) and not place.startswith(SCHEMES):
+        scheme = place.partition(":")[0]
+        raise ConfigurationError(f"flow {shape.name!r}: no place at {scheme!r}; its URL begins with one of: {PLACES}")
+    from stowhand.flows.queue import QueueEngine
+
+    return QueueEngine(place, shape)

@@ -16,7 +16,7 @@ from stowhand.errors import StoreUnreachable
 from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue import QueueEngine, parents
-from stowhand.flows.queue.existence import Existence
+from stowhand.flows.queue.engine import ExistenceChecks
 from stowhand.flows.queue.queues import QueueWake
 from stowhand.jobs.job import NewJob
 from stowhand.protocols import options
@@ -207,11 +207,11 @@ def test_who_asks_together_is_answered_by_one_question(run: Run) -> None:
         store = MemoryStore()
         tables = Counting(store, keeps=True)
         tables._jobs["a"] = ("demo", await store.now())
-        roll = Existence(tables)
-        answers = await asyncio.gather(*(roll.has(name) for name in ("a", "b", "a", "c")))
+        checks = ExistenceChecks(tables)
+        answers = await asyncio.gather(*(checks.has(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]
         assert asked == [3]
-        assert await roll.has("a")
+        assert await checks.has("a")
 
     run(story())
 

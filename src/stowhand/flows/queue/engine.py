@@ -12,9 +12,8 @@ import msgspec
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError
 from stowhand.flows.engine import Position, QueueCount
 from stowhand.flows.job import FlowJob
-from stowhand.flows.queue.existence import Existence
 from stowhand.flows.queue.ids import Ids
-from stowhand.flows.queue.jobs import Jobs
+from stowhand.flows.queue.jobs import QueueJobs
 from stowhand.flows.queue.lists import long_apart, read_lists
 from stowhand.flows.queue.parents import Children
 from stowhand.flows.queue.queues import FlowQueueStore, QueueWake
@@ -31,9 +30,11 @@ from stowhand.stores.opening import open_store
 OUTAGE_PAUSE = 2.0
 """Seconds until a step is tried again that could not be begun because the store did not answer."""
 PART_LIMIT = 200
+MOST_CHECKED = 1000
+"""Jobs of which one question asks whether they exist."""
 
 
-class QueueEngine(Jobs):
+class QueueEngine(QueueJobs):
     """``Engine`` on a URL, or on a store that somebody else opens and closes."""
 
     sweep_interval = WorkerOptions().sweep_interval
@@ -46,7 +47,7 @@ class QueueEngine(Jobs):
         store = open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
         super().__init__(shape, store, _tables_of(store), Ids())
         self._bell = QueueWake(store)
-        self._roll = Existence(self._tables)
+        self._existence = ExistenceChecks(self._tables)
         self._children = Children(shape, self._tables, self._ids)
         self._heartbeats: Heartbeats | None = None
         self._sweeping = asyncio.Lock()
@@ -129,7 +130,7 @@ class QueueEngine(Jobs):
         """Nothing is done for a deleted job; a limiter may put it off. So does a store that does not answer."""
         step = _step_job(job)
         try:
-            if not await self._roll.has(step.step.root):
+            if not await self._existence.has(step.step.root):
                 job.ctx.logger.debug("the job was deleted; its worker function is not called")
                 return Complete()
             if step.step.apart and not queue.is_parent:
@@ -219,6 +220,38 @@ class QueueEngine(Jobs):
     def _later(self, job: FlowJob, error: StoreError) -> Outcome:
         job.ctx.logger.warning(f"not begun: {error}")
         return Snooze(OUTAGE_PAUSE)
+
+
+class ExistenceChecks:
+    """Answers one by one what it asks in one call."""
+
+    def __init__(self, tables: FlowTables) -> None:
+        self._tables = tables
+        self._asked: dict[str, asyncio.Future[bool]] = {}
+        self._calling: asyncio.Task[None] | None = None
+
+    async def has(self, job_id: str) -> bool:
+        """Has it been created, and not been deleted? Raises what the store raises."""
+        answer = self._asked.get(job_id)
+        if answer is None:
+            answer = self._asked[job_id] = asyncio.get_running_loop().create_future()
+            if self._calling is None or self._calling.done():
+                self._calling = asyncio.create_task(self._call(), name="flow roll")
+        return await asyncio.shield(answer)
+
+    async def _call(self) -> None:
+        while self._asked:
+            asked = dict(list(self._asked.items())[:MOST_CHECKED])
+            self._asked = dict(list(self._asked.items())[MOST_CHECKED:])
+            try:
+                found = await self._tables.exists(list(asked))
+            except Exception as error:  # noqa: BLE001 - each who asked gets it
+                for answer in asked.values():
+                    answer.set_exception(error)
+                    answer.exception()  # whoever asked may be gone
+            else:
+                for job_id, answer in asked.items():
+                    answer.set_result(job_id in found)
 
 
 def _tables_of(store: object) -> FlowTables:

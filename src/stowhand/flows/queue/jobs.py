@@ -26,7 +26,7 @@ VALUE_LIMIT = 200
 """Characters of a lookup value that is kept as it is."""
 
 
-class Jobs:
+class QueueJobs:
     """A part of the engine."""
 
     def __init__(self, shape: FlowShape, store: QueueStore, tables: FlowTables, ids: Ids) -> None:

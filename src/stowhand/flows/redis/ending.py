@@ -8,6 +8,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import strict_json
+from stowhand.protocols.propagation import TRACE_PARENT, handed_on
 
 SHORT = 80
 """Characters of an end that is remembered once it was read."""
@@ -38,6 +39,16 @@ class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _decoder = msgspec.json.Decoder(StepEnd)
 NOTHING = StepEnd()
+
+
+def handed_over(end: StepEnd) -> StepEnd:
+    """With the context of the attempt that ends so, where it is traced and somebody follows. The user's own stays."""
+    context = handed_on()
+    if context is None or not (end.next or end.children):
+        return end
+    carried = {TRACE_PARENT: msgspec.Raw(msgspec.json.encode(context))}
+    children = [msgspec.structs.replace(child, fields=carried | child.fields) for child in end.children or ()]
+    return msgspec.structs.replace(end, fields=carried | end.fields, children=children or end.children)
 
 
 def encode_end(end: StepEnd) -> str:

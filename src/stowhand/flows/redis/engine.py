@@ -13,12 +13,11 @@ from stowhand.flows.creating import Creating
 from stowhand.flows.engine import NewFlowJob, Position, QueueCount
 from stowhand.flows.job import FlowJob
 from stowhand.flows.redis.address import Address, check_hash_tag, read_address
-from stowhand.flows.redis.carrying import handed_over
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.dialing import Dialer
-from stowhand.flows.redis.ending import StepEnd, encode_end
+from stowhand.flows.redis.ending import StepEnd, encode_end, handed_over
 from stowhand.flows.redis.facts import look_at_server
-from stowhand.flows.redis.jobs import Jobs
+from stowhand.flows.redis.jobs import RedisJobs
 from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming
@@ -26,10 +25,9 @@ from stowhand.flows.redis.owning import take_queues
 from stowhand.flows.redis.parents import LOST, Parents, raw
 from stowhand.flows.redis.positions import Positions
 from stowhand.flows.redis.retrying import Retrying
-from stowhand.flows.redis.seeing import seen
 from stowhand.flows.redis.store import FlowStore
 from stowhand.flows.redis.trouble import translated
-from stowhand.flows.redis.values import readable, wanted
+from stowhand.flows.redis.values import readable, view_of, wanted
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
@@ -66,7 +64,7 @@ class RedisEngine:
         self._naming = Naming(Keys(shape))
         way = (self._address, self._dialer.calls, SystemClock())
         self._looking, self._standing = Looking(self._naming, *way), Positions(self._naming, *way)
-        self._jobs = Jobs(self._naming, self._looking, *way)
+        self._jobs = RedisJobs(self._naming, self._looking, *way)
         self._creating = Creating(self.create_many)
         self._retrying = Retrying(self._naming, self._looking, *way)
         self._parents = Parents(self._naming, self._looking)
@@ -134,7 +132,7 @@ class RedisEngine:
             (known,) = await self._looking.read([job_id], resolve_children=False)
             if known is None:
                 return None
-        return seen(known, None if queue is None else queue.name, how, ready)
+        return view_of(known, None if queue is None else queue.name, how, ready)
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""

@@ -59,7 +59,7 @@ class JobToBe(Protocol):
         """Of whoever creates it, where that is traced."""
 
 
-class Jobs:
+class RedisJobs:
     """Creates and deletes the jobs of one flow. ``client`` gives the client of the loop's calls."""
 
     def __init__(

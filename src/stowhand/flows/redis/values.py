@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from stowhand.errors import UndecodablePayload
+from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs import strict_json
 
+ENDED_AT = "endedAtTimestamp"
 NOTES = ("lookups:lists", "children:queues")
 """What ends with a job (``lua/_life.lua``)."""
 _decode = msgspec.json.Decoder().decode
@@ -26,6 +29,34 @@ def readable(text: str | None) -> Any:
         return None if text is None else strict_json.decode(text)
     except UndecodablePayload:
         return None
+
+
+def view_of(known: Mapping[str, Any], queue: str | None, how: str, ready: float | None) -> FlowJobView:
+    """``queue``: where it stands, ``None``: nowhere, so it has ended. ``ready``: epoch seconds."""
+    job_id = str(known["id"])
+    failed = known.get("failed") in (True, "true")
+    if failed:
+        stage, queue = Stage.CANCELED if known.get("canceled") is True else Stage.FAILED, _text(known, "failedQueue")
+    elif queue is None:
+        stage, queue = Stage.COMPLETED, _text(known, "completed-queue")
+    else:
+        stage = Stage(how)
+    ended = known.get(ENDED_AT)
+    return FlowJobView(
+        id=job_id,
+        state=stage,
+        queue=queue,
+        attributes={name: value for name, value in known.items() if name != "id"},
+        failure=str(known.get("failedErrorMsg")) if failed else None,
+        created_at=created_at(job_id),
+        ready_at=None if ready is None else datetime.fromtimestamp(ready, UTC),
+        ended_at=datetime.fromtimestamp(ended / 1000, UTC) if stage.has_ended and type(ended) is int else None,
+    )
+
+
+def _text(known: Mapping[str, Any], name: str) -> str | None:
+    value = known.get(name)
+    return value if isinstance(value, str) else None
 
 
 def wanted(raw: Mapping[str, str | None]) -> dict[str, Any]:
