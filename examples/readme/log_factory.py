@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stowhand import Helpers
 from stowhand.runner import Logger, make_worker_utils, run_once
-from stowhand.tasks.context import Helpers
 
 
 def log_factory(scope: Mapping[str, Any]) -> Callable[[str, str, Mapping[str, Any] | None], None]:

@@ -9,8 +9,8 @@ import asyncio
 import os
 from typing import Any
 
+from stowhand import Helpers
 from stowhand.runner import quick_add_job, run
-from stowhand.tasks.context import Helpers
 
 URL = os.environ.get("DATABASE_URL", "postgresql:///my_db")
 

@@ -35,14 +35,28 @@ if TYPE_CHECKING:
     from stowhand.jobs.job import Job, KeyMode, NewJob, State
     from stowhand.jobs.lease import Lease
     from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-    from stowhand.protocols.handler import Attempt, Claimable, Handler, Policy
+    from stowhand.observe.correlation import CorrelationFilter
+    from stowhand.observe.flow_metrics import FlowMetrics
+    from stowhand.observe.listener import LogListener
+    from stowhand.observe.queue_metrics import QueueMetrics
+    from stowhand.observe.table_metrics import TableMetrics
+    from stowhand.observe.traces import Traces
+    from stowhand.observe.worker_metrics import WorkerMetrics
+    from stowhand.protocols.handler import Attempt, Claimable, Handler, Policy, PostHandle, PreHandle
+    from stowhand.protocols.matching import ids_of
+    from stowhand.protocols.operating import Ages
     from stowhand.protocols.options import WorkerOptions
+    from stowhand.protocols.queue_store import Answer, Done, JobFilter, Reschedule
     from stowhand.protocols.store import Store, StoreOptions
+    from stowhand.remote.client.options import HttpOptions
+    from stowhand.remote.client.store import HttpStore
     from stowhand.service.run_all import run_all
     from stowhand.stores.opening import open_store
+    from stowhand.stores.table.attempt_store import AttemptStore
+    from stowhand.stores.table.backend import Finding
     from stowhand.stores.table.options import TableOptions
     from stowhand.stores.table.store import TableStore
-    from stowhand.tasks.context import Context
+    from stowhand.tasks.context import BlockingHelpers, Context, Helpers
     from stowhand.worker.budget import Budget
     from stowhand.worker.resetter import Resetter, ResetterOptions
     from stowhand.worker.worker import Worker
@@ -50,61 +64,84 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "app.app": ("App",),
-    "errors": (
-        "ConfigurationError",
-        "InvalidJob",
-        "NonRetryable",
-        "OutcomeUnknown",
-        "Poison",
-        "QueueFull",
-        "StoreUnreachable",
-        "StowhandError",
-    ),
-    "events": ("Events",),
-    "jobs.conditions": ("Where", "sql"),
-    "jobs.execution_log": ("ExecutionLogEntry",),
-    "jobs.job": ("Job", "KeyMode", "NewJob", "State"),
-    "jobs.lease": ("Lease",),
-    "jobs.lifecycle": ("Cancel", "Complete", "Fail", "Outcome", "Retry", "Snooze"),
-    "protocols.handler": ("Attempt", "Claimable", "Handler", "Policy"),
-    "protocols.options": ("WorkerOptions",),
-    "protocols.store": ("Store", "StoreOptions"),
-    "service.run_all": ("run_all",),
-    "stores.opening": ("open_store",),
-    "stores.table.options": ("TableOptions",),
-    "stores.table.store": ("TableStore",),
-    "tasks.context": ("Context",),
-    "worker.budget": ("Budget",),
-    "worker.resetter": ("Resetter", "ResetterOptions"),
-    "worker.worker": ("Worker",),
+    "app.app": "App",
+    "errors": "ConfigurationError InvalidJob NonRetryable OutcomeUnknown Poison QueueFull StoreUnreachable "
+    "StowhandError",
+    "events": "Events",
+    "jobs.conditions": "Where sql",
+    "jobs.execution_log": "ExecutionLogEntry",
+    "jobs.job": "Job KeyMode NewJob State",
+    "jobs.lease": "Lease",
+    "jobs.lifecycle": "Cancel Complete Fail Outcome Retry Snooze",
+    "observe.correlation": "CorrelationFilter",
+    "observe.flow_metrics": "FlowMetrics",
+    "observe.listener": "LogListener",
+    "observe.queue_metrics": "QueueMetrics",
+    "observe.table_metrics": "TableMetrics",
+    "observe.traces": "Traces",
+    "observe.worker_metrics": "WorkerMetrics",
+    "protocols.handler": "Attempt Claimable Handler Policy PostHandle PreHandle",
+    "protocols.matching": "ids_of",
+    "protocols.operating": "Ages",
+    "protocols.options": "WorkerOptions",
+    "protocols.queue_store": "Answer Done JobFilter Reschedule",
+    "protocols.store": "Store StoreOptions",
+    "remote.client.options": "HttpOptions",
+    "remote.client.store": "HttpStore",
+    "service.run_all": "run_all",
+    "stores.opening": "open_store",
+    "stores.table.attempt_store": "AttemptStore",
+    "stores.table.backend": "Finding",
+    "stores.table.options": "TableOptions",
+    "stores.table.store": "TableStore",
+    "tasks.context": "BlockingHelpers Context Helpers",
+    "worker.budget": "Budget",
+    "worker.resetter": "Resetter ResetterOptions",
+    "worker.worker": "Worker",
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
+    "Ages",
+    "Answer",
     "App",
     "Attempt",
+    "AttemptStore",
+    "BlockingHelpers",
     "Budget",
     "Cancel",
     "Claimable",
     "Complete",
     "ConfigurationError",
     "Context",
+    "CorrelationFilter",
+    "Done",
     "Events",
     "ExecutionLogEntry",
     "Fail",
+    "Finding",
+    "FlowMetrics",
     "Handler",
+    "Helpers",
+    "HttpOptions",
+    "HttpStore",
     "InvalidJob",
     "Job",
+    "JobFilter",
     "KeyMode",
     "Lease",
+    "LogListener",
     "NewJob",
     "NonRetryable",
     "Outcome",
     "OutcomeUnknown",
     "Poison",
     "Policy",
+    "PostHandle",
+    "PreHandle",
     "QueueFull",
+    "QueueMetrics",
+    "Reschedule",
     "Resetter",
     "ResetterOptions",
     "Retry",
@@ -114,12 +151,16 @@ __all__ = [
     "StoreOptions",
     "StoreUnreachable",
     "StowhandError",
+    "TableMetrics",
     "TableOptions",
     "TableStore",
+    "Traces",
     "Where",
     "Worker",
+    "WorkerMetrics",
     "WorkerOptions",
     "__version__",
+    "ids_of",
     "open_store",
     "run_all",
     "sql",

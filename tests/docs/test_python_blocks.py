@@ -1,4 +1,4 @@
-"""Every block of Python in a page compiles, says where its names come from, and imports of ours what there is."""
+"""Every block of Python in a page compiles, says where its names come from, and imports public names only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ import pytest
 from tests.docs.pages import DOCS, ROOT
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PUBLIC = {
+    "stowhand",
+    *(f"stowhand.{room}" for room in ("commands", "errors", "events", "flows", "retry", "runner", "testing")),
+}
+"""Modules that programs of users import from; docs/reference/python.md lists them."""
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PAGES = [page for page in (*sorted(DOCS.rglob("*.md")), ROOT / "README.md") if _BLOCK.search(page.read_text())]
 
 
@@ -45,9 +51,24 @@ def bound(node: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_block_imports_of_ours_is_there(page: Path) -> None:
+def test_a_block_imports_only_public_names(page: Path) -> None:
     for block in _BLOCK.findall(page.read_text()):
-        for node in ast.walk(compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "stowhand":
-                module = importlib.import_module(node.module or "")
-                assert [one.name for one in node.names if not hasattr(module, one.name)] == [], node.module
+        assert_public(compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+
+
+@pytest.mark.parametrize("program", EXAMPLES, ids=lambda program: program.relative_to(ROOT).as_posix())
+def test_an_example_imports_only_public_names(program: Path) -> None:
+    assert_public(ast.parse(program.read_text()))
+
+
+def assert_public(tree: ast.AST) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "stowhand":
+            assert node.module in PUBLIC
+            module = importlib.import_module(node.module)
+            public = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+            modules = {name.removeprefix("stowhand.") for name in PUBLIC} if node.module == "stowhand" else set()
+            assert {one.name for one in node.names} <= {*public, *modules}, node.module
+        elif isinstance(node, ast.Import):
+            ours = {one.name for one in node.names if one.name.partition(".")[0] == "stowhand"}
+            assert ours <= PUBLIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from stowhand.tasks.context import BlockingHelpers
+from stowhand import BlockingHelpers
 
 
 class Mail(TypedDict):

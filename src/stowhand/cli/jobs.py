@@ -14,10 +14,10 @@ from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, agreed, filter_options, wanted_of
 from stowhand.cli.job_operations import FailedOnes, age_option, explain_job, purge_jobs, retry_failed
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
-from stowhand.cli.matching import PAGE, ids_of
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.jobs.job import Job, State
+from stowhand.protocols.matching import PAGE, ids_of
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK

@@ -1,4 +1,4 @@
-"""All jobs that a filter describes, however many: to be acted on, some at a time.
+"""All jobs that a filter describes, however many, as ids to act on.
 
 await store.cancel_jobs(await ids_of(store, JobFilter(task="send", error="no such order")))
 """
@@ -10,11 +10,11 @@ import msgspec
 from stowhand.protocols.queue_store import Inspector, JobFilter
 
 PAGE = 500
-"""Jobs that are looked at in one call: with their payloads, 500 MiB at most."""
+"""Jobs read in one call: with their payloads, 500 MiB at most."""
 
 
 async def ids_of(store: Inspector, wanted: JobFilter) -> list[int]:
-    """Their ids, rising; ``limit``, ``after`` and ``newest_first`` mean nothing here. Raises what ``list`` raises."""
+    """Their ids, rising; ``limit``, ``after`` and ``newest_first`` are ignored. Raises what ``list`` raises."""
     found: list[int] = []
     while True:
         after = found[-1] if found else 0
