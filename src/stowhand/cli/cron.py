@@ -14,6 +14,7 @@ import click
 from stowhand.cli.add import read_when
 from stowhand.cli.cron_store import list_items, run_item
 from stowhand.cli.groups import Group
+from stowhand.cli.options import json_option
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
 from stowhand.cron.item import ParsedItem
@@ -39,7 +40,6 @@ def _from(ctx: click.Context, param: click.Parameter, value: str | None) -> date
     return when.run_at
 
 
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 from_option = click.option(
     "start", "--from", metavar="WHEN", callback=_from, help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]"
 )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.cli.options import crontab_options, otel_option, settings_of, store_options
+from stowhand.cli.moments import iso
+from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.cron.agenda import this_minute
@@ -31,7 +32,7 @@ HEADINGS = ("ITEM", "KNOWN SINCE", "LAST TICK", "NEXT RUN", "CRONTAB")
 
 
 @click.command("list")
-@click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+@json_option
 @store_options
 def list_items(as_json: bool, **typed: Any) -> None:
     """List the items that any worker has made known to the store, with their last tick and their next run.
@@ -42,8 +43,8 @@ def list_items(as_json: bool, **typed: Any) -> None:
     known, now = with_store(settings.store, _look)
     if as_json:
         for item in known:
-            about = {"identifier": item.identifier, "known_since": _iso(item.known_since)}
-            times = {"last_tick": _iso(item.last_tick), "next_run": _iso(_next_run(item, now))}
+            about = {"identifier": item.identifier, "known_since": iso(item.known_since)}
+            times = {"last_tick": iso(item.last_tick), "next_run": iso(_next_run(item, now))}
             click.echo(json.dumps({**about, **times, "spec": item.spec}))
     elif known:
         rows = [
@@ -125,10 +126,6 @@ def _parsed(spec: str) -> ParsedItem | None:
     except (ConfigurationError, ValueError):
         return None
     return item
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _say(moment: datetime | None) -> str:

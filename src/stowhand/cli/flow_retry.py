@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from stowhand.cli.flow_session import json_option, read_flow, target_argument, with_flow
+from stowhand.cli.flow_session import read_flow, target_argument, with_flow
 from stowhand.cli.job_views import answer_json, answer_line
-from stowhand.cli.options import log_options
+from stowhand.cli.options import json_option, log_options
 from stowhand.flows import Flow
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer, Done

@@ -17,7 +17,6 @@ T = TypeVar("T")
 Doing = Callable[[Flow], Awaitable[T]]
 
 target_argument = click.argument("target", metavar="MODULE:NAME")
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 limit_option = click.option(
     "--limit",
     type=click.IntRange(1, 10_000),

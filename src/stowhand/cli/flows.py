@@ -11,10 +11,10 @@ import click
 
 from stowhand.cli.flow_monitor import monitor_flow
 from stowhand.cli.flow_retry import retry_jobs
-from stowhand.cli.flow_session import json_option, limit_option, read_flow, target_argument, with_flow
+from stowhand.cli.flow_session import limit_option, read_flow, target_argument, with_flow
 from stowhand.cli.flow_views import Job, ended_table, job_page, plain_json, position_table, queue_json, queue_table
 from stowhand.cli.groups import Group
-from stowhand.cli.options import log_options, otel_option
+from stowhand.cli.options import json_option, log_options, otel_option
 from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
 from stowhand.flows import Flow, Position

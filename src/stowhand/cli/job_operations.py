@@ -13,7 +13,7 @@ import msgspec
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.job_filter import agreed
 from stowhand.cli.job_views import answer_json, answer_line
-from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import State
@@ -22,8 +22,6 @@ from stowhand.protocols.matching import PAGE, ids_of
 from stowhand.protocols.operating import Ages, Explanation
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.service.exit_codes import FAILURE, OK
-
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 
 
 def _read_age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

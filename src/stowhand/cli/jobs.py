@@ -14,7 +14,7 @@ from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, agreed, filter_options, wanted_of
 from stowhand.cli.job_operations import FailedOnes, age_option, explain_job, purge_jobs, retry_failed
 from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
-from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.matching import PAGE, ids_of
@@ -27,7 +27,6 @@ MOST = 10_000
 """Jobs in one list, at most; --after gives the next ones."""
 
 
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 ID = click.IntRange(1, 2**63 - 1)
 ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ID)
 some_or_ids_argument = click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID)

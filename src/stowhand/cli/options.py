@@ -16,6 +16,8 @@ from stowhand.observe.logs import configure_logging
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+
 
 def store_options(command: F) -> F:
     """The options of every command that opens a store."""

@@ -10,7 +10,7 @@ import click
 
 from stowhand.cli.groups import Group
 from stowhand.cli.moments import iso, say
-from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.observe.safe_text import escape
@@ -21,7 +21,6 @@ from stowhand.protocols.queue_store import QueueStore
 HEADINGS = ("QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE")
 NUMBERS = ("WAITING", "DUE", "FAILED")
 
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 names_argument = click.argument("names", metavar="[QUEUE...]", nargs=-1)
 task_option = click.option(
     "tasks", "--task", metavar="NAME", multiple=True, help="A task, in whatever queue; repeatable."

@@ -1,11 +1,13 @@
-"""Pages that are shown again and again: in place on a terminal, one after the other elsewhere."""
+"""The terminal: pages that replace each other on it (elsewhere they follow each other), and single keys."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -15,14 +17,14 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def output_width() -> int | None:
-    """Columns of what is written to: the terminal's, or as ``COLUMNS`` says, in a pipe too; ``None``: unlimited."""
-    said = os.environ.get("COLUMNS", "")
-    known = sys.stdout.isatty() or (said.isdecimal() and int(said) > 0)
+    """Columns of the output: the terminal's, or as ``COLUMNS`` says, in a pipe too; ``None``: unlimited."""
+    given = os.environ.get("COLUMNS", "")
+    known = sys.stdout.isatty() or (given.isdecimal() and int(given) > 0)
     return shutil.get_terminal_size().columns if known else None
 
 
 class Screen:
-    """``in_place``: each page takes the place of the one before, cut to what the terminal has room for."""
+    """``in_place``: each page replaces the one before, cut to the size of the terminal."""
 
     def __init__(self, *, in_place: bool | None = None) -> None:
         self._in_place = sys.stdout.isatty() if in_place is None else in_place
@@ -30,7 +32,7 @@ class Screen:
 
     @property
     def width(self) -> int | None:
-        """Columns that a page has; ``None``: as many as it likes."""
+        """Columns of a page; ``None``: unlimited."""
         return shutil.get_terminal_size().columns if self._in_place else output_width()
 
     def show(self, lines: Sequence[str]) -> None:
@@ -43,3 +45,39 @@ class Screen:
         else:
             click.echo("\n".join([*([""] if self._pages else []), *lines]))
         self._pages += 1
+
+
+@contextmanager
+def pressed_keys(on_key: Callable[[str], None]) -> Iterator[bool]:
+    """Call ``on_key`` with each key, on the running loop. False: there is no terminal, and nothing is called.
+
+    Ctrl-C keeps its meaning. Afterwards the terminal is as it was before.
+    """
+    try:
+        import termios
+        import tty
+    except ImportError:
+        yield False
+        return
+    try:
+        terminal = sys.stdin.fileno()
+        before = termios.tcgetattr(terminal)
+    except (ValueError, OSError, termios.error):
+        yield False
+        return
+    loop = asyncio.get_running_loop()
+
+    def on_readable() -> None:
+        keys = os.read(terminal, 64)
+        if not keys:  # the terminal is gone
+            loop.remove_reader(terminal)
+        for key in keys.decode("ascii", "replace"):
+            on_key(key)
+
+    tty.setcbreak(terminal)
+    try:
+        loop.add_reader(terminal, on_readable)
+        yield True
+    finally:
+        loop.remove_reader(terminal)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

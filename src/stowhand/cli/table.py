@@ -8,7 +8,7 @@ import click
 
 from stowhand.cli import table_records
 from stowhand.cli.groups import Group
-from stowhand.cli.options import connection_options, settings_of, table_run_options
+from stowhand.cli.options import connection_options, json_option, settings_of, table_run_options
 from stowhand.cli.table_target import columns_option, of_key, target_options, with_table
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
 from stowhand.jobs.execution_log import ExecutionLogEntry
@@ -17,8 +17,6 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
-
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 
 
 @click.group(cls=Group, name="table")

@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.cli.job_views import answer_json, answer_line
 from stowhand.cli.moments import say
-from stowhand.cli.options import completing, connection_options
+from stowhand.cli.options import completing, connection_options, json_option
 from stowhand.cli.screen import output_width
 from stowhand.cli.table_target import named_options, of_key, target_options, with_table
 from stowhand.cli.tables import table
@@ -29,7 +29,6 @@ TO_THE_RIGHT = ("ID", "FAILURES", "RESETS")
 UNLIMITED = 200
 """Width where nobody watches."""
 
-json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from stowhand.app.settings.settings import read_setting
 from stowhand.app.settings.table import SETTINGS
 from stowhand.cli.groups import Group
+from stowhand.cli.options import json_option
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError
@@ -120,7 +121,7 @@ def make(
 
 
 @command.command("list")
-@click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+@json_option
 @tokens_option
 def list_tokens(as_json: bool, tokens: tuple[Path, bool]) -> None:
     """List all tokens, the expired and revoked ones too."""

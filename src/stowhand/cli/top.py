@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from stowhand.cli.keys import pressed_keys
 from stowhand.cli.moments import ago, say, say_span
 from stowhand.cli.options import settings_of, store_options
-from stowhand.cli.screen import Screen
+from stowhand.cli.screen import Screen, pressed_keys
 from stowhand.cli.session import with_store
 from stowhand.cli.stats import OTHERS, Stats, TaskLine, read_stats, state_line, stats_json
 from stowhand.cli.tables import table

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from stowhand.app.own_store import ResolvedStore
-from stowhand.app.settings.settings import resolve_store_url
+from stowhand.app.settings.settings import StoreSettings, resolve_store_url
 from stowhand.cli.bench.measure import Bench
-from stowhand.cli.bench.place import own_place
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
+from stowhand.protocols.store import DAY
 
+SCHEMA = "stowhand_bench"
 WIDTH = 48
 COUNT = click.IntRange(min=1)
 DEFAULT = Plan()
@@ -46,8 +50,24 @@ def command(connection: str | None, as_json: bool, quick: bool, synchronous: str
     named = resolve_store_url(connection)
     if not as_json:
         click.echo(_heading(named, plan))
-    with own_place(named, history=plan.history, synchronous=synchronous) as store:
+    with _own_store(named, history=plan.history, synchronous=synchronous) as store:
         asyncio.run(_measure(Bench(store, plan), as_json))
+
+
+@contextmanager
+def _own_store(named: ResolvedStore, *, history: bool, synchronous: str) -> Iterator[StoreSettings]:
+    """A schema of its own in that database, or a file of its own in the folder of that file, removed afterwards."""
+    kept = DAY if history else None
+    if named.scheme != "sqlite":
+        yield StoreSettings(connection=named, schema=SCHEMA, history=kept)
+        return
+    file = Path(named.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
+    connection = ResolvedStore(f"sqlite:///{file}", named.source)
+    try:
+        yield StoreSettings(connection=connection, history=kept, synchronous=synchronous)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            file.with_name(file.name + suffix).unlink(missing_ok=True)
 
 
 async def _measure(bench: Bench, as_json: bool) -> None:
