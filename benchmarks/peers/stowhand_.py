@@ -8,6 +8,7 @@ import sys
 
 import probe
 
+from stowhand.app.app import adopt_store
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.tasks import app, noop
@@ -46,7 +47,7 @@ async def main(verb: str, count: int) -> None:
     if verb == "setup":
         await setup()
         return
-    app.adopt(STORE.url, STORE.options())
+    adopt_store(app, STORE.url, STORE.options())
     async with app:
         if verb == "slowly":
             await probe.send_slowly(count, lambda number, sent: noop.enqueue(number=number, sent=sent))

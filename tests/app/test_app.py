@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.app.app import App
+from stowhand.app.app import App, adopt_store
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
@@ -227,7 +227,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
     nameless, named = App(), App(url)
 
     async def where(app: App) -> str:
-        app.adopt(url.replace("queue.db", "workers.db"), StoreOptions())
+        adopt_store(app, url.replace("queue.db", "workers.db"), StoreOptions())
         try:
             return (await app.open(install=True)).description
         finally:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stowhand.cron.backfill import plan_backfill
 from stowhand.cron.crontab import parse_crontab
+from stowhand.cron.scheduler import plan_backfill
 from stowhand.protocols.queue_store import LEDGER_DAYS, KnownItem
 
 START = datetime(2026, 1, 5, 10, 30, 20, tzinfo=UTC)

@@ -110,7 +110,7 @@ def test_the_page_of_python_names_every_public_name() -> None:
     page = read("python.md")
     fields = set(WorkerOptions.__struct_fields__) | (set(store.StoreOptions.__struct_fields__) - {"pinned"})
     exceptions = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-    methods = {f"app.{name}" for name in vars(App) if not name.startswith("_") and name != "adopt"}
+    methods = {f"app.{name}" for name in vars(App) if not name.startswith("_")}
     for name in {*stowhand.__all__, *fields} | methods | exceptions - {"StoreError", "SchemaError"}:
         assert re.search(rf"(?<![\w.]){re.escape(name)}\b", page), name
 

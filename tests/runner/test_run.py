@@ -18,7 +18,7 @@ from stowhand.errors import SchemaMissing, StowhandError
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
-from stowhand.runner.signals import Signals
+from stowhand.runner.running import Signals
 from stowhand.stores.opening import open_store
 from stowhand.tasks.context import BlockingHelpers, Helpers
 

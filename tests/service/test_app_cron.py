@@ -41,7 +41,7 @@ def task(app: App) -> Rollup:
 
 def test_an_item_has_what_its_task_says_unless_it_says_otherwise(app: App, task: Rollup) -> None:
     app.cron("0 4 * * *", task, {"hours": 4}, tz="UTC")
-    app.cron("0 5 * * *", task, {"hours": 1}, identifier="other", queue_name="fast", priority=0, job_key=None)
+    app.cron("0 5 * * *", task, {"hours": 1}, identifier="other", queue="fast", priority=0, key=None)
     app.cron("0 4 * * *", "elsewhere", backfill_period=timedelta(hours=1))
     first, other, elsewhere = (item.job(AT, backfilled=False) for item in app.cron_items)
     assert (first.queue, first.priority, first.max_attempts) == ("slow", 3, 2)
@@ -59,8 +59,10 @@ def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
         app.cron("0 4 * * *", task)
     with pytest.raises(ConfigurationError, match="hour '25'"):
         app.cron("0 25 * * *", task, {"hours": 1})
-    with pytest.raises(ConfigurationError, match=r"no option 'queue'; did you mean 'queue_name'\?"):
-        app.cron("0 4 * * *", task, queue="x")  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"no option 'queue_name'; did you mean 'queue'\?"):
+        app.cron("0 4 * * *", task, queue_name="x")  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; there are: replace"):
+        app.cron("0 4 * * *", task, {"hours": 1}, key_mode="unsafe_dedupe")  # type: ignore[arg-type]
     app.cron("0 4 * * *", task, {"hours": 1})
     with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):
         app.cron("0 5 * * *", task, {"hours": 1})

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 
 from stowhand import App, WorkerOptions
+from stowhand.app.app import task_handler
 from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events
 from stowhand.jobs.job import State
@@ -32,7 +33,7 @@ async def walk(store: QueueStore, clock: Clock, until_idle: Callable[[], Awaitab
     async def send(to: str) -> None: ...
 
     await app.open()
-    worker = Worker(store, app.handler(), WorkerOptions(), clock=clock, events=Events())
+    worker = Worker(store, task_handler(app), WorkerOptions(), clock=clock, events=Events())
     running = asyncio.create_task(worker.run())
     await until_idle()
     entered: Entered = set()

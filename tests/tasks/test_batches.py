@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.app.app import App
+from stowhand.app.app import App, task_handler
 from stowhand.errors import NonRetryable
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
@@ -223,6 +223,6 @@ def test_the_handler_of_a_worker_judges_lists() -> None:
         id=1, task="sum_up", payload_text="[1,2]", state=State.PROCESSING, queue=None, priority=0,
         run_at=noon, attempts=1, max_attempts=25, created_at=noon,
     )  # fmt: skip
-    outcome = asyncio.run(app.handler().handle(Attempt(Claim(Lease(1, "t", 1), job, "sum_up", 1, 25), 0.0), job))
+    outcome = asyncio.run(task_handler(app).handle(Attempt(Claim(Lease(1, "t", 1), job, "sum_up", 1, 25), 0.0), job))
     assert isinstance(outcome, Retry)
     assert outcome.payload == "[2]"

@@ -17,7 +17,7 @@ import msgspec
 import pydantic
 import pytest
 
-from stowhand.app.app import App
+from stowhand.app.app import App, task_handler
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
@@ -83,7 +83,7 @@ def attempt_of(task: str, payload: str = "{}", attempts: int = 1) -> Attempt[Job
 
 
 def call(app: App, task: str, payload: str = "{}") -> object:
-    handler = app.handler()
+    handler = task_handler(app)
     try:
         return asyncio.run(ran(handler, attempt_of(task, payload)))
     finally:
@@ -151,7 +151,7 @@ def test_a_synchronous_task_runs_in_a_thread_with_the_context_variables_of_its_a
 
     async def under_a_variable() -> object:
         variable.set("set")
-        handler = app.handler()
+        handler = task_handler(app)
         try:
             return await ran(handler, attempt_of("where"))
         finally:
@@ -227,7 +227,7 @@ def test_threads_are_used_again_and_end_with_the_handler(app: App, run: Run) -> 
     before = {thread for thread in threading.enumerate() if thread.name == "stowhand task"}
 
     async def twice() -> set[object]:
-        handler = app.handler()
+        handler = task_handler(app)
         found = {await ran(handler, attempt_of("where")) for _ in range(10)}
         handler.close()
         return found
@@ -247,7 +247,7 @@ def test_a_thread_that_outlives_its_attempt_is_left_behind_and_the_next_task_fin
         return "done"
 
     async def scenario() -> None:
-        handler = app.handler()
+        handler = task_handler(app)
         attempt = attempt_of("hang", '{"wait":true}')
         running = asyncio.ensure_future(ran(handler, attempt))
         await asyncio.to_thread(started.wait, 30)
@@ -347,7 +347,7 @@ def test_a_context_tells_about_the_attempt_and_collects_what_follows(app: App, l
     attempt = attempt_of("work", '{"number":7}', attempts=3)
 
     async def scenario() -> object:
-        handler = app.handler()
+        handler = task_handler(app)
         try:
             return await ran(handler, attempt)
         finally:
@@ -365,7 +365,7 @@ def test_a_context_says_when_to_stop(app: App, run: Run) -> None:
 
     async def scenario() -> object:
         attempt = attempt_of("patient")
-        running = asyncio.ensure_future(ran(app.handler(), attempt))
+        running = asyncio.ensure_future(ran(task_handler(app), attempt))
         await asyncio.sleep(0)
         attempt.cancel("timeout")
         return await running
@@ -422,14 +422,14 @@ def test_a_policy_is_the_tasks_and_otherwise_the_workers(app: App) -> None:
     slow = constant(9.0)
     app.task(name="own", timeout=3, backoff=slow)(lambda: None)
     app.task(name="none")(lambda: None)
-    handler = app.handler(Policy(timeout=60.0, backoff=natural))
+    handler = task_handler(app, Policy(timeout=60.0, backoff=natural))
     assert handler.policy(attempt_of("own").claim) == Policy(timeout=3.0, backoff=slow)
     assert handler.policy(attempt_of("none").claim) == Policy(timeout=60.0, backoff=natural)
     assert handler.policy(attempt_of("unknown").claim).timeout == 60.0
 
 
 def test_a_result_is_kept_as_strict_json_or_refused(app: App) -> None:
-    handler = app.handler()
+    handler = task_handler(app)
     assert handler.encode(None) is None
     assert handler.encode({"a": Point(1)}) == '{"a":{"x":1,"y":0}}'
     for bad in (object(), float("nan"), "\ud800"):

@@ -237,7 +237,7 @@ def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) ->
 
 def test_jobs_that_are_added_together_come_back_whole_and_in_order(run: Run) -> None:
     async def add() -> None:
-        jobs = await app.add_jobs([app.make_job("send", {"to": str(n)}) for n in range(3)])
+        jobs = await app.add_jobs([app.registry.new_job("send", {"to": str(n)}, {}) for n in range(3)])
         assert [(job.task, job.queue, job.payload_text) for job in jobs] == [
             ("send", "mail", f'{{"to":"{n}"}}') for n in range(3)
         ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
-from stowhand.app.checked_jobs import check_each, check_each_async
 from stowhand.app.embedding import log_in_the_name_of, observed, report, seated, traced
 from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.opening import open_installed, tell_listening
@@ -17,11 +16,12 @@ from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.store import AppStore
 from stowhand.app.sync import Sync
+from stowhand.clock import Clock
 from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
@@ -157,12 +157,12 @@ class App:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
         store = await self.open()
         if isinstance(jobs, AsyncIterable):
-            return await store.enqueue_many(check_each_async(jobs, self._check))
-        return await store.enqueue_many(check_each(jobs, self._check))
+            return await store.enqueue_many(_check_each_async(jobs, self._check))
+        return await store.enqueue_many(_check_each(jobs, self._check))
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
-        checked = list(check_each(jobs, self._check))
+        checked = list(_check_each(jobs, self._check))
         return await (await self.open()).add_jobs(checked)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
@@ -172,12 +172,8 @@ class App:
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
-        return await self.enqueue(self.make_job(task, payload, **options))
-
-    def make_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> NewJob:
-        """The job that ``add_job`` would enqueue. A task that is declared here has its say. Raises InvalidJob."""
         self.discover()
-        return self.registry.new_job(task, payload, options)
+        return await self.enqueue(self.registry.new_job(task, payload, options))
 
     def _check(self, job: NewJob) -> NewJob:
         checked = limits.check(job)
@@ -224,11 +220,6 @@ class App:
     ) -> None:
         await self.close()
 
-    def adopt(self, url: str, options: StoreOptions) -> None:
-        """Use a worker's own store, unless this app names another. Called by a worker before it starts."""
-        if self._app_store.adopt(url, options):
-            self._unconnected = None
-
     @property
     def own_store(self) -> OwnStore:
         """What this app's arguments say of its store."""
@@ -260,20 +251,15 @@ class App:
 
     # -- working ---------------------------------------------------------------------------------
 
-    def handler(self, default: Policy | None = None, *, events: Events | None = None) -> TaskHandler:
-        """What a worker needs to run the tasks. Close it when the worker has ended. ``events``: the worker's."""
-        return TaskHandler(
-            self.registry, producer=self, logger_factory=self._new_logger, default=default, connect=self._borrow,
-            built_in=built_in(self.open), events=events,
-        )  # fmt: skip
-
-    def worker(self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]) -> Worker:
+    def worker(
+        self, *, events: Events | None = None, clock: Clock | None = None, **options: Unpack[WorkerKeywords]
+    ) -> Worker:
         """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
 
         Takes the fields of ``WorkerOptions``; durations may be timedeltas. What is not given is as the app's preset
         says, or its environment's, as for ``stowhand worker``. ``tasks`` are all that are declared here,
         unless given. What recurs is scheduled beside it: what ``cron`` has declared, and what ``crontab``,
-        ``crontab_file`` and ``cron_items`` say.
+        ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one.
         """
         opening = self._stores.get(asyncio.get_running_loop())
         if opening is None or not opening.done():
@@ -289,13 +275,13 @@ class App:
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
         events, store = observed(events, self.traces), opening.result()
         seated(store, chosen.concurrency)
-        handler = self.handler(Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)
+        handler = task_handler(self, Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)
         self._handlers.append(handler)
         if items := schedulable(items, store):
-            scheduler = Scheduler(store, items, events)
-            worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events)
+            scheduler = Scheduler(store, items, events, clock)
+            worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events, clock=clock)
         else:
-            worker = Worker(store, handler, chosen, events=events)
+            worker = Worker(store, handler, chosen, events=events, clock=clock)
         tell_listening(store, events, worker.id)
         return worker
 
@@ -326,3 +312,47 @@ class Declaring(Protocol):
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> Iterator[NewJob]:
+    """Raises InvalidJob with the number of the job that is wrong."""
+    number = 1
+    try:
+        for job in jobs:
+            yield check(job)
+            number += 1
+    except InvalidJob as error:  # also from the source itself, while it makes the job of this number
+        raise InvalidJob(f"job {number} of the batch: {error}") from None
+
+
+async def _check_each_async(jobs: AsyncIterable[NewJob], check: Callable[[NewJob], NewJob]) -> AsyncIterator[NewJob]:
+    """The same for jobs that have to be waited for."""
+    number = 1
+    try:
+        async for job in jobs:
+            yield check(job)
+            number += 1
+    except InvalidJob as error:
+        raise InvalidJob(f"job {number} of the batch: {error}") from None
+
+
+# -- for the rooms above, and for tests: no part of an application's own face ---------------------------
+
+
+def task_handler(app: App, default: Policy | None = None, *, events: Events | None = None) -> TaskHandler:
+    """The handler that runs the app's tasks; close it when its worker has ended. ``events``: the worker's."""
+    new_logger, connect = app._new_logger, app._borrow  # noqa: SLF001
+    return TaskHandler(
+        app.registry, producer=app, logger_factory=new_logger, default=default, connect=connect,
+        built_in=built_in(app.open), events=events,
+    )  # fmt: skip
+
+
+def adopt_store(app: App, url: str, options: StoreOptions, traces: Traces | None = None) -> None:
+    """Use the store of this process's worker, unless the app names another; and its traces, unless it has some.
+
+    Called before the worker starts.
+    """
+    if app._app_store.adopt(url, options):  # noqa: SLF001
+        app._unconnected = None  # noqa: SLF001
+    app.traces = app.traces or traces

@@ -32,33 +32,35 @@ IN_PYTHON = {
     "key": "job_key", "key_mode": "job_key_mode",
 }  # fmt: skip
 """The same as `CronOptions` calls them."""
+IN_APP = {field: field for field in IN_PYTHON} | {"fill": "backfill_period"}
+"""The same as `App.cron` calls them: as for any job."""
 _SOME_TIME = "2000-01-01T00:00:00.000Z"
 _PLAIN = "/:_.-~"
 """Stand in the options of a spec as they are. What else is no letter or digit is percent-encoded."""
 
 
 def check_item(
-    item: CronItem, when: Pattern | Match | None, place: str, spelt: Mapping[str, str], problems: list[str]
+    item: CronItem, when: Pattern | Match | None, place: str, spelling: Mapping[str, str], problems: list[str]
 ) -> ParsedItem | None:
     """The item, ready for scheduling; ``None`` if there are problems, those of the caller included.
 
-    ``spelt``: how the details are called where the item was written.
+    ``spelling``: how the details are called where the item was written.
     """
     given: object = item.options
     options = given if isinstance(given, CronOptions) else CronOptions()
-    # One by one, so that all of them are told at once.
+    # One by one, so that all problems are reported at once.
     checks: tuple[tuple[str, Callable[[Any], object], object], ...] = (
         ("", _read_task, item.task),
         ("", validate_identifier, item.task if item.identifier is None else item.identifier),
-        (f"{spelt['fill']}: ", _read_fill, options.backfill_period),
+        (f"{spelling['fill']}: ", _read_fill, options.backfill_period),
         ("tz: ", _read_zone, item.tz),
         ("", _read_payload, item.payload),
-        (f"{spelt['key_mode']}: ", _read_key_mode, options),
+        (f"{spelling['key_mode']}: ", _read_key_mode, options),
     )
     for label, read, value in checks:
         problems.extend(_wrong(label, read, value))
     for field, value in _details(options).items():
-        label = spelt[field]
+        label = spelling[field]
         problems.extend(problem.replace(field, label, 1) for problem in _wrong("", _read_detail, (field, value)))
     if options is not given:
         problems.append(f"options: a {type(given).__qualname__}; give CronOptions(…)")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from stowhand.cron.check import IN_PYTHON, IN_TEXT, check_item
+from stowhand.cron.check import IN_APP, IN_PYTHON, IN_TEXT, check_item
 from stowhand.cron.command import IDENTIFIER, parse_command
 from stowhand.cron.fields import FIELD, FIELDS, Pattern, parse_pattern
 from stowhand.cron.item import CronItem, Match, ParsedItem
@@ -47,8 +47,15 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
     given: object = items
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise CrontabError(f"cron items: a {type(given).__qualname__}; give a list of CronItem")
-    parsed = [_parse_item(item, f"cron item {number}", problems) for number, item in enumerate(items, start=1)]
+    parsed = [_parse_item(one, f"cron item {number}", IN_PYTHON, problems) for number, one in enumerate(items, start=1)]
     return _all_of(parsed, problems)
+
+
+def parse_app_item(item: CronItem) -> ParsedItem:
+    """The item of one call of ``App.cron``. Raises CrontabError that lists everything wrong with it."""
+    problems: list[str] = []
+    (parsed,) = _all_of([_parse_item(item, "App.cron", IN_APP, problems)], problems)
+    return parsed
 
 
 def refuse_duplicates(items: Iterable[ParsedItem]) -> tuple[ParsedItem, ...]:
@@ -101,13 +108,13 @@ def _wrong_shape(words: Sequence[str]) -> str | None:
     return None
 
 
-def _parse_item(item: object, place: str, problems: list[str]) -> ParsedItem | None:
+def _parse_item(item: object, place: str, spelling: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
     if not isinstance(item, CronItem):
         problems.append(f"{place}: a {type(item).__qualname__}; give a CronItem")
         return None
     wrong: list[str] = []
     place = f"{place} ({_shown(str(item.identifier or item.task))})"
-    found = check_item(item, _read_match(item, wrong), place, IN_PYTHON, wrong)
+    found = check_item(item, _read_match(item, wrong), place, spelling, wrong)
     problems += [f"{place}: {problem}" for problem in wrong]
     return found
 

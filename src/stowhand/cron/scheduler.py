@@ -11,13 +11,12 @@ are and however often one of them repeats itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.cron.agenda import Agenda, in_order, next_minute, this_minute
-from stowhand.cron.backfill import fill_from, plan_backfill
 from stowhand.cron.entering import Entering
 from stowhand.cron.item import ParsedItem
 from stowhand.events import CronClockMoved, CronStarted, CronTrouble, Events
@@ -197,3 +196,27 @@ class Scheduler:
 
     def _item_failed(self, item: ParsedItem, error: Exception) -> None:
         self._events.emit(CronTrouble(f"{item.identifier}: {type(error).__name__}: {error}", 0.0))
+
+
+def plan_backfill(
+    item: ParsedItem,
+    known: KnownItem,
+    start: datetime,
+    have: Collection[datetime],
+    ticks: Callable[[ParsedItem, datetime, datetime], Iterator[datetime]] = ParsedItem.ticks,
+) -> Iterator[datetime]:
+    """The ticks to make up for, in order: within ``fill`` before ``start``, and not yet in the ledger (``have``).
+
+    Nothing before the latest tick that was scheduled, or, if there was none, before the item was known: what was
+    never planned is never made up for. Made as they are read: a year has half a million minutes. ``ticks``: who says
+    when the item is due.
+    """
+    if not item.fill:
+        return iter(())
+    done = frozenset(have)
+    return (tick for tick in ticks(item, fill_from(item, known, start), start) if tick not in done)
+
+
+def fill_from(item: ParsedItem, known: KnownItem, start: datetime) -> datetime:
+    """The moment that a backfill reaches back to; not before ``start``: there is none."""
+    return max(start - timedelta(seconds=item.fill), known.last_tick or known.known_since)

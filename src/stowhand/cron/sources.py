@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
-from stowhand.cron.crontab import parse_cron_items, parse_crontab, refuse_duplicates
+from stowhand.cron.check import IN_PYTHON
+from stowhand.cron.crontab import parse_app_item, parse_crontab, refuse_duplicates
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError, InvalidJob
@@ -36,14 +37,15 @@ class CronSources(TypedDict, total=False):
 
 
 class CronKeywords(TypedDict, total=False):
-    """The fields of ``CronOptions``. What is not given is the task's own, or the default."""
+    """Called as the options of an enqueue call. What is not given is the task's own, or the default."""
 
     backfill_period: float | timedelta
+    """As of ``CronOptions``."""
     max_attempts: int | None
-    queue_name: str | None
+    queue: str | None
     priority: int | None
-    job_key: str | None
-    job_key_mode: str | None
+    key: str | None
+    key_mode: Literal["replace", "preserve_run_at"] | None
 
 
 class RecurringWorker(Worker):
@@ -160,20 +162,18 @@ def declare_item(
         raise ConfigurationError(
             f"App.cron: a {type(given).__qualname__} given; give what @app.task makes of a function, or a task's name"
         )
-    said: dict[str, Any] = dict(options)
+    chosen: dict[str, Any] = dict(options)
     if not isinstance(task, str):
-        said = _from_template(task.template, keyed="job_key" not in said) | said
+        chosen = _from_template(task.template, keyed="key" not in chosen) | chosen
         try:
             task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
         except InvalidJob as error:
             raise ConfigurationError(f"App.cron: {error}") from None
     name = task if isinstance(task, str) else task.name
-    item = CronItem(
-        task=name, match=pattern, identifier=identifier, payload=payload, options=CronOptions(**said), tz=tz
+    spec = CronOptions(**{IN_PYTHON.get(option, option): value for option, value in chosen.items()})
+    return parse_app_item(
+        CronItem(task=name, match=pattern, identifier=identifier, payload=payload, options=spec, tz=tz)
     )
-    (parsed,) = parse_cron_items([item])
-    parsed.place = f"App.cron ({parsed.identifier})"
-    return parsed
 
 
 def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
@@ -181,5 +181,5 @@ def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
     for name in ("flags", "max_resets", "delay", "run_at"):
         if getattr(job, name) not in (None, ()):
             raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")
-    key = {"job_key": job.key, "job_key_mode": job.key_mode.value} if keyed and job.key is not None else {}
-    return {"queue_name": job.queue, "priority": job.priority, "max_attempts": job.max_attempts, **key}
+    key = {"key": job.key, "key_mode": job.key_mode.value} if keyed and job.key is not None else {}
+    return {"queue": job.queue, "priority": job.priority, "max_attempts": job.max_attempts, **key}

@@ -65,7 +65,7 @@ def check_built_in(job: NewJob) -> NewJob:
 def check_options(job: NewJob) -> NewJob:
     """As ``check``, for a job whose payload has been checked before."""
     if not isinstance(job, NewJob):
-        raise InvalidJob(f"a {_kind(job)} is no job; give a NewJob, which task.new_job(…) and app.make_job(…) make")
+        raise InvalidJob(f"a {_kind(job)} is no job; give a NewJob, which task.new_job(…) makes")
     check_name("task", job.task, TASK_LIMIT)
     if job.queue is not None:
         check_name("queue", job.queue, QUEUE_LIMIT)

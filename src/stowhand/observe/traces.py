@@ -52,8 +52,7 @@ class Traces:
 
             from stowhand.observe.attempt_span import AttemptSpan
             from stowhand.observe.spans import attached, context_of
-            from stowhand.observe.traced_flow import TracedEngine
-            from stowhand.observe.traced_store import traced_store
+            from stowhand.observe.traced_store import TracedEngine, traced_store
         except ImportError as error:
             raise ConfigurationError(NEEDED) from error
         self._provider = trace.get_tracer_provider if provider is None else lambda: provider

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stowhand.app.app import App
+from stowhand.app.app import App, adopt_store
 from stowhand.app.built_in import built_in_on
 from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.settings.settings import WorkerSettings
@@ -55,8 +55,8 @@ def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> Loade
     if settings.app is not None:
         app = load_app(settings.app)
         app.discover()
-        app.adopt(settings.store.url, settings.store.options())  # what its tasks enqueue goes where its worker works
-        app.traces = app.traces or traces
+        # What its tasks enqueue goes where its worker works.
+        adopt_store(app, settings.store.url, settings.store.options(), traces)
         return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry, may_be_empty=may_be_empty)

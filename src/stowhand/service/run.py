@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from stowhand.app.embedding import traced
 from stowhand.app.opening import open_installed
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.sources import scheduling
-from stowhand.errors import ConfigurationError, DuplicateTask, SchemaError, StoreUnreachable
+from stowhand.errors import (
+    ConfigurationError,
+    DuplicateTask,
+    SchemaError,
+    SchemaMissing,
+    StoreUnreachable,
+    StowhandError,
+)
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.service import exit_codes
 from stowhand.service.health_reporter import watched
-from stowhand.service.loading import LoadedTasks, load_work
+from stowhand.service.loading import LoadedTasks, load_tasks, load_work
 from stowhand.service.opening import store_of
 from stowhand.service.process import finished, hand_over_at_the_end, run_process
 from stowhand.service.process_observer import ProcessObserver
-from stowhand.service.recurring import Recurring
-from stowhand.service.reloading import Changes
+from stowhand.service.recurring import Recurring, items_in_file
+from stowhand.service.reloading import Changes, check_watch
 from stowhand.service.signals import handle_signals, to_the_end
-from stowhand.service.starting import with_the_rest
+from stowhand.service.status_server import StatusServer
 from stowhand.service.supervisor import Supervisor
 
 
@@ -79,3 +87,40 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
                 return await supervisor.run()
     finally:
         await store.close()
+
+
+def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandError:
+    """``first``, or an error that tells besides what else is wrong: each a line of its own, in the order of a start."""
+    of_the_store = isinstance(first, StoreUnreachable | SchemaError)
+    checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, load_tasks, items_in_file]
+    if str(first).startswith(f"{settings.app!r}: "):
+        checks.remove(load_tasks)  # what it has imported before it failed would not bear to be imported again
+    found: list[str] = []
+    for check in checks if of_the_store else (*checks, _open):
+        try:
+            check(settings)
+        except StowhandError as error:
+            found.append(str(error))
+    found = [*found, str(first)] if of_the_store else [str(first), *found]
+    wrong = list(dict.fromkeys(found))
+    return ConfigurationError("\n".join(wrong)) if len(wrong) > 1 else first
+
+
+def _listen(settings: WorkerSettings) -> None:
+    if settings.http is not None:
+        StatusServer(settings.http, {}).close()
+
+
+def _open(settings: WorkerSettings) -> None:
+    """As a worker would, but nothing is installed."""
+
+    async def look() -> None:
+        store = store_of(settings.store)
+        try:
+            await store.open()
+        except SchemaMissing:
+            return
+        finally:
+            await store.close()
+
+    asyncio.run(look())

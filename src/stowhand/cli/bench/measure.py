@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from stowhand.app.app import adopt_store
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.cli.bench import probe
 from stowhand.cli.bench.plan import Plan, Row
@@ -45,7 +46,7 @@ class Bench:
 
     async def rows(self) -> AsyncIterator[Row]:
         """Measure. Raises StoreUnreachable, StoreError."""
-        app.adopt(self._store.url, self._store.options())
+        adopt_store(app, self._store.url, self._store.options())
         with tempfile.TemporaryDirectory(prefix="stowhand-bench-") as folder:
             os.environ[probe.FOLDER] = folder
             self._folder = Path(folder)
