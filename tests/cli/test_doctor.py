@@ -14,8 +14,7 @@ from stowhand.cli.doctor_postgres import Server, judge_server
 from stowhand.cli.doctor_work import examine_work
 from stowhand.cli.findings import Mark
 from stowhand.cli.stats import Stats, WorkerLine
-from stowhand.protocols.figures import MINUTES, Amount, Figures, Standing
-from stowhand.protocols.figures import Ended as Over
+from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
 from tests.cli.conftest import Ended, Stowhand
 
@@ -53,7 +52,7 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
     assert "paused: mail" in ended.out
 
 
-def stats_of(*workers: WorkerLine, tasks: Sequence[Standing] = (), lately: Sequence[Over] = ()) -> Stats:
+def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = (), lately: Sequence[EndedCounts] = ()) -> Stats:
     figures = Figures(tasks=tasks, queues=[], workers=[], history=[], lately=dict.fromkeys(MINUTES, lately), paused={})
     now = datetime(2030, 1, 1, tzinfo=UTC)
     return Stats(figures=figures, oldest_due=90.0, tasks=[], workers=workers, now=now)
@@ -70,7 +69,7 @@ def said(stats: Stats) -> list[str]:
 
 
 def test_a_task_that_no_live_worker_has_is_named() -> None:
-    due = [Standing(name="send", queued=Amount(3), due=Amount(3)), Standing(name="a", queued=Amount(1))]
+    due = [LiveCounts(name="send", queued=Amount(3), due=Amount(3)), LiveCounts(name="a", queued=Amount(1))]
     assert said(stats_of(a_worker("a"), tasks=due)) == ["due, and no live worker has it: send (3)"]
     assert said(stats_of(a_worker(), tasks=due)) == [], "it has any"
     assert said(stats_of(a_worker("a"), a_worker("send"), tasks=due)) == []
@@ -83,7 +82,7 @@ def test_slots_that_are_busy_and_workers_that_are_lost_are_told() -> None:
 
 
 def test_failures_of_the_last_minutes_are_told() -> None:
-    failed = [Over(name="a", failed=Amount(2)), Over(name="b", failed=Amount(1))]
+    failed = [EndedCounts(name="a", failed=Amount(2)), EndedCounts(name="b", failed=Amount(1))]
     assert said(stats_of(a_worker(), lately=failed)) == ["3 in the last 15 minutes: stowhand jobs list --state failed"]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from stowhand.cli.stats import Stats, TaskLine
 from stowhand.cli.top import _tasks, pause_after
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.figures import Amount, Ended, Figures, Standing
+from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.queue_store import QueueStore
 from tests.service.processes import with_store
 
@@ -98,9 +98,9 @@ def test_on_eighty_columns_names_give_way_and_no_count_is_cut() -> None:
     amount = Amount(123_456_789)
     line = TaskLine(
         long,
-        Standing(name=long, queued=amount, due=amount, processing=amount, failed=amount),
-        Ended(name=long, completed=amount),
-        Ended(name=long, completed=amount),
+        LiveCounts(name=long, queued=amount, due=amount, processing=amount, failed=amount),
+        EndedCounts(name=long, completed=amount),
+        EndedCounts(name=long, completed=amount),
     )
     figures = Figures(tasks=[], queues=[], workers=[], history=[], lately={}, paused={})
     stats = Stats(figures=figures, oldest_due=0.0, tasks=[line], workers=[], now=datetime(2030, 1, 1, tzinfo=UTC))

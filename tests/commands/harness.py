@@ -12,7 +12,7 @@ from stowhand.events import Event, JobSaid
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import Claim
 
 
@@ -29,7 +29,7 @@ class Harness:
         claim = Claim(Lease(7, "token", 5), {"id": 7}, "uploads", 1, 1)
         self.ctx: Attempt[Any] = Attempt(claim, 0.0, lambda claim: AttemptLogger(self._hear, "w", "uploads", 7))
         if keeps_logs:
-            self.ctx.bind(self)
+            control_of(self.ctx).bind(self)
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
         self._tried()

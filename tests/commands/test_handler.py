@@ -21,6 +21,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.text import ERROR_LIMIT
+from stowhand.protocols.handler import control_of
 from stowhand.tasks import program
 from stowhand.worker.worker import LAST_PAUSE
 from tests.commands.harness import Harness, wait_until_gone
@@ -331,7 +332,7 @@ def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
         running = asyncio.ensure_future(made.handle(harness.ctx, {}))
         while not (harness.entries and harness.entries[0].out):
             await SystemClock().sleep(0.01)
-        harness.ctx.lost = reason == "lost"
+        control_of(harness.ctx).lost = reason == "lost"
         harness.ctx.cancel(reason)
         running.cancel()
         await asyncio.wait([running], timeout=10)

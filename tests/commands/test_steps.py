@@ -14,6 +14,7 @@ from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
+from stowhand.protocols.handler import control_of
 from stowhand.testing import FakeClock
 from stowhand.worker.slot import Stop
 from tests.commands.harness import Harness
@@ -128,7 +129,7 @@ def test_a_beginning_and_an_end_wait_for_the_store_as_long_as_the_attempt_may_go
         assert not working.done(), "what was done is not thrown away because a log was away"
         harness.down = not back
         if not back:
-            harness.ctx.lost = True
+            control_of(harness.ctx).lost = True
             harness.ctx.cancel("lost")
             working.cancel()
         await clock.advance(LAST_TRY + 1)
@@ -170,7 +171,7 @@ def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
             working = asyncio.ensure_future(work())
             await clock.advance(5)
             harness.down = down
-            harness.ctx.lost = reason == "lost"
+            control_of(harness.ctx).lost = reason == "lost"
             harness.ctx.cancel(reason)
             working.cancel()
             since = clock.monotonic()

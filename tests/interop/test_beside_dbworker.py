@@ -17,7 +17,7 @@ from stowhand.errors import LeaseLost, LogRefused
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Retry, Settlement, settle
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Reply, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 from tests.conftest import Run
@@ -300,8 +300,9 @@ def test_a_record_held_by_a_transaction_of_ours_is_not_reset_by_them(run: Run, d
             async with around:
                 assert theirs.reset(30.0, 3) == ([], [])
                 assert theirs.dequeue() == 2
-            assert attempt.transaction is not None
-            await attempt.transaction.rollback()
+            transaction = control_of(attempt).transaction
+            assert transaction is not None
+            await transaction.rollback()
             assert theirs.reset(30.0, 3) == ([1], [])
             with pytest.raises(LeaseLost):
                 async with side.store.around(Attempt(claim, 0.0)) or around:

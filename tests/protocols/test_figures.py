@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.protocols.figures import NAMES, Amount, Ended, Tallies, about, ended_in
+from stowhand.protocols.figures import NAMES, Amount, EndedCounts, Tallies, about, total_ended
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_largest_are_named_and_the_others_are_one() -> None:
     for number in range(NAMES + 3):
         tallies.add(f"t{number:03}", "waiting", Amount(number + 1))
     tallies.add(None, "failed", Amount(7))
-    named, others = tallies.standings()[:-1], tallies.standings()[-1]
+    named, others = tallies.live()[:-1], tallies.live()[-1]
     assert [one.name for one in named] == [f"t{number:03}" for number in reversed(range(3, NAMES + 3))]
     assert (others.name, others.queued, others.failed) == (None, Amount(1 + 2 + 3), Amount(7))
 
@@ -46,12 +46,15 @@ def test_what_waits_for_another_attempt_is_not_counted_twice() -> None:
     tallies = Tallies()
     tallies.add("t", "waiting", Amount(5))
     tallies.add("t", "errored", Amount(2))
-    (one,) = tallies.standings()
+    (one,) = tallies.live()
     assert (one.queued, one.errored, one.waiting) == (Amount(3), Amount(2), Amount(5))
 
 
 def test_what_ended_is_summed_over_tasks() -> None:
-    some = [Ended(name="a", completed=Amount(2)), Ended(name="b", failed=Amount(1), canceled=Amount(4, exact=False))]
-    total = ended_in(some)
+    some = [
+        EndedCounts(name="a", completed=Amount(2)),
+        EndedCounts(name="b", failed=Amount(1), canceled=Amount(4, exact=False)),
+    ]
+    total = total_ended(some)
     assert (total.completed, total.failed, total.canceled) == (Amount(2), Amount(1), Amount(4, exact=False))
     assert total.every == Amount(7, exact=False)

@@ -24,7 +24,7 @@ from stowhand.observe.exposition import THE_DEAD, Exposition
 from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import JOB_SECONDS, MOST_KINDS, WorkerMetrics
-from stowhand.protocols.figures import Amount, Ended, Figures, Standing
+from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
@@ -314,12 +314,12 @@ def test_a_gauge_whose_question_has_no_answer_is_absent_alone() -> None:
 
 
 def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
-    many = [Standing(name=f"t{number}", queued=Amount(2), due=Amount(1), failed=Amount(3)) for number in range(5)]
+    many = [LiveCounts(name=f"t{number}", queued=Amount(2), due=Amount(1), failed=Amount(3)) for number in range(5)]
     figures = Figures(
-        tasks=[*many, Standing(name=None, queued=Amount(7))],
-        queues=[Standing(name="q", errored=Amount(1))],
+        tasks=[*many, LiveCounts(name=None, queued=Amount(7))],
+        queues=[LiveCounts(name="q", errored=Amount(1))],
         workers=[],
-        history=[Ended(name="t0", completed=Amount(9, exact=False))],
+        history=[EndedCounts(name="t0", completed=Amount(9, exact=False))],
         lately={},
         paused={"q": datetime.now(UTC)},
     )

@@ -23,7 +23,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Retry
 from stowhand.jobs.outcomes import from_error
-from stowhand.protocols.handler import Attempt, Handler, Policy
+from stowhand.protocols.handler import Attempt, Handler, Policy, control_of
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant, natural
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
@@ -254,7 +254,7 @@ def test_a_thread_that_outlives_its_attempt_is_left_behind_and_the_next_task_fin
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert attempt.detached
+        assert control_of(attempt).detached
         assert await ran(handler, attempt_of("hang", '{"wait":false}')) == "done"
         handler.close()
 

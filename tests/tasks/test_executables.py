@@ -23,7 +23,7 @@ from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim
 from stowhand.service.quarantine import Quarantine
@@ -312,7 +312,7 @@ async def canceled(file: Path, heard: Heard, *, lines: int = 1, lost: bool = Fal
     attempt = attempt_of()
     running = asyncio.ensure_future(Executable(file).run(attempt, heard))
     await begun(heard, lines)
-    attempt.lost = lost
+    control_of(attempt).lost = lost
     since = SystemClock().monotonic()
     for _ in range(times):
         running.cancel()

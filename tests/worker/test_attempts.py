@@ -15,7 +15,7 @@ from stowhand.clock import Cancelable
 from stowhand.events import JobEnded, ThreadAbandoned
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete
-from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.handler import Attempt, Policy, control_of
 from stowhand.protocols.store import Claim
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
@@ -162,7 +162,7 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
         try:
             await clock.sleep(100)
         except asyncio.CancelledError:
-            attempt.detached = True
+            control_of(attempt).detached = True
             raise
 
     async with at_work(act, clock=clock, job_timeout=5.0) as harness:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import ClaimRequest, Pulse, Terms
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
@@ -91,7 +91,7 @@ async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_aw
             await clock.sleep(1000)
         finally:
             stopped.append(clock.monotonic())
-            assert attempt.lost
+            assert control_of(attempt).lost
 
     async with at_work(act, clock=clock, lease=30.0) as harness:
         job_id = await harness.add()
@@ -154,7 +154,7 @@ async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life()
             try:
                 await clock.sleep(200)
             except asyncio.CancelledError:
-                assert attempt.lost
+                assert control_of(attempt).lost
 
     async with at_work(act, clock=clock, lease=30.0) as harness:
         job_id = await harness.add()

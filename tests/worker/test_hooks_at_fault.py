@@ -14,7 +14,7 @@ from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Asking, Attempt, Claimable, handler_of
+from stowhand.protocols.handler import Asking, Attempt, Claimable, control_of, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker
@@ -287,7 +287,7 @@ async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -
     recorder, lost = Recorder(loses), list[bool]()
 
     async def after(ctx: Attempt[Job], record: Job) -> None:
-        lost.append(ctx.lost)
+        lost.append(control_of(ctx).lost)
 
     recorder.post_handle = after  # type: ignore[method-assign]
     async with at_work(recorder) as harness:

@@ -13,7 +13,7 @@ from stowhand.clock import SystemClock
 from stowhand.events import JobEnded, JobLeft, JobsReturned, JobUnknown, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE, Worker
@@ -114,7 +114,7 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         while not released.is_set():
             with suppress(asyncio.CancelledError):
                 await released.wait()
-        attempt.detached = True  # which a worker that still listened would have something to say about
+        control_of(attempt).detached = True  # which a worker that still listened would have something to say about
 
     released = asyncio.Event()
     async with at_work({"act": taking(clock, 1000), "stubborn": stubborn}, clock=clock, grace=20.0) as harness:
@@ -144,7 +144,7 @@ async def test_the_lease_of_a_thread_that_goes_on_is_kept_and_listed() -> None:
         try:
             await clock.sleep(1000)
         except asyncio.CancelledError:
-            attempt.detached = True
+            control_of(attempt).detached = True
             raise
 
     async with at_work(threaded, clock=clock, grace=3.0) as harness:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from stowhand.cli.findings import Finding, ok, warn
 from stowhand.cli.moments import say_span
 from stowhand.cli.stats import Stats, WorkerLine, state_line
-from stowhand.protocols.figures import Amount, ended_in
+from stowhand.protocols.figures import Amount, total_ended
 
 SHOWN = 5
 """Names in one finding, at most."""
@@ -25,7 +25,7 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     lost = [line.row.card.name for line in found.workers if not line.row.alive]
     if lost:
         yield warn("workers", f"said no goodbye within a day: {_some(lost)}")
-    failed = ended_in(found.figures.lately[15]).failed
+    failed = total_ended(found.figures.lately[15]).failed
     if failed.number:
         yield warn("failures", f"{failed} in the last 15 minutes: stowhand jobs list --state failed")
     yield ok("jobs", state_line(found))

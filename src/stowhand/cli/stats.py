@@ -15,7 +15,7 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.tables import table
 from stowhand.clock import wall_clock
-from stowhand.protocols.figures import Amount, Ended, Figures, Standing, ended_in
+from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts, total_ended
 from stowhand.protocols.operating import WorkerRow
 from stowhand.protocols.queue_store import QueueStore
 
@@ -26,9 +26,9 @@ class TaskLine(msgspec.Struct, frozen=True):
     """What is known of one task: its live jobs, what its history keeps, and what ended in the last minute."""
 
     name: str | None
-    standing: Standing
-    history: Ended
-    minute: Ended
+    standing: LiveCounts
+    history: EndedCounts
+    minute: EndedCounts
 
     @property
     def per_second(self) -> float:
@@ -110,9 +110,9 @@ def _task_lines(figures: Figures) -> list[TaskLine]:
     return [
         TaskLine(
             name,
-            standing.get(name, Standing(name=name)),
-            history.get(name, Ended(name=name)),
-            minute.get(name, Ended(name=name)),
+            standing.get(name, LiveCounts(name=name)),
+            history.get(name, EndedCounts(name=name)),
+            minute.get(name, EndedCounts(name=name)),
         )
         for name in names
     ]
@@ -131,7 +131,7 @@ def _lines(found: Stats) -> Iterator[str]:
     yield f"oldest due: {say_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
     yield from table(
         ("LAST", "COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
-        [_ended(minutes, ended_in(some)) for minutes, some in found.figures.lately.items()],
+        [_ended(minutes, total_ended(some)) for minutes, some in found.figures.lately.items()],
         right=("COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
     )
     if found.figures.paused:
@@ -150,7 +150,7 @@ def _lines(found: Stats) -> Iterator[str]:
         yield "No workers."
 
 
-def _ended(minutes: int, ended: Ended) -> tuple[str, ...]:
+def _ended(minutes: int, ended: EndedCounts) -> tuple[str, ...]:
     rate = f"{ended.every.number / (60 * minutes):.2f}"
     return (f"{minutes}m", str(ended.completed), str(ended.failed), str(ended.canceled), rate)
 
@@ -179,7 +179,9 @@ def stats_json(found: Stats) -> str:
             "tasks": [_task_json(line) for line in found.tasks],
             "queues": [_standing_json("queue", one, found.figures) for one in found.figures.queues],
             "oldest_due": found.oldest_due,
-            "finished": {f"{minutes}m": _ended_json(ended_in(some)) for minutes, some in found.figures.lately.items()},
+            "finished": {
+                f"{minutes}m": _ended_json(total_ended(some)) for minutes, some in found.figures.lately.items()
+            },
             "paused": list(found.figures.paused),
             "paused_tasks": list(found.figures.pauses.tasks),
             "paused_without_queue": found.figures.pauses.unqueued is not None,
@@ -200,12 +202,12 @@ def _task_json(line: TaskLine) -> dict[str, object]:
     return {"task": line.name, **_numbers(amounts), "per_second": round(line.per_second, 3)}
 
 
-def _standing_json(what: str, one: Standing, figures: Figures) -> dict[str, object]:
+def _standing_json(what: str, one: LiveCounts, figures: Figures) -> dict[str, object]:
     amounts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
     return {what: one.name, "paused": one.name in figures.paused, **_numbers(amounts)}
 
 
-def _ended_json(ended: Ended) -> dict[str, object]:
+def _ended_json(ended: EndedCounts) -> dict[str, object]:
     return _numbers({"completed": ended.completed, "failed": ended.failed, "canceled": ended.canceled})
 
 

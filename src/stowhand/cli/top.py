@@ -20,7 +20,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job, State
 from stowhand.observe.job_logger import core_logger
-from stowhand.protocols.figures import ended_in
+from stowhand.protocols.figures import total_ended
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
 
@@ -118,7 +118,7 @@ class _Top:
         yield f"{self._store.description}  {say(stats.now)}"
         yield from wrap(state_line(stats), width or 10_000)
         due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
-        ended = {minutes: ended_in(some).every.number for minutes, some in stats.figures.lately.items()}
+        ended = {minutes: total_ended(some).every.number for minutes, some in stats.figures.lately.items()}
         rates = ", ".join(f"{number / (60 * minutes):.1f}/s in {minutes}m" for minutes, number in ended.items())
         yield f"oldest due: {due}   ended: {rates}"
         if stats.figures.paused:

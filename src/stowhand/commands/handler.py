@@ -25,7 +25,7 @@ from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import WHOLE, from_error
 from stowhand.jobs.text import clean
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started
 
 R = TypeVar("R")
@@ -139,7 +139,7 @@ class CommandHandler(Generic[R]):
 
     def _patience(self, ctx: Attempt[R]) -> float:
         """Seconds between TERM and KILL."""
-        if ctx.lost:
+        if control_of(ctx).lost:
             return min(self._grace, LOST_GRACE)
         return min(self._grace, STOPPING_GRACE) if ctx.cancel_reason == "returned" else self._grace
 

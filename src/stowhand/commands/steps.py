@@ -21,7 +21,7 @@ from stowhand.commands.redaction import Redactor
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
 from stowhand.jobs.outcomes import WHOLE, describe
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class Step:
         try:
             await self.end(patience)
         except Exception as trouble:  # noqa: BLE001 - boundary: the error that ended the step is the one to raise
-            if not self._ctx.lost:  # nobody expects it to be stored then
+            if not control_of(self._ctx).lost:  # nobody expects it to be stored then
                 self._warn("its log entry could not be stored", trouble)
 
     async def end(self, patience: float = math.inf) -> None:
@@ -193,7 +193,7 @@ class Step:
         if cancelled is None:
             task.result()
             return
-        if (trouble := task.exception()) is not None and not self._ctx.lost:
+        if (trouble := task.exception()) is not None and not control_of(self._ctx).lost:
             self._warn("its log entry could not be stored", trouble)
         raise cancelled
 

@@ -23,7 +23,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.callables import is_async
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue
-from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.handler import Attempt, Policy, control_of
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.threads import Threads
@@ -113,7 +113,7 @@ class StepHandler:
             self._threads = Threads()
 
         def left_behind() -> None:
-            job.ctx.detached = True
+            control_of(job.ctx).detached = True
 
         result = await self._threads.run(partial(self._function, job), left_behind=left_behind)
         return await result if inspect.isawaitable(result) else result

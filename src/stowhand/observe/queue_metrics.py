@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, GaugeMetricFamily, Metric
-from stowhand.protocols.figures import NAMES, Amount, Figures, Standing
+from stowhand.protocols.figures import NAMES, Amount, Figures, LiveCounts
 
 OTHER = "other"
 """The label of all tasks, or queues, that have no series of their own."""
@@ -48,8 +48,8 @@ class QueueMetrics(Collector):
         states, tasks, queues, paused = _families()
         for state, amount in figures.states().items():
             states.add_metric([state.value], amount.number)
-        for family, standings in ((tasks, figures.tasks), (queues, figures.queues)):
-            for one in _bounded(standings, self._labels):
+        for family, counts in ((tasks, figures.tasks), (queues, figures.queues)):
+            for one in _bounded(counts, self._labels):
                 for part, amount in _parts(one).items():
                     family.add_metric([one.name or OTHER, part], amount.number)
         paused.add_metric([], len(figures.paused))
@@ -70,21 +70,21 @@ def _oldest() -> GaugeMetricFamily:
     return GaugeMetricFamily("stowhand_queue_oldest_due_seconds", words)
 
 
-def _parts(one: Standing) -> dict[str, Amount]:
+def _parts(one: LiveCounts) -> dict[str, Amount]:
     return {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
 
 
-def _bounded(standings: Sequence[Standing], labels: int) -> list[Standing]:
+def _bounded(counts: Sequence[LiveCounts], labels: int) -> list[LiveCounts]:
     """So many by name, and the others as one."""
-    named = [one for one in standings if one.name is not None]
-    rest = [one for one in standings if one.name is None] + named[labels:]
+    named = [one for one in counts if one.name is not None]
+    rest = [one for one in counts if one.name is None] + named[labels:]
     return named[:labels] + ([_summed(rest)] if rest else [])
 
 
-def _summed(standings: Sequence[Standing]) -> Standing:
-    total = Standing(name=None)
-    for one in standings:
-        total = Standing(
+def _summed(counts: Sequence[LiveCounts]) -> LiveCounts:
+    total = LiveCounts(name=None)
+    for one in counts:
+        total = LiveCounts(
             name=None,
             queued=total.queued + one.queued,
             errored=total.errored + one.errored,

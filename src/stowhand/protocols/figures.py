@@ -30,7 +30,7 @@ class Amount(msgspec.Struct, frozen=True):
         return str(self.number) if self.exact else about(self.number)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Live jobs of one task, of one queue, or at one worker; ``name`` ``None``: of all that are not named."""
 
     name: str | None
@@ -47,7 +47,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.queued + self.errored
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of one task that are over; ``name`` ``None``: of all tasks that are not named."""
 
     name: str | None
@@ -86,13 +86,13 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue store can say of itself within a moment."""
 
-    tasks: Sequence[Standing]
-    queues: Sequence[Standing]
-    workers: Sequence[Standing]
+    tasks: Sequence[LiveCounts]
+    queues: Sequence[LiveCounts]
+    workers: Sequence[LiveCounts]
     """By name; ``processing``: what a worker holds, what it has claimed ahead too."""
-    history: Sequence[Ended]
+    history: Sequence[EndedCounts]
     """All that the history keeps; nothing has failed there."""
-    lately: Mapping[int, Sequence[Ended]]
+    lately: Mapping[int, Sequence[EndedCounts]]
     """By the last minutes: ``MINUTES``."""
     paused: Mapping[str, datetime]
     """Queues that are paused, by name, and since when."""
@@ -101,15 +101,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     def states(self) -> dict[State, Amount]:
         """Jobs by state; every state is a key."""
-        zero = Amount()
-        return {
-            State.QUEUED: sum((one.queued for one in self.tasks), zero),
-            State.PROCESSING: sum((one.processing for one in self.tasks), zero),
-            State.ERRORED: sum((one.errored for one in self.tasks), zero),
-            State.COMPLETED: sum((one.completed for one in self.history), zero),
-            State.FAILED: sum((one.failed for one in self.tasks), zero),
-            State.CANCELED: sum((one.canceled for one in self.history), zero),
-        }
+        return {state: sum((getattr(one, state) for one in self._counted(state)), Amount()) for state in State}
+
+    def _counted(self, state: State) -> Sequence[LiveCounts | EndedCounts]:
+        return self.history if state in (State.COMPLETED, State.CANCELED) else self.tasks
 
 
 class Tallies:
@@ -119,17 +114,17 @@ class Tallies:
         self._names: defaultdict[str | None, dict[str, Amount]] = defaultdict(dict)
 
     def add(self, name: str | None, part: str, amount: Amount) -> None:
-        """More of it. ``part``: a field of ``Standing`` or ``Ended``, or ``waiting``: queued and errored together."""
+        """Add jobs. ``part``: a field of LiveCounts or EndedCounts, or ``waiting``: queued and errored together."""
         amounts = self._names[name]
         amounts[part] = amounts.get(part, Amount()) + amount
 
-    def standings(self) -> list[Standing]:
+    def live(self) -> list[LiveCounts]:
         """The largest by name, and the others."""
-        return [_standing(name, amounts) for name, amounts in self._largest()]
+        return [_live(name, amounts) for name, amounts in self._largest()]
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[EndedCounts]:
         """The largest by name, and the others."""
-        return [Ended(name=name, **amounts) for name, amounts in self._largest()]
+        return [EndedCounts(name=name, **amounts) for name, amounts in self._largest()]
 
     def _largest(self) -> Iterator[tuple[str | None, dict[str, Amount]]]:
         named = [(name, amounts) for name, amounts in self._names.items() if name is not None]
@@ -142,20 +137,20 @@ class Tallies:
         yield from others._names.items()
 
 
-def _standing(name: str | None, amounts: dict[str, Amount]) -> Standing:
+def _live(name: str | None, amounts: dict[str, Amount]) -> LiveCounts:
     parts = dict(amounts)
     if waiting := parts.pop("waiting", None):
         errored = parts.get("errored", Amount())
         parts["queued"] = Amount(max(waiting.number - errored.number, 0), waiting.exact and errored.exact)
-    return Standing(name=name, **parts)
+    return LiveCounts(name=name, **parts)
 
 
-def ended_in(some: Iterable[Ended]) -> Ended:
+def total_ended(some: Iterable[EndedCounts]) -> EndedCounts:
     """Of all tasks."""
-    zero = Ended(name=None)
+    zero = EndedCounts(name=None)
     for one in some:
         completed, canceled = zero.completed + one.completed, zero.canceled + one.canceled
-        zero = Ended(name=None, completed=completed, canceled=canceled, failed=zero.failed + one.failed)
+        zero = EndedCounts(name=None, completed=completed, canceled=canceled, failed=zero.failed + one.failed)
     return zero
 
 

@@ -71,7 +71,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
 
 
-class Standing(StrEnum):
+class StepState(StrEnum):
     """Where a live step stands."""
 
     WAITING = "waiting"
@@ -81,21 +81,21 @@ class Standing(StrEnum):
     FAILED = "failed"
 
 
-class Tally(msgspec.Struct, frozen=True):
+class StepCount(msgspec.Struct, frozen=True):
     """How many steps stand alike."""
 
     task: str
     priority: int
-    standing: Standing
+    standing: StepState
     number: int
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedStep(msgspec.Struct, frozen=True):
     """One step in its queue."""
 
     key: str
     priority: int
-    standing: Standing
+    standing: StepState
     ready_at: float | None
     """Delayed and parked ones: seconds since the epoch."""
 
@@ -133,10 +133,10 @@ class FlowTables(Protocol):
     async def spend(self, asked: Spending) -> float:
         """0: go. Else seconds until the holder should ask again."""
 
-    async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
+    async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """All live steps of these tasks, counted."""
 
-    async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
+    async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         """Of each standing but failed at most ``limit``, in the order in which they are served."""
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:

@@ -12,6 +12,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, LeaseLost
 from stowhand.events import Events
+from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Backoff, Outcome, Settlement
@@ -54,36 +55,43 @@ class Transaction(Protocol):
         """Undo everything. The record is as it was when it was claimed: to be handed back, or lost."""
 
 
-class _Tools:
-    """What an enclosing store gives to an attempt."""
+class AttemptControl(msgspec.Struct, eq=False):
+    """The side of an attempt that its worker and its store use, and its handler does not: ``control_of``."""
 
-    __slots__ = ("connection", "decided", "over", "store", "transaction")
+    lease: Lease
+    store: Any = None
+    """``ctx.store``."""
+    connection: Any = None
+    """``ctx.connection``."""
+    transaction: Transaction | None = None
+    """Where the end of the attempt is written, if it has a transaction of its own."""
+    decided: Outcome | None = None
+    """What the handler asked its store for (``requeue``): the outcome, unless the handler raises."""
+    ended: bool = False
+    """The handler has ended: nothing can be decided any more."""
+    lost: bool = False
+    """The lease is gone: nothing that this attempt does will be recorded."""
+    detached: bool = False
+    """Something that cannot be stopped (a thread) still runs for this attempt."""
 
-    def __init__(self) -> None:
-        self.store: Any = None
-        self.connection: Any = None
-        self.transaction: Transaction | None = None
-        self.decided: Outcome | None = None
-        self.over = False
+    def bind(self, store: Any, connection: Any = None) -> None:
+        """Called by the store before the handler runs: what ``ctx.store`` and ``ctx.connection`` are."""
+        self.store, self.connection = store, connection
+
+    def decide(self, outcome: Outcome) -> None:
+        """Called by the store, on the handler's behalf. Raises LeaseLost once the handler has ended."""
+        if self.ended:
+            raise LeaseLost(f"record {self.lease.job_id}: its handler has ended, and how is decided")
+        self.decided = outcome
 
 
 class Attempt(Generic[R]):
-    """One run of a handler: the record, its lease, and how the outside reaches in. Handlers know it as ``ctx``.
+    """One run of a handler: the record, its lease, and how it is asked to stop. Handlers receive it as ``ctx``.
 
     ``then`` collects jobs to enqueue together with the settlement of this attempt.
     """
 
-    __slots__ = (
-        "_canceled",
-        "_logger",
-        "_tools",
-        "cancel_reason",
-        "claim",
-        "detached",
-        "lost",
-        "started",
-        "then",
-    )
+    __slots__ = ("_canceled", "_control", "_logger", "cancel_reason", "claim", "started", "then")
 
     def __init__(
         self, claim: Claim[R], started: float, logger: Callable[[Claim[Any]], AttemptLogger] | None = None
@@ -92,83 +100,66 @@ class Attempt(Generic[R]):
         self.started = started
         """By the worker's monotonic clock."""
         self.cancel_reason: str | None = None
-        """Set when somebody asked the job to cancel, its time ran out, or the worker stops."""
-        self.lost = False
-        """The lease is gone: nothing that this attempt does will be recorded."""
-        self.detached = False
-        """Something that cannot be stopped (a thread) still runs for this attempt."""
+        """Set when the job's cancellation was requested, its time ran out, or the worker stops."""
         self.then: list[NewJob] = []
         self._logger = logger
-        self._tools: _Tools | None = None  # most attempts have none, and are many
+        self._control = AttemptControl(claim.lease)
         self._canceled: asyncio.Event | None = None
 
     @property
     def lease(self) -> Lease:
-        """The proof of the claim: compare (epoch, token) in outside systems."""
+        """The proof of the claim: hand (epoch, token) to systems that must refuse a stale one."""
         return self.claim.lease
 
     @property
     def record(self) -> R:
-        """What the store handed over."""
+        """The record as it was claimed: a ``Job``, or a row of a user's table."""
         return self.claim.record
 
     @property
+    def attempt(self) -> int:
+        """Which attempt this is: 1, 2, …"""
+        return self.claim.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        """After this many the record is failed."""
+        return self.claim.max_attempts
+
+    @property
     def logger(self) -> AttemptLogger:
-        """A logger whose lines bear the task's name and the record's id."""
+        """A logger whose lines carry the task's name and the record's id."""
         return self._logger(self.claim) if self._logger is not None else AttemptLogger.mute()
+
+    def log(self, message: object, **facts: Any) -> None:
+        """Write a line about this record, at level info, through ``logger``."""
+        self.logger.info(message, **facts)
+
+    def enqueue_after(self, job: NewJob) -> None:
+        """Enqueue a job together with this attempt's end, in one transaction.
+
+        It exists if and only if the end of this attempt is recorded, whatever that end is. Raises InvalidJob. A user's
+        table cannot enqueue: the attempt fails there.
+        """
+        self.then.append(limits.check(job))
 
     @property
     def store(self) -> Any:
         """The store as this attempt sees it: guarded by its lease, and inside its transaction where it has one.
 
-        What it can do is the store's matter; a table's is ``stowhand.stores.table.AttemptStore``.
+        What it can do depends on the store; a table's is ``stowhand.stores.table.AttemptStore``.
+        Raises ConfigurationError where the store offers nothing.
         """
-        if self._tools is None or self._tools.store is None:
+        if self._control.store is None:
             raise ConfigurationError("this store has nothing to give to a running handler")
-        return self._tools.store
+        return self._control.store
 
     @property
     def connection(self) -> Any:
-        """The connection of the attempt's own transaction (psycopg's)."""
-        if self._tools is None or self._tools.connection is None:
+        """The connection of the attempt's own transaction (psycopg's). Raises ConfigurationError where it has none."""
+        if self._control.connection is None:
             raise ConfigurationError("this attempt has no transaction of its own (TableOptions: transactional=True)")
-        return self._tools.connection
-
-    def bind(self, store: Any, connection: Any = None) -> None:
-        """Said by the store, before the handler runs: what ``store`` and ``connection`` are."""
-        tools = self._given()
-        tools.store, tools.connection = store, connection
-
-    @property
-    def transaction(self) -> Transaction | None:
-        """Where the attempt's end is to be written, if it has a transaction of its own."""
-        return self._tools.transaction if self._tools is not None else None
-
-    @transaction.setter
-    def transaction(self, transaction: Transaction | None) -> None:
-        self._given().transaction = transaction
-
-    @property
-    def decided(self) -> Outcome | None:
-        """What the store was told on the handler's behalf (``requeue``): it stands if the handler returns."""
-        return self._tools.decided if self._tools is not None else None
-
-    @decided.setter
-    def decided(self, outcome: Outcome | None) -> None:
-        tools = self._given()
-        if tools.over:
-            raise LeaseLost(f"record {self.lease.job_id}: its handler has ended, and how is decided")
-        tools.decided = outcome
-
-    def end(self) -> None:
-        """Said by the worker when the handler has ended: nothing that is decided from here on would be heard."""
-        if self._tools is not None:
-            self._tools.over = True
-
-    def _given(self) -> _Tools:
-        if self._tools is None:
-            self._tools = _Tools()
-        return self._tools
+        return self._control.connection
 
     @property
     def canceled(self) -> bool:
@@ -176,7 +167,7 @@ class Attempt(Generic[R]):
         return self.cancel_reason is not None
 
     async def until_canceled(self) -> str:
-        """Wait until the handler should stop; gives the reason."""
+        """Wait until the handler should stop; returns the reason."""
         if self._canceled is None:
             self._canceled = asyncio.Event()
             if self.cancel_reason is not None:
@@ -185,28 +176,35 @@ class Attempt(Generic[R]):
         return self.cancel_reason or ""
 
     def cancel(self, reason: str) -> None:
-        """Say that the handler should stop. Called by the worker, on its loop."""
+        """Ask the handler to stop; the first reason stands. Called by the worker, on its loop."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
         if self._canceled is not None:
             self._canceled.set()
 
 
+def control_of(attempt: Attempt[Any]) -> AttemptControl:
+    """The worker's and the store's side of an attempt."""
+    return attempt._control  # noqa: SLF001 - the one door: handlers do not meet it in their ``ctx``
+
+
 @runtime_checkable
 class EnclosingStore(Protocol):
-    """A store that stands by while a handler runs. Optional: a worker asks whether its store is one."""
+    """A store that prepares each attempt, and may enclose its handler. Optional: a worker asks whether its store is
+    one."""
 
     async def validate(self, events: Events | None = None) -> None:
         """Called once before a worker's first claim. Raises what makes the store unfit to be worked on.
 
-        ``events``: told of what a person should know of the store (``StoreWarned``), now and while it is worked on.
+        ``events``: receives what a person should know of the store (``StoreWarned``), now and while it is worked on.
         """
 
     def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
-        """Furnish the attempt; give what is to enclose its hooks and its handler, if anything.
+        """Bind what the handler may use to the attempt's control; return what is to enclose its hooks and its handler,
+        if anything.
 
-        What encloses it may set ``attempt.transaction``, and leave it open: the worker settles there. It may raise
-        LeaseLost on entering: nothing is run then, and nothing recorded.
+        The context manager may set ``control_of(attempt).transaction`` and leave it open: the worker settles there. It
+        may raise LeaseLost on entering: then nothing runs, and nothing is recorded.
         """
 
 

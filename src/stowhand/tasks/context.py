@@ -89,12 +89,12 @@ class Context:
     @property
     def attempt(self) -> int:
         """Which attempt this is: 1, 2, …"""
-        return self._attempt.claim.attempts
+        return self._attempt.attempt
 
     @property
     def max_attempts(self) -> int:
         """After this many the job is failed."""
-        return self._attempt.claim.max_attempts
+        return self._attempt.max_attempts
 
     @property
     def lease(self) -> Lease:
@@ -128,7 +128,7 @@ class Context:
 
             ctx.enqueue_after(send.new_job("someone@example.com"))
         """
-        self._attempt.then.append(limits.check(job))
+        self._attempt.enqueue_after(job)
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """PostgreSQL: a connection (psycopg) for statements of your own, apart from the job's transaction.

@@ -11,7 +11,7 @@ from stowhand.events import Events
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.handler import Attempt, Policy, control_of
 from stowhand.protocols.queue_store import Producer
 from stowhand.protocols.store import Claim
 from stowhand.tasks.batch import judge_batch
@@ -147,7 +147,7 @@ class TaskHandler:
 
     async def _in_thread(self, attempt: Attempt[Job], call: Callable[[], object]) -> object:
         def left_behind() -> None:
-            attempt.detached = True
+            control_of(attempt).detached = True
 
         if (around := self._registry.around_thread) is not None:
             call = partial(_within, around, call)

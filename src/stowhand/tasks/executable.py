@@ -21,7 +21,7 @@ from typing import Any
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.propagation import IN_ENVIRONMENT, handed_on
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.program import Conversation, Lines, how_it_ended, run_program, why_not_started
@@ -63,7 +63,7 @@ class Executable:
                 given,
                 environment_of(job, attempt.lease, os.environ),
                 talk,
-                lambda: KILL_AFTER_LOST if attempt.lost else KILL_AFTER,
+                lambda: KILL_AFTER_LOST if control_of(attempt).lost else KILL_AFTER,
             )
         except (OSError, ValueError) as error:
             return Retry(f"{self.file.name} could not be started: {why_not_started(str(self.file), error)}")

@@ -8,6 +8,7 @@ from stowhand.events import Events, JobLeft, JobLost, JobStarted, ThreadAbandone
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome
+from stowhand.protocols.handler import control_of
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.judge import Judge
@@ -48,7 +49,7 @@ class Endings:
         assert attempt is not None
         if held.suspect:
             self.suspect_ended()
-        if attempt.detached:
+        if control_of(attempt).detached:
             self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
         held_on = not self._hooks.bare and self._hooks.over(attempt)
         if outcome is None:
@@ -62,7 +63,7 @@ class Endings:
         """It ended without an outcome to record: lost, returned unspent, or its child died or could not begin."""
         assert held.attempt is not None
         lease = held.claim.lease
-        if stop is Stop.RETURNED and held.attempt.detached:
+        if stop is Stop.RETURNED and control_of(held.attempt).detached:
             self.unfinished.append(lease)  # a thread still runs for it: its lease is kept to the last moment
             return
         self._leases.drop([held])

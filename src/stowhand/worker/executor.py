@@ -20,7 +20,7 @@ from stowhand.errors import LeaseLost
 from stowhand.jobs.lifecycle import Cancel, Outcome, Retry
 from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import Claim
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.slot import ChildCrashed, ChildUnable, Ending, Isolate, Slot, Stop
@@ -123,7 +123,7 @@ class Executor:
             return
         first, slot.stop = slot.stop is None, why
         if held.attempt is not None:
-            held.attempt.lost = why is Stop.LOST
+            control_of(held.attempt).lost = why is Stop.LOST
             held.attempt.cancel(why.value)
         if first:
             held.stopped_at = self._clock.monotonic()
@@ -274,7 +274,8 @@ class Executor:
             case None:
                 return from_error(error)
             case Stop.TIMEOUT:
-                thread = "; its thread cannot be stopped and its result will be ignored" if attempt.detached else ""
+                detached = control_of(attempt).detached
+                thread = "; its thread cannot be stopped and its result will be ignored" if detached else ""
                 return Retry(f"timed out: the attempt took longer than {slot.timer_seconds:g} s{thread}")
             case Stop.CANCELED:
                 return Cancel("canceled while running")

@@ -24,7 +24,7 @@ from stowhand.events import Events, HookFailed, HookRan
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, EnclosingStore, Handler
+from stowhand.protocols.handler import Attempt, EnclosingStore, Handler, control_of
 from stowhand.worker.flags import LAST_WORDS
 
 Run = Callable[..., Coroutine[Any, Any, object]]
@@ -89,7 +89,7 @@ class Hooks:
                     return Snooze(SHUT)
                 return await self._inside(attempt, record, prepared)
         except LeaseLost:
-            attempt.lost = True
+            control_of(attempt).lost = True
             raise
         except Exception as error:
             if self._retryable is not None and not self._retryable(error):
@@ -105,7 +105,8 @@ class Hooks:
             await self._timed("pre_handle", attempt, self._before(attempt, record))
         prepared()
         returned = await self._timed("handle", attempt, self._handler.handle(attempt, record))
-        return attempt.decided if attempt.decided is not None else returned
+        decided = control_of(attempt).decided
+        return decided if decided is not None else returned
 
     async def _timed(self, hook: str, attempt: Attempt[Any], call: Awaitable[object]) -> object:
         began, failed = self._clock.monotonic(), True
@@ -127,8 +128,9 @@ class Hooks:
 
     def over(self, attempt: Attempt[Any]) -> bool:
         """The handler has ended. True: its slot is held until the record has been marked, and ``marked`` is told."""
-        attempt.end()
-        if attempt in self._begun or attempt.transaction is not None:
+        control = control_of(attempt)
+        control.ended = True
+        if attempt in self._begun or control.transaction is not None:
             self._over.add(attempt)
             return True
         return False
@@ -144,7 +146,8 @@ class Hooks:
 
     def undo(self, attempt: Attempt[Any], then: Callable[[], None]) -> None:
         """The attempt ends without an outcome to record: roll its transaction back, if it has one; ``then`` go on."""
-        transaction, attempt.transaction = attempt.transaction, None
+        control = control_of(attempt)
+        transaction, control.transaction = control.transaction, None
         if transaction is None:
             then()
             return

@@ -14,7 +14,7 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
-from stowhand.protocols.handler import Attempt, Transaction
+from stowhand.protocols.handler import Attempt, Transaction, control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Reply, Store, Unwritten, Verdict
 from stowhand.worker.judge import Judge
@@ -73,8 +73,9 @@ class Settler:
 
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""
-        if ended.held.attempt is not None and ended.held.attempt.transaction is not None:
-            self._apart(ended, ended.held.attempt.transaction)
+        attempt = ended.held.attempt
+        if attempt is not None and (transaction := control_of(attempt).transaction) is not None:
+            self._apart(ended, transaction)
             return
         if not self._pile:
             self._arrived.set()

@@ -14,7 +14,7 @@ from stowhand.errors import InvalidJob, LogRefused, StoreUnreachable
 from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Done
 from stowhand.stores.table import ExecutionLogEntry, TableStore, Where, attempt_store
 from stowhand.worker import hooks
@@ -65,9 +65,9 @@ def test_a_moment_for_the_own_record_is_by_the_databases_clock(place: Place, run
         made, its = await attempt(store)
         assert its.requeued is None
         await its.requeue(1, now + timedelta(minutes=5))
-        assert made.decided == Snooze(300.0)
+        assert control_of(made).decided == Snooze(300.0)
         await its.requeue(1, now - timedelta(minutes=5))
-        assert made.decided == Snooze(0.0)
+        assert control_of(made).decided == Snooze(0.0)
         await store.close()
 
     run(main())
@@ -83,7 +83,7 @@ def test_a_handler_requeues_counts_and_looks_for_others(place: Place, run: Run) 
             assert (await its.requeue(2, 60)).done is Done.DONE
             assert (await its.requeue(3)).done is Done.REFUSED
             assert (await its.requeue(99)).done is Done.MISSING
-            assert made.decided is None
+            assert control_of(made).decided is None
             assert await its.exists("completed")
             assert not await its.exists("completed", conditions=Where("path", "=", "a.py"))
             assert await its.count_by_state("queued", State.PROCESSING) == 2

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
+from stowhand.protocols.handler import control_of
 from stowhand.protocols.queue_store import Done
 from stowhand.stores.table import TableOptions, TableStore, Where, sql
 from tests.conftest import Run
@@ -30,7 +31,7 @@ def test_a_key_may_be_text(place: Place, run: Run, key: str) -> None:
             assert made.lease.job_id == value
             assert store.record_id(made.record) in (value, made.record["id"])
             assert (await its.requeue(made.record, 5)).job_id == value
-            assert made.decided is not None
+            assert control_of(made).decided is not None
             assert (await store.requeue(made.record)).done is Done.DONE
             with pytest.raises(InvalidJob, match="id: a int given; the key is "):
                 await store.requeue(7)

@@ -17,7 +17,7 @@ from stowhand.flows.queue.step import Step, id_of, key_of, new_step, queue_of, r
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.flow_tables import FlowTables, NewFlow, Standing
+from stowhand.protocols.flow_tables import FlowTables, NewFlow, StepState
 from stowhand.protocols.propagation import load
 from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from stowhand.protocols.validation import is_storable
@@ -159,7 +159,7 @@ class QueueJobs:
 
     async def _positions(self, queue: FlowQueue, limit: int) -> Sequence[Position]:
         """Each standing counted by itself."""
-        numbers = {standing: count(1) for standing in Standing}
+        numbers = {standing: count(1) for standing in StepState}
         return [
             Position(
                 job_id=id_of(each.key),
@@ -169,7 +169,7 @@ class QueueJobs:
                 position=next(numbers[each.standing]),
                 ready_at=each.ready_at,
             )
-            for each in await self._tables.in_line(task_of(self.shape.name, queue), limit)
+            for each in await self._tables.in_queue(task_of(self.shape.name, queue), limit)
         ]
 
     def _key(self, job_id: str) -> str:

@@ -13,7 +13,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import read_delay
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
@@ -45,7 +45,7 @@ class RemoteAttempt:
                 f"requeue: not the record of this attempt ({job_id}); over HTTP a handler requeues no other one."
                 " Do it where the table is: TableStore.requeue"
             )
-        self._attempt.decided = Snooze(_delay(after))
+        control_of(self._attempt).decide(Snooze(_delay(after)))
         return Answer(job_id, Done.DONE)
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:

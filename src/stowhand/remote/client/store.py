@@ -18,7 +18,7 @@ from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
 from stowhand.protocols.validation import validate_id
@@ -162,7 +162,7 @@ class HttpStore(Unsupported):
     def around(self, attempt: Attempt[Any]) -> None:
         """Give the handler its ``ctx.store``, where what is lent is a table."""
         if self._offered is not None and self._offered.logs:
-            attempt.bind(RemoteAttempt(self._http, self._proofs, attempt))
+            control_of(attempt).bind(RemoteAttempt(self._http, self._proofs, attempt))
 
     # -- an application's ------------------------------------------------------------------------
 

@@ -19,11 +19,11 @@ from stowhand.protocols.flow_tables import (
     PREFIX,
     WAITS_FOR,
     NewFlow,
-    Placed,
+    PlacedStep,
     Spending,
     Spent,
-    Standing,
-    Tally,
+    StepCount,
+    StepState,
     Woken,
     spend,
 )
@@ -129,19 +129,19 @@ class MemoryFlowTables:
                 limit.waits[asked.holder] = at + limit.spent.wait
             return limit.spent.wait
 
-    async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
+    async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         with self._store.transaction() as (rows, now):
             alike = [
                 (row.task, row.priority, standing(row, now)) for row in rows.live.values() if row.task in set(tasks)
             ]
-            return [Tally(*each, alike.count(each)) for each in dict.fromkeys(alike)]
+            return [StepCount(*each, alike.count(each)) for each in dict.fromkeys(alike)]
 
-    async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
+    async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         with self._store.transaction() as (rows, now):
             mine = [row for row in rows.live.values() if row.task == task and row.key is not None]
             running = sorted((row for row in mine if row.state is State.PROCESSING), key=lambda row: row.id)
             due = sorted(
-                (row for row in mine if standing(row, now) is Standing.WAITING),
+                (row for row in mine if standing(row, now) is StepState.WAITING),
                 key=lambda row: (row.priority, row.run_at, row.id),
             )
             later = sorted(
@@ -190,17 +190,17 @@ def is_open(rows: Rows, awaited: str) -> bool:
     return any(child.state is not State.FAILED for child in children)
 
 
-def standing(row: Row, now: datetime) -> Standing:
+def standing(row: Row, now: datetime) -> StepState:
     """Of a live row."""
     if not row.waits():
-        return Standing(row.state.value)
+        return StepState(row.state.value)
     if row.run_at <= now:
-        return Standing.WAITING
-    return Standing.PARKED if PARKED in row.flags else Standing.DELAYED
+        return StepState.WAITING
+    return StepState.PARKED if PARKED in row.flags else StepState.DELAYED
 
 
-def placed(row: Row, now: datetime) -> Placed:
+def placed(row: Row, now: datetime) -> PlacedStep:
     """Of a live row with a key."""
     where = standing(row, now)
-    later = where in (Standing.DELAYED, Standing.PARKED)
-    return Placed(str(row.key), row.priority, where, row.run_at.timestamp() if later else None)
+    later = where in (StepState.DELAYED, StepState.PARKED)
+    return PlacedStep(str(row.key), row.priority, where, row.run_at.timestamp() if later else None)

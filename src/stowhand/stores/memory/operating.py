@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
-from stowhand.protocols.figures import MINUTES, Amount, Ended, Figures, Pauses, Tallies
+from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
 from stowhand.protocols.operating import (
     FORGOTTEN_AFTER,
     MOST_AHEAD,
@@ -117,9 +117,9 @@ class MemoryOperations:
                         tallies.add(name, row.state.value, Amount(1))
                         tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
             return Figures(
-                tasks=tasks.standings(),
-                queues=queues.standings(),
-                workers=workers.standings(),
+                tasks=tasks.live(),
+                queues=queues.live(),
+                workers=workers.live(),
                 history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
                 lately={
                     minutes: ended_rows([*rows.live.values(), *rows.history.values()], now - timedelta(minutes=minutes))
@@ -166,7 +166,7 @@ def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
     )
 
 
-def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[Ended]:
+def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[EndedCounts]:
     """By task, what ended after that."""
     tallies = Tallies()
     for row in rows:

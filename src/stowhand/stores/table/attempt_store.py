@@ -17,7 +17,7 @@ from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounde
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.asking import read_after, read_conditions, read_states
 from stowhand.stores.table.backend import AttemptTools
@@ -51,7 +51,7 @@ class AttemptStore(Generic[R]):
     @property
     def requeued(self) -> float | None:
         """Seconds after which the attempt's own record is to be due again; ``None``: it was not requeued."""
-        decided = self._attempt.decided
+        decided = control_of(self._attempt).decided
         return seconds(decided.delay) if isinstance(decided, Snooze) else None
 
     async def requeue(self, record: R | JobId, after: datetime | timedelta | float | None = None) -> Answer:
@@ -69,7 +69,7 @@ class AttemptStore(Generic[R]):
         if isinstance(due, datetime):
             with self._calls.timed("seconds_until"):
                 due = await self._tools.seconds_until(due)
-        self._attempt.decided = Snooze(max(due or 0.0, 0.0))
+        control_of(self._attempt).decide(Snooze(max(due or 0.0, 0.0)))
         return Answer(key, Done.DONE)
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:

@@ -18,7 +18,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
@@ -194,7 +194,7 @@ class TableStore(Generic[R]):
         """Give the handler its ``ctx.store``; with ``transactional``, a transaction that encloses it."""
         if self.options.transactional:
             return self._in_transaction(attempt)
-        attempt.bind(self._attempt_store(self._backend, attempt))
+        control_of(attempt).bind(self._attempt_store(self._backend, attempt))
         return None
 
     @asynccontextmanager
@@ -202,8 +202,9 @@ class TableStore(Generic[R]):
         with self._calls.timed("begin"):
             connection, transaction = await self._backend.begin(attempt)
         # From here on whoever ends the attempt ends the transaction.
-        attempt.transaction = transaction
-        attempt.bind(self._attempt_store(transaction, attempt), connection)
+        control = control_of(attempt)
+        control.transaction = transaction
+        control.bind(self._attempt_store(transaction, attempt), connection)
         yield
 
     def _attempt_store(self, tools: AttemptTools, attempt: Attempt[Any]) -> AttemptStore[R]:

@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from stowhand.jobs.lifecycle import Fail, Outcome, Retry, Settlement, settle
 from stowhand.jobs.outcomes import from_error, from_returned
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 
@@ -85,8 +85,8 @@ class Desk:
             async with around:
                 yield attempt
         finally:
-            if attempt.transaction is not None:
-                await attempt.transaction.rollback()
+            if (transaction := control_of(attempt).transaction) is not None:
+                await transaction.rollback()
 
     async def run(self, work: Work, claim: Claim[Any] | None = None) -> tuple[Reply, dict[str, Any]]:
         """As a worker does it; the verdict, and the row afterwards."""
@@ -95,17 +95,18 @@ class Desk:
                 outcome = from_returned(await work(attempt))
             except Exception as error:  # noqa: BLE001 - a worker's boundary
                 outcome = from_error(error)
-            reply = await self.settle(attempt, attempt.decided or outcome)
+            reply = await self.settle(attempt, control_of(attempt).decided or outcome)
         return reply, await self.row(attempt.lease.job_id)
 
     async def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Reply:
         """Judge, and record; what the store refuses, otherwise."""
-        assert attempt.transaction is not None
-        reply = await attempt.transaction.settle(judged(attempt, outcome))
+        transaction = control_of(attempt).transaction
+        assert transaction is not None
+        reply = await transaction.settle(judged(attempt, outcome))
         for instead in (Retry, Fail):
             if isinstance(reply, Unwritten):
                 why = f"its settlement could not be written: {reply.why}"
-                reply = await attempt.transaction.settle(judged(attempt, instead(why)))
+                reply = await transaction.settle(judged(attempt, instead(why)))
         if isinstance(reply, Settlement):  # what is told is what stands there
             assert reply.state == (await self.row(attempt.lease.job_id))["state"]
             return Verdict.SETTLED

@@ -11,7 +11,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job
-from stowhand.protocols.flow_tables import NewFlow, Placed, Spending, Standing, Tally, Woken
+from stowhand.protocols.flow_tables import NewFlow, PlacedStep, Spending, StepCount, StepState, Woken
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, rows
 from stowhand.stores.database.repeating import PAUSE, TRIES, repeated
@@ -87,16 +87,16 @@ class PostgresFlowTables:
         ((wait,),) = await self._rows("flow_spend", *values)
         return float(wait)
 
-    async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
+    async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """Counted."""
         found = await self._rows("flow_tally", text_array(tasks), self._context.now())
-        return [Tally(task, priority, Standing(standing), number) for task, priority, standing, number in found]
+        return [StepCount(task, priority, StepState(standing), number) for task, priority, standing, number in found]
 
-    async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
+    async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         """In order."""
         found = await self._rows("flow_line", task, limit, self._context.now())
         return [
-            Placed(key, priority, Standing(standing), None if ready_at is None else ready_at.timestamp())
+            PlacedStep(key, priority, StepState(standing), None if ready_at is None else ready_at.timestamp())
             for key, priority, standing, ready_at in found
         ]
 

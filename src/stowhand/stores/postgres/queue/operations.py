@@ -10,7 +10,7 @@ import psycopg
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job
-from stowhand.protocols.figures import MINUTES, NAMES, Amount, Ended, Figures, Pauses, Standing
+from stowhand.protocols.figures import MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.operating import (
     MOST_AHEAD,
     Ages,
@@ -96,12 +96,12 @@ class Operations:
     async def figures(self) -> Figures:
         """Exact while the tables are small; then what a sample of their pages says."""
         now = self._context.now()
-        standing: defaultdict[str, list[Standing]] = defaultdict(list)
-        over: defaultdict[int | None, list[Ended]] = defaultdict(list)
+        standing: defaultdict[str, list[LiveCounts]] = defaultdict(list)
+        over: defaultdict[int | None, list[EndedCounts]] = defaultdict(list)
         for what, name, *numbers, exact in await self._asked("standing_jobs", NAMES, now):
-            standing[what].append(Standing(name=name, **_amounts(STANDING, numbers, exact)))
+            standing[what].append(LiveCounts(name=name, **_amounts(STANDING, numbers, exact)))
         for minutes, name, *numbers, exact in await self._asked("ended_jobs", plain_array(MINUTES), NAMES, now):
-            over[minutes].append(Ended(name=name, **_amounts(ENDED, numbers, exact)))
+            over[minutes].append(EndedCounts(name=name, **_amounts(ENDED, numbers, exact)))
         return Figures(
             tasks=standing["task"],
             queues=standing["queue"],

@@ -31,9 +31,9 @@ def figures(connection: sqlite3.Connection, now: Moment) -> Figures:
                 tallies.add(name, "processing", Amount(number))
     _add_failed(connection, tasks, queues)
     return Figures(
-        tasks=tasks.standings(),
-        queues=queues.standings(),
-        workers=workers.standings(),
+        tasks=tasks.live(),
+        queues=queues.live(),
+        workers=workers.live(),
         history=_history(connection).ended(),
         lately={minutes: _lately(connection, now, minutes).ended() for minutes in MINUTES},
         paused={queue: to_datetime(since) for queue, since in connection.execute(SQL["paused"])},

@@ -18,11 +18,11 @@ from stowhand.protocols.flow_tables import (
     PREFIX,
     WAITS_FOR,
     NewFlow,
-    Placed,
+    PlacedStep,
     Spending,
     Spent,
-    Standing,
-    Tally,
+    StepCount,
+    StepState,
     Woken,
     spend,
 )
@@ -102,13 +102,13 @@ class SqliteFlowTables:
         """By this machine's clock."""
         return await self._write(partial(_spend, asked=asked))
 
-    async def tally(self, tasks: Sequence[str]) -> Sequence[Tally]:
+    async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """Counted."""
         return await self._read(partial(_tally, tasks=tasks))
 
-    async def in_line(self, task: str, limit: int) -> Sequence[Placed]:
+    async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         """In order."""
-        return await self._read(partial(_in_line, task=task, limit=limit))
+        return await self._read(partial(_in_queue, task=task, limit=limit))
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
         """In key order."""
@@ -200,15 +200,15 @@ def _spend(connection: sqlite3.Connection, now: Moment, *, asked: Spending) -> f
     return spent.wait
 
 
-def _tally(connection: sqlite3.Connection, now: Moment, *, tasks: Sequence[str]) -> list[Tally]:
+def _tally(connection: sqlite3.Connection, now: Moment, *, tasks: Sequence[str]) -> list[StepCount]:
     rows = connection.execute(SQL["tally"], {"tasks": as_json(tasks), "now": now.wall})
-    return [Tally(task, priority, Standing(standing), number) for task, priority, standing, number in rows]
+    return [StepCount(task, priority, StepState(standing), number) for task, priority, standing, number in rows]
 
 
-def _in_line(connection: sqlite3.Connection, now: Moment, *, task: str, limit: int) -> list[Placed]:
+def _in_queue(connection: sqlite3.Connection, now: Moment, *, task: str, limit: int) -> list[PlacedStep]:
     given = {"task": task, "limit": limit, "now": now.wall}
     return [
-        Placed(key, priority, Standing(standing), None if ready_at is None else ready_at / 1_000_000)
+        PlacedStep(key, priority, StepState(standing), None if ready_at is None else ready_at / 1_000_000)
         for statement in ("processing", "waiting", "delayed")
         for key, priority, standing, ready_at in connection.execute(SQL[statement], given)
     ]
