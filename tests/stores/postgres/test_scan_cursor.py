@@ -1,4 +1,4 @@
-"""The adaptive floor: where a claim begins."""
+"""The adaptive cursor: where a claim begins."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.scan_cursor import SLOW, ScanCursor
+from stowhand.stores.postgres.queue.claiming import SLOW, ScanCursor
 from tests.stores.postgres.verbs import claim
 
 HERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 7)
 THERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 9)
 
 
-def test_a_quick_claim_leaves_no_floor() -> None:
-    floor = ScanCursor()
-    floor.note(None, HERE, jobs=1, took=SLOW / 2, now=1.0)
-    assert floor.start(1.0) is None
+def test_a_quick_claim_leaves_no_cursor() -> None:
+    cursor = ScanCursor()
+    cursor.note(None, HERE, jobs=1, took=SLOW / 2, now=1.0)
+    assert cursor.start(1.0) is None
 
 
 def test_a_slow_claim_is_followed_by_ones_behind_it_and_then_by_a_look_from_the_beginning() -> None:
-    floor = ScanCursor()
-    floor.note(None, HERE, jobs=1, took=0.1, now=1.0)
-    assert floor.start(1.0) == HERE
-    floor.note(HERE, THERE, jobs=1, took=0.001, now=1.1)
-    assert floor.start(1.2) == THERE
-    assert floor.start(1.0 + 0.9) is None
-    floor.note(None, HERE, jobs=1, took=0.001, now=2.0)
-    assert floor.start(2.0) is None
+    cursor = ScanCursor()
+    cursor.note(None, HERE, jobs=1, took=0.1, now=1.0)
+    assert cursor.start(1.0) == HERE
+    cursor.note(HERE, THERE, jobs=1, took=0.001, now=1.1)
+    assert cursor.start(1.2) == THERE
+    assert cursor.start(1.0 + 0.9) is None
+    cursor.note(None, HERE, jobs=1, took=0.001, now=2.0)
+    assert cursor.start(2.0) is None
 
 
-def test_an_empty_answer_above_the_floor_looks_from_the_beginning_at_once() -> None:
-    floor = ScanCursor()
-    floor.note(None, HERE, jobs=1, took=10.0, now=1.0)
-    assert floor.note(HERE, None, jobs=0, took=0.001, now=1.1) is True
-    assert floor.start(1.1) is None
+def test_an_empty_answer_above_the_cursor_looks_from_the_beginning_at_once() -> None:
+    cursor = ScanCursor()
+    cursor.note(None, HERE, jobs=1, took=10.0, now=1.0)
+    assert cursor.note(HERE, None, jobs=0, took=0.001, now=1.1) is True
+    assert cursor.start(1.1) is None
 
 
-def test_a_job_below_the_floor_is_found_when_nothing_is_above_it(store: PostgresStore, run: Any) -> None:
+def test_a_job_below_the_cursor_is_found_when_nothing_is_above_it(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
         await store.enqueue_many(NewJob(task="t") for _ in range(2))
         assert len(await claim(store, 1)) == 1
-        (floor,) = store._claims._floors.values()
+        (cursor,) = store._claims._scan_cursors.values()
         last = await store.enqueue(NewJob(task="t", priority=5))
-        floor.note(None, (5, last.run_at, last.id), jobs=1, took=1000.0, now=1e9)
-        assert floor.start(1e9) is not None
+        cursor.note(None, (5, last.run_at, last.id), jobs=1, took=1000.0, now=1e9)
+        assert cursor.start(1e9) is not None
         urgent = await store.enqueue(NewJob(task="t", priority=-1))
         assert (await claim(store, 1))[0].lease.job_id == urgent.id
         await store.close()

@@ -7,6 +7,7 @@ woken it, the first of these questions is asked so (functions/idle.sql) that its
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -19,8 +20,15 @@ from stowhand.stores.outlook import Asked, Outlook
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.listener import Listener
 from stowhand.stores.postgres.queue.rows import plain_array, read_claim
-from stowhand.stores.postgres.queue.scan_cursor import Position, ScanCursor
 
+Position = tuple[int, datetime, int]
+"""A place in the order (priority, run_at, id)."""
+
+SLOW = 0.010
+SLOW_PER_JOB = 0.000_1
+"""Seconds beyond which a claim from the beginning counts as slow; well above what one on a sound table takes."""
+SHARE = 9.0
+"""Time in which claims start behind a cursor, for each second that one from the beginning took."""
 _UNFINISHED = 0
 """The id of the row that says: the walk over busy queues was cut short; ask again."""
 _NOTHING = -1
@@ -30,6 +38,7 @@ _FRESH = 0.1
 _ROUNDS = 60
 _TASK_SETS = 16
 _ORDER = itemgetter(4, 5, 0)
+"""Of a claimed row: priority, run_at, id."""
 _QUEUE = 3
 
 
@@ -51,7 +60,7 @@ class Claims:
     def __init__(self, context: PostgresContext, listener: Listener) -> None:
         self._context, self._listener = context, listener
         self._link = Link(context.dialer, lambda: context.role("claim"))
-        self._floors: dict[tuple[str, ...] | None, ScanCursor] = {}
+        self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
         """The last claim brought nothing, and nothing was heard since."""
         self._answer = _NO_ANSWER
@@ -97,16 +106,16 @@ class Claims:
         return [read_claim(row[:-1], request.worker, request.token) for row in found]
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        scan_cursor = self._scan_cursor(request)
+        cursor = self._cursor_for(request)
         for _ in range(_ROUNDS):
             began = stopwatch()
-            start = scan_cursor.start(began) if scan_cursor is not None else None
+            start = cursor.start(began) if cursor is not None else None
             found = await self._ask(request, start)
             if found and found[0][0] == _UNFINISHED:
                 continue
             found.sort(key=_ORDER)
             ended = stopwatch()
-            if scan_cursor is not None and scan_cursor.note(
+            if cursor is not None and cursor.note(
                 start, _last_free(found), jobs=len(found), took=ended - began, now=ended
             ):
                 continue
@@ -144,13 +153,13 @@ class Claims:
         """Has the last poll said it just now?"""
         return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
 
-    def _scan_cursor(self, request: ClaimRequest) -> ScanCursor | None:
+    def _cursor_for(self, request: ClaimRequest) -> ScanCursor | None:
         """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
         if request.suspects or request.forbidden_flags or self._context.now() is not None:
             return None
-        if len(self._floors) >= _TASK_SETS and request.tasks not in self._floors:
-            self._floors.clear()
-        return self._floors.setdefault(request.tasks, ScanCursor())
+        if len(self._scan_cursors) >= _TASK_SETS and request.tasks not in self._scan_cursors:
+            self._scan_cursors.clear()
+        return self._scan_cursors.setdefault(request.tasks, ScanCursor())
 
     async def _ask(self, request: ClaimRequest, start: Position | None) -> list[Row]:
         values = (
@@ -169,12 +178,51 @@ class Claims:
             return await self._link.rows(self._context.statements["claim"], values)
 
 
+class ScanCursor:
+    """Where a claim of one set of tasks begins: mostly at the beginning; behind a position while the way there is long.
+
+    Dead entries that an old snapshot keeps make every claim from the beginning walk over them. Then claims start behind
+    the last one's position instead, and at most a tenth of the time is spent on claims from the beginning; what sorts
+    below the position waits for the next of these. (Jobs that this worker may not take need no cursor:
+    functions/claim.sql.) An empty answer behind the position is followed by a claim from the beginning at once. Nothing
+    of this is kept in the database, so nothing has to be repaired. Measured: 44k to 48k jobs/s throughout under a held
+    snapshot, where plain claims fell from 35k to 7k.
+
+    Pure: the time, and how long a claim took, are arguments.
+    """
+
+    def __init__(self) -> None:
+        self._position: Position | None = None
+        self._rescan_at = 0.0
+
+    def start(self, now: float) -> Position | None:
+        """Where the next claim begins; ``None``: at the beginning."""
+        return None if now >= self._rescan_at else self._position
+
+    def note(self, began: Position | None, last: Position | None, *, jobs: int, took: float, now: float) -> bool:
+        """A claim from ``began`` has ended. ``last``: the position of its last job without a queue.
+
+        True: it found nothing behind the position, so the next one, from the beginning, is due at once.
+        """
+        if began is not None:
+            if last is None:
+                self._rescan_at = 0.0
+                return jobs == 0
+            self._position = last
+            return False
+        if took > SLOW + SLOW_PER_JOB * jobs and last is not None:
+            self._position, self._rescan_at = last, now + SHARE * took
+        else:
+            self._position, self._rescan_at = None, 0.0
+        return False
+
+
 def _listed(names: tuple[str, ...] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
 def _last_free(found: Sequence[Row]) -> Position | None:
-    """The position of the last job without a queue: floors are about those."""
+    """The position of the last job without a queue: cursors are about those."""
     for row in reversed(found):
         if row[_QUEUE] is None:
             priority, run_at, job_id = _ORDER(row)

@@ -16,7 +16,7 @@ from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptio
 from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
-from stowhand.stores.database.link import Dialer, Pool
+from stowhand.stores.database.link import Dialer, Pool, Row, Values
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.roles import role_fillings, role_names
 
@@ -33,6 +33,10 @@ _INDEX_PLANS = (
 )
 # What may be called at all is a matter of grants (functions/grants.sql); what it does, it does as the schema's owner.
 _DEFINER = "security definer set search_path = pg_catalog, pg_temp"
+
+
+class RowLocked(StoreUnreachable):
+    """Another transaction holds a row locked for longer than a statement waits."""
 
 
 class PostgresContext:
@@ -93,9 +97,21 @@ class PostgresContext:
         """The application_name of a connection."""
         return f"stowhand:{role}:{self.worker}" if self.worker else f"stowhand:{role}"
 
+    async def ask(self, role: str, name: str, values: Values = (), *, row: str = "the job") -> list[Row]:
+        """Run one statement on a connection of the pool. ``row``: what it may have to lock, for the error.
+
+        Raises what psycopg raises, but RowLocked, which is not tried again, where another transaction holds the lock.
+        """
+        try:
+            return await self.pool.rows(role, self.statements[name], values)
+        except psycopg.errors.LockNotAvailable:
+            raise RowLocked(
+                f"{self.address}: an open transaction holds {row}; nothing was changed, try again when it has ended"
+            ) from None
+
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """What the driver raises becomes an error of ours. Values are judged by whoever sent them."""
+        """Turns the driver's errors into the package's. Errors about values are left to the caller that sent them."""
         try:
             yield
         except (psycopg.Error, TimeoutError) as error:

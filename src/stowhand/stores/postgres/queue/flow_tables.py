@@ -123,16 +123,7 @@ class PostgresFlowTables:
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
         with self._context.translated():
-            return await repeated(lambda: self._ask(name, values), self._clock)
-
-    async def _ask(self, name: str, values: tuple[object, ...]) -> list[Row]:
-        """A row that stays locked is somebody's affair: it is not asked for again."""
-        try:
-            return await self._context.pool.rows("flow", self._context.statements[name], values)
-        except psycopg.errors.LockNotAvailable:
-            raise StoreUnreachable(
-                f"{self._context.address}: somebody's open transaction holds the job; try again when it has ended"
-            ) from None
+            return await repeated(lambda: self._context.ask("flow", name, values), self._clock)
 
     def _blamed(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
         if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):

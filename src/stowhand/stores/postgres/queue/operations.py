@@ -1,4 +1,4 @@
-"""What operators ask of a schema: pause queues and tasks, purge, who works, why does a job not run."""
+"""The schema's operator: pauses queues and tasks, purges, lists workers, explains why a job does not run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-import psycopg
-
-from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job
 from stowhand.protocols.figures import MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.operating import (
@@ -33,55 +30,54 @@ from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text
 
 PURGE_AT_ONCE = 5000
 """Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
-
-
 STANDING = ("queued", "errored", "due", "processing", "failed")
 ENDED = ("completed", "canceled", "failed")
 
 
-class Operations:
-    """The seam ``Operator``. Every call is a transaction of its own; a purge is one for each page."""
+class Operator:
+    """Every call is a transaction of its own; a purge is one for each page."""
 
-    _context: PostgresContext
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
 
     async def pause_queue(self, name: str) -> QueueChange:
         """A running job goes on."""
-        ((changed,),) = await self._asked("pause_queue", read_queue(name), self._context.now())
+        ((changed,),) = await self._ask("pause_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
     async def resume_queue(self, name: str) -> QueueChange:
         """Workers are woken."""
-        ((changed,),) = await self._asked("resume_queue", read_queue(name), self._context.now())
+        ((changed,),) = await self._ask("resume_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
     async def pause_task(self, name: str) -> TaskChange:
         """In whatever queue; a running job goes on."""
-        ((changed,),) = await self._asked("pause_task", read_task(name), self._context.now())
+        ((changed,),) = await self._ask("pause_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
     async def resume_task(self, name: str) -> TaskChange:
         """Workers are woken."""
-        ((changed,),) = await self._asked("resume_task", read_task(name), self._context.now())
+        ((changed,),) = await self._ask("resume_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
     async def pause_unqueued(self) -> TaskChange:
         """A running job goes on."""
-        ((changed,),) = await self._asked("pause_unqueued", self._context.now())
+        ((changed,),) = await self._ask("pause_unqueued", self._context.now())
         return TaskChange(None, changed)
 
     async def resume_unqueued(self) -> TaskChange:
         """Workers are woken."""
-        ((changed,),) = await self._asked("resume_unqueued", self._context.now())
+        ((changed,),) = await self._ask("resume_unqueued", self._context.now())
         return TaskChange(None, changed)
 
     async def pauses(self) -> Pauses:
         """By name."""
-        return Pauses.read(dict(await self._asked("pauses")))
+        return Pauses.read(dict(await self._ask("pauses")))
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """All or, if somebody keeps one of them locked, none."""
+        """All or, if another transaction keeps one of them locked, none."""
         return [
-            row[0] for row in await self._asked("retry_failed", plain_array(validate_ids(job_ids)), self._context.now())
+            row[0] for row in await self._ask("retry_failed", plain_array(validate_ids(job_ids)), self._context.now())
         ]
 
     async def queues(self) -> Sequence[QueueRow]:
@@ -90,7 +86,7 @@ class Operations:
             QueueRow(
                 name=name, paused_since=paused, held_by=held, waiting=waiting, due=due, running=running, failed=failed
             )
-            for name, paused, held, waiting, due, running, failed in await self._asked("queues", self._context.now())
+            for name, paused, held, waiting, due, running, failed in await self._ask("queues", self._context.now())
         ]
 
     async def figures(self) -> Figures:
@@ -98,9 +94,9 @@ class Operations:
         now = self._context.now()
         standing: defaultdict[str, list[LiveCounts]] = defaultdict(list)
         over: defaultdict[int | None, list[EndedCounts]] = defaultdict(list)
-        for what, name, *numbers, exact in await self._asked("standing_jobs", NAMES, now):
+        for what, name, *numbers, exact in await self._ask("standing_jobs", NAMES, now):
             standing[what].append(LiveCounts(name=name, **_amounts(STANDING, numbers, exact)))
-        for minutes, name, *numbers, exact in await self._asked("ended_jobs", plain_array(MINUTES), NAMES, now):
+        for minutes, name, *numbers, exact in await self._ask("ended_jobs", plain_array(MINUTES), NAMES, now):
             over[minutes].append(EndedCounts(name=name, **_amounts(ENDED, numbers, exact)))
         return Figures(
             tasks=standing["task"],
@@ -108,7 +104,7 @@ class Operations:
             workers=standing["worker"],
             history=over[None],
             lately={minutes: over[minutes] for minutes in MINUTES},
-            paused=dict(await self._asked("paused_queues")),
+            paused=dict(await self._ask("paused_queues")),
             pauses=await self.pauses(),
         )
 
@@ -116,32 +112,32 @@ class Operations:
         """Page by page."""
         now = self._context.now()
         if dry_run:
-            asked = (now, ages.completed, ages.canceled, now, ages.failed)
-            ((completed, failed, canceled),) = await self._asked("purgeable", *asked)
+            limits = (now, ages.completed, ages.canceled, now, ages.failed)
+            ((completed, failed, canceled),) = await self._ask("purgeable", *limits)
             return Purged(completed=completed, failed=failed, canceled=canceled)
         completed = canceled = failed = 0
         after = 0 if ages.completed is not None or ages.canceled is not None else None
         while after is not None:
-            given = (ages.completed, ages.canceled, after, PURGE_AT_ONCE, now)
-            ((some, others, after),) = await self._asked("purge_history", *given)
+            page = (ages.completed, ages.canceled, after, PURGE_AT_ONCE, now)
+            ((some, others, after),) = await self._ask("purge_history", *page)
             completed, canceled = completed + some, canceled + others
         gone = PURGE_AT_ONCE if ages.failed is not None else 0
         while gone == PURGE_AT_ONCE:
-            ((gone,),) = await self._asked("purge_failed", ages.failed, PURGE_AT_ONCE, now)
+            ((gone,),) = await self._ask("purge_failed", ages.failed, PURGE_AT_ONCE, now)
             failed += gone
         return Purged(completed=completed, failed=failed, canceled=canceled)
 
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""
-        return [_worker(row) for row in await self._asked("workers", self._context.now())]
+        return [_worker(row) for row in await self._ask("workers", self._context.now())]
 
     async def explain(self, job_id: int) -> Explanation | None:
-        """From a few looks, a moment apart: it is for people."""
-        found = await self._asked("get", validate_id(job_id))
+        """From several statements, a moment apart: for people, who need no snapshot."""
+        found = await self._ask("get", validate_id(job_id))
         if not found:
             return None
         job: Job = read_job(found[0])
-        around = await self._asked("circumstances", self._context.now(), job.id)
+        around = await self._ask("circumstances", self._context.now(), job.id)
         if not around:  # it is over
             return explain(Facts(job=job, now=job.run_at))
         ((at, lease_until, paused, holder, worker, since, until),) = around
@@ -157,7 +153,7 @@ class Operations:
                 holder=held,
                 ahead=await self._ahead(job, takers(job, workers, pauses), at),
                 workers=workers,
-                busy={name: Busy(*held) for name, *held in await self._asked("busy")},
+                busy={name: Busy(*held) for name, *held in await self._ask("busy")},
             )
         )
 
@@ -174,21 +170,16 @@ class Operations:
             "forbidden": text_array(taken.forbidden),
             "most": MOST_AHEAD + 1,
         }
-        ((ahead,),) = await self._named("ahead", given)
+        ((ahead,),) = await self._ask_with("ahead", given)
         return int(ahead)
 
-    async def _asked(self, name: str, *values: object) -> list[Row]:
-        return await self._named(name, values)
+    async def _ask(self, name: str, *values: object) -> list[Row]:
+        return await self._ask_with(name, values)
 
-    async def _named(self, name: str, values: Values) -> list[Row]:
+    async def _ask_with(self, name: str, values: Values) -> list[Row]:
         with self._context.translated():
-            try:
-                return await self._context.pool.rows("inspect", self._context.statements[name], values)
-            except psycopg.errors.LockNotAvailable:
-                what = "one of the jobs" if name == "retry_failed" else "the queue"
-                raise StoreUnreachable(
-                    f"{self._context.address}: somebody's open transaction holds {what}; try again when it has ended"
-                ) from None
+            row = "one of the jobs" if name == "retry_failed" else "the queue"
+            return await self._context.ask("inspect", name, values, row=row)
 
 
 def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[str, Amount]:

@@ -11,6 +11,8 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.figures import Figures, Pauses
+from stowhand.protocols.operating import Ages, Explanation, Purged, QueueChange, QueueRow, TaskChange, WorkerRow
 from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
 from stowhand.stores.postgres.queue.administering import Administrator
@@ -20,7 +22,7 @@ from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.inspecting import Inspector
 from stowhand.stores.postgres.queue.listener import Listener
-from stowhand.stores.postgres.queue.operations import Operations
+from stowhand.stores.postgres.queue.operations import Operator
 from stowhand.stores.postgres.queue.producing import Producer
 from stowhand.stores.postgres.queue.schema import Installer
 from stowhand.stores.postgres.queue.settling import Settlements
@@ -29,7 +31,7 @@ from stowhand.stores.postgres.queue.timetable import Timetable
 _DEFAULTS = StoreOptions()
 
 
-class PostgresStore(Operations):
+class PostgresStore:
     """Jobs in a schema of a PostgreSQL database. Nothing is connected before it is used."""
 
     def __init__(self, url: str, options: StoreOptions = _DEFAULTS) -> None:
@@ -43,6 +45,7 @@ class PostgresStore(Operations):
         self._inspector = Inspector(context)
         self._administrator = Administrator(context)
         self._timetable = Timetable(context, self._producer)
+        self._operator = Operator(context)
         self._installer = Installer(context)
 
     @property
@@ -176,15 +179,15 @@ class PostgresStore(Operations):
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Due now."""
-        return await self._inspector.retry_jobs(job_ids)
+        return await self._administrator.retry_jobs(job_ids)
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """At once, or asked of their workers."""
-        return await self._inspector.cancel_jobs(job_ids)
+        return await self._administrator.cancel_jobs(job_ids)
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Delete."""
-        return await self._inspector.remove_jobs(job_ids)
+        return await self._administrator.remove_jobs(job_ids)
 
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key."""
@@ -227,6 +230,60 @@ class PostgresStore(Operations):
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger."""
         return await self._timetable.ticks(identifier, since)
+
+    # -- an operator's ---------------------------------------------------------------------------
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        """A running job goes on."""
+        return await self._operator.pause_queue(name)
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        """Wakes workers."""
+        return await self._operator.resume_queue(name)
+
+    async def pause_task(self, name: str) -> TaskChange:
+        """In every queue; a running job goes on."""
+        return await self._operator.pause_task(name)
+
+    async def resume_task(self, name: str) -> TaskChange:
+        """Wakes workers."""
+        return await self._operator.resume_task(name)
+
+    async def pause_unqueued(self) -> TaskChange:
+        """Jobs without a queue; a running one goes on."""
+        return await self._operator.pause_unqueued()
+
+    async def resume_unqueued(self) -> TaskChange:
+        """Wakes workers."""
+        return await self._operator.resume_unqueued()
+
+    async def pauses(self) -> Pauses:
+        """By name."""
+        return await self._operator.pauses()
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """All or none."""
+        return await self._operator.retry_failed(job_ids)
+
+    async def queues(self) -> Sequence[QueueRow]:
+        """By name."""
+        return await self._operator.queues()
+
+    async def figures(self) -> Figures:
+        """Exact while the tables are small; then estimated from a sample of their pages."""
+        return await self._operator.figures()
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        """Delete finished jobs older than these ages, page by page."""
+        return await self._operator.purge(ages, dry_run=dry_run)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """By name."""
+        return await self._operator.workers()
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """Every reason why it is not running."""
+        return await self._operator.explain(job_id)
 
     # -- the schema's ----------------------------------------------------------------------------
 

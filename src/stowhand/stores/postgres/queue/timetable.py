@@ -80,7 +80,7 @@ class Timetable:
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
         with self._context.translated():
-            return await self._context.pool.rows("cron", self._context.statements[name], values)
+            return await self._context.ask("cron", name, values)
 
 
 def _known(row: Row) -> KnownItem:
