@@ -18,7 +18,7 @@ from stowhand.jobs.conditions import sql
 from stowhand.stores.database.address import Address
 from stowhand.stores.database.link import Dialer
 from stowhand.stores.postgres.table.catalog import Facts, Server
-from stowhand.stores.postgres.table.checks import admit, check, judge
+from stowhand.stores.postgres.table.checks import check, judge, validate
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, read_shape
@@ -570,7 +570,7 @@ def test_a_worker_is_refused_with_every_fatal_finding_and_its_ddl(place: Place, 
     async def refused() -> str:
         line = await Dialer(Address(place.url)).dial("test")
         with pytest.raises(TableUnsuitable) as raised:
-            await admit(line, TableOptions(name="test", table_name="jobs"), read_shape("jobs", None, {}))
+            await validate(line, TableOptions(name="test", table_name="jobs"), read_shape("jobs", None, {}))
         await line.close()
         return str(raised.value)
 

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from stowhand.stores.postgres.table.listener import Listener
+from stowhand.stores.postgres.table.listener import TableListener
 from tests.stores.table.postgres.jobs import Jobs, Served
 
 CHANNEL = 'the "jobs"'
 
 
-def listener(served: Served) -> Listener:
+def listener(served: Served) -> TableListener:
     return served.table._listener
 
 

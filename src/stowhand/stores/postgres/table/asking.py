@@ -15,15 +15,15 @@ from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.table.shown import ShownRecord, shown
 
 
-async def requeue(context: TableContext, line: Session, record_id: JobId, after: datetime | float | None) -> Answer:
+async def requeue(context: TableContext, session: Session, record_id: JobId, after: datetime | float | None) -> Answer:
     """To queued; a running attempt is fenced out. Raises StoreUnreachable where somebody holds the row locked."""
     moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
     key = str(record_id)
-    done = await rows(line, context.statement("requeue"), context.values(id=key, after=moment, delay=delay))
+    done = await rows(session, context.statement("requeue"), context.values(id=key, after=moment, delay=delay))
     if done:
         canceled = done[0][0] == State.CANCELED
         return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if canceled else "")
-    found = await rows(line, context.statement("state_of"), context.values(id=key))
+    found = await rows(session, context.statement("state_of"), context.values(id=key))
     if not found:
         return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
     if found[0][0] in (State.QUEUED, State.ERRORED, State.PROCESSING):
@@ -31,66 +31,68 @@ async def requeue(context: TableContext, line: Session, record_id: JobId, after:
     return Answer(record_id, Done.REFUSED, f"it is {found[0][0]}, which is final: INSERT a record anew")
 
 
-async def seconds_until(context: TableContext, line: Session, moment: datetime) -> float:
+async def seconds_until(context: TableContext, session: Session, moment: datetime) -> float:
     """From the database's now."""
-    ((seconds,),) = await rows(line, context.statement("seconds_until"), context.values(moment=moment))
+    ((seconds,),) = await rows(session, context.statement("seconds_until"), context.values(moment=moment))
     return float(seconds)
 
 
 async def count(
-    context: TableContext, line: Session, states: Sequence[State], conditions: Sequence[Any]
+    context: TableContext, session: Session, states: Sequence[State], conditions: Sequence[Any]
 ) -> dict[State, int]:
     """As the view shows them; every state asked for is a key."""
     statement, values = context.composer.counting("count", conditions)
-    found = await rows(line, statement, {**values, **context.values(states=_names(states))})
+    found = await rows(session, statement, {**values, **context.values(states=_names(states))})
     return dict.fromkeys(states, 0) | {State(state): number for state, number in found}
 
 
-async def exists(context: TableContext, line: Session, states: Sequence[State], conditions: Sequence[Any]) -> bool:
+async def exists(context: TableContext, session: Session, states: Sequence[State], conditions: Sequence[Any]) -> bool:
     """Is there one?"""
     statement, values = context.composer.counting("exists", conditions)
-    ((found,),) = await rows(line, statement, {**values, **context.values(states=_names(states))})
+    ((found,),) = await rows(session, statement, {**values, **context.values(states=_names(states))})
     return bool(found)
 
 
-async def next_due(context: TableContext, line: Session) -> float | None:
+async def next_due(context: TableContext, session: Session) -> float | None:
     """Seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
-    ((seconds,),) = await rows(line, context.statement("next_due"), context.values())
+    ((seconds,),) = await rows(session, context.statement("next_due"), context.values())
     return None if seconds is None else float(seconds)
 
 
-async def moment(context: TableContext, line: Session, name: str) -> float:
+async def moment(context: TableContext, session: Session, name: str) -> float:
     """Seconds, as ``longest_wait`` and ``longest_run`` say."""
-    ((seconds,),) = await rows(line, context.statement(name), context.values())
+    ((seconds,),) = await rows(session, context.statement(name), context.values())
     return float(seconds)
 
 
-async def logs(context: TableContext, line: Session, record_id: JobId) -> Sequence[str] | None:
+async def logs(context: TableContext, session: Session, record_id: JobId) -> Sequence[str] | None:
     """Entry by entry, as JSON text."""
-    found = await rows(line, context.statement("logs"), context.values(id=str(record_id)))
+    found = await rows(session, context.statement("logs"), context.values(id=str(record_id)))
     return None if not found else [entry or "null" for entry in found[0][0] or ()]
 
 
 async def page(
-    context: TableContext, line: Session, states: Sequence[State], after: JobId | None, limit: int
+    context: TableContext, session: Session, states: Sequence[State], after: JobId | None, limit: int
 ) -> Sequence[ShownRecord]:
     """Records in these states, by id."""
     above = None if after is None else str(after)
-    found = await rows(line, context.statement("page"), context.values(states=_names(states), after=above, limit=limit))
+    found = await rows(
+        session, context.statement("page"), context.values(states=_names(states), after=above, limit=limit)
+    )
     return [_shown(context, row) for row in found]
 
 
-async def find(context: TableContext, line: Session, record_id: JobId) -> ShownRecord | None:
+async def find(context: TableContext, session: Session, record_id: JobId) -> ShownRecord | None:
     """One record."""
-    found = await rows(line, context.statement("find"), context.values(id=str(record_id)))
+    found = await rows(session, context.statement("find"), context.values(id=str(record_id)))
     return _shown(context, found[0]) if found else None
 
 
-async def retry(context: TableContext, line: Session, record_id: JobId) -> Answer:
+async def retry(context: TableContext, session: Session, record_id: JobId) -> Answer:
     """To queued, as if it had never been tried."""
-    if await rows(line, context.statement("retry"), context.values(id=str(record_id))):
+    if await rows(session, context.statement("retry"), context.values(id=str(record_id))):
         return Answer(record_id, Done.DONE)
-    state = await _state(context, line, record_id)
+    state = await _state(context, session, record_id)
     if state is None:
         return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
     if state == State.PROCESSING:
@@ -100,13 +102,13 @@ async def retry(context: TableContext, line: Session, record_id: JobId) -> Answe
     raise _locked(context, record_id)
 
 
-async def cancel(context: TableContext, line: Session, record_id: JobId) -> Answer:
+async def cancel(context: TableContext, session: Session, record_id: JobId) -> Answer:
     """What waits is canceled, what runs is asked to end."""
-    done = await rows(line, context.statement("cancel"), context.values(id=str(record_id)))
+    done = await rows(session, context.statement("cancel"), context.values(id=str(record_id)))
     if done:
         running = done[0][0] == State.PROCESSING
         return Answer(record_id, Done.ASKED if running else Done.DONE, "it is running, and asked to stop" * running)
-    state = await _state(context, line, record_id)
+    state = await _state(context, session, record_id)
     if state is None:
         return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
     if state == State.CANCELED:
@@ -118,8 +120,8 @@ async def cancel(context: TableContext, line: Session, record_id: JobId) -> Answ
     return Answer(record_id, Done.REFUSED, f"it is {state}")
 
 
-async def _state(context: TableContext, line: Session, record_id: JobId) -> str | None:
-    found = await rows(line, context.statement("state_of"), context.values(id=str(record_id)))
+async def _state(context: TableContext, session: Session, record_id: JobId) -> str | None:
+    found = await rows(session, context.statement("state_of"), context.values(id=str(record_id)))
     return str(found[0][0]) if found else None
 
 

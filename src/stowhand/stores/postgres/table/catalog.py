@@ -7,13 +7,14 @@ from importlib.resources import files
 
 import msgspec
 
+from stowhand.jobs.job import State
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.table.names import Relation, Shape
 
 BIG = 2560
 """Pages: 20 MiB."""
-_SQL = load_statements(files(__package__).joinpath("facts.sql"), {})
+_SQL = load_statements(files(__package__).joinpath("catalog.sql"), {})
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -80,6 +81,14 @@ class Index(msgspec.Struct, frozen=True):
     valid: bool
     predicate: str | None
     columns: list[str]
+
+    def waits(self, state: str, *, retries: bool) -> bool:
+        """It holds what waits, and not what is over. ``state``: the column."""
+        if self.predicate is None or state not in self.predicate:
+            # A column of its own gives the order of one state alone.
+            return bool(self.columns) and self.columns[0] == state and not retries
+        named = {one for one in State if f"'{one}'" in self.predicate}
+        return State.QUEUED in named and named <= {State.QUEUED, State.ERRORED}
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -158,23 +167,31 @@ class Facts(msgspec.Struct, frozen=True):
         """No row has ever been written, or a VACUUM has given the pages of all of them back."""
         return self.table is not None and self.table.kind in "rp" and self.table.pages == 0
 
+    def waiting_indexes(self, shape: Shape, *, retries: bool) -> list[str]:
+        """Names of the indexes that hold what waits and not what is over: by one of them a claim may walk in order.
+
+        Whether it gives the order of claims too, a plan says (claiming.py). ``retries``: failed attempts are retried.
+        """
+        state = shape.columns["state"]
+        return [index.name for index in self.indexes if index.valid and index.waits(state, retries=retries)]
+
     def column(self, shape: Shape, documented: str) -> Column | None:
         """The table's column for a documented name."""
         return self.columns.get(shape.columns[documented])
 
 
-async def survey(line: Session, shape: Shape) -> Facts:
+async def survey(session: Session, shape: Shape) -> Facts:
     """Read the facts, in a transaction. Raises what psycopg raises."""
-    ((standby, read_only, user, path),) = await rows(line, _SQL["server"])
+    ((standby, read_only, user, path),) = await rows(session, _SQL["server"])
     server = Server(standby, read_only, user, path)
-    table = await _entry(line, shape.table)
-    view = await _entry(line, shape.view) if shape.viewed else table
+    table = await _entry(session, shape.table)
+    view = await _entry(session, shape.view) if shape.viewed else table
     around: list[Row] = []
     if table is None or view is None:
-        around = await rows(line, _SQL["relations_around"])
-    await rows(line, _SQL["search_path"], ("",))
-    columns = {} if table is None else await _columns(line, table)
-    view_columns = columns if not shape.viewed else {} if view is None else await _columns(line, view)
+        around = await rows(session, _SQL["relations_around"])
+    await rows(session, _SQL["search_path"], ("",))
+    columns = {} if table is None else await _columns(session, table)
+    view_columns = columns if not shape.viewed else {} if view is None else await _columns(session, view)
     indexes: list[Row] = []
     rules: list[Row] = []
     references: list[Row] = []
@@ -182,14 +199,14 @@ async def survey(line: Session, shape: Shape) -> Facts:
     distinct: list[Row] = []
     triggered = False
     if table is not None:
-        indexes = await rows(line, _SQL["indexes"], (table.oid,))
-        rules = await rows(line, _SQL["rules"], (table.oid, table.oid))
-        references = await rows(line, _SQL["references"], (table.oid,))
-        stirred = await rows(line, _SQL["stirred"], (table.oid, shape.columns["last_heartbeat_at"]))
-        ((triggered,),) = await rows(line, _SQL["heard"], (table.oid,))
-        distinct = await rows(line, _SQL["distinct"], (table.schema, table.name, shape.columns["id"]))
-    shown = await _views(line, columns)
-    await rows(line, _SQL["search_path"], (path,))
+        indexes = await rows(session, _SQL["indexes"], (table.oid,))
+        rules = await rows(session, _SQL["rules"], (table.oid, table.oid))
+        references = await rows(session, _SQL["references"], (table.oid,))
+        stirred = await rows(session, _SQL["stirred"], (table.oid, shape.columns["last_heartbeat_at"]))
+        ((triggered,),) = await rows(session, _SQL["heard"], (table.oid,))
+        distinct = await rows(session, _SQL["distinct"], (table.schema, table.name, shape.columns["id"]))
+    shown = await _views(session, columns)
+    await rows(session, _SQL["search_path"], (path,))
     return Facts(
         server,
         table,
@@ -207,16 +224,16 @@ async def survey(line: Session, shape: Shape) -> Facts:
     )
 
 
-async def _entry(line: Session, relation: Relation) -> Entry | None:
-    found = await rows(line, _SQL["relation"], (relation.name, relation.schema, relation.schema))
+async def _entry(session: Session, relation: Relation) -> Entry | None:
+    found = await rows(session, _SQL["relation"], (relation.name, relation.schema, relation.schema))
     return Entry(*found[0]) if found else None
 
 
-async def _columns(line: Session, entry: Entry) -> dict[str, Column]:
-    found = [Column(*row) for row in await rows(line, _SQL["columns"], (entry.oid, entry.oid))]
+async def _columns(session: Session, entry: Entry) -> dict[str, Column]:
+    found = [Column(*row) for row in await rows(session, _SQL["columns"], (entry.oid, entry.oid))]
     return {column.name: column for column in found}
 
 
-async def _views(line: Session, columns: Mapping[str, Column]) -> dict[int, View]:
+async def _views(session: Session, columns: Mapping[str, Column]) -> dict[int, View]:
     oids = sorted({oid for column in columns.values() for oid in column.views or ()})
-    return {row[0]: View(*row[1:]) for row in await rows(line, _SQL["view"], (oids,))} if oids else {}
+    return {row[0]: View(*row[1:]) for row in await rows(session, _SQL["view"], (oids,))} if oids else {}

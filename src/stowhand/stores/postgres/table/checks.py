@@ -1,45 +1,93 @@
-"""What is wrong with a table and a view, judged by the catalog's facts alone: every trouble, each with its DDL."""
+"""What is wrong with a table and a view: every trouble, each with the DDL that mends it.
+
+``judge`` and ``advise`` go by the catalog's facts alone. What else a check looks at: columns.py, identity.py (is there
+one row for one id), sample.py (rows).
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import psycopg
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.jobs.job import State
-from stowhand.stores.database.link import Session
-from stowhand.stores.postgres.table.catalog import Column as Known
+from stowhand.stores.database.link import Session, rows
+from stowhand.stores.database.trouble import first_line, is_cut, is_forbidden, is_transient
 from stowhand.stores.postgres.table.catalog import Entry, Facts, Index, survey
-from stowhand.stores.postgres.table.column_types import type_findings
+from stowhand.stores.postgres.table.columns import WRITTEN, column_findings, default_findings
+from stowhand.stores.postgres.table.composing import Composer
 from stowhand.stores.postgres.table.fixes import Mender, grant
 from stowhand.stores.postgres.table.identity import key_findings
-from stowhand.stores.postgres.table.looking import be_brief
-from stowhand.stores.postgres.table.meaning import meant
-from stowhand.stores.postgres.table.sample import glance
-from stowhand.stores.postgres.table.trying import try_expressions
+from stowhand.stores.postgres.table.sample import be_brief, row_findings
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, trigger_ddl, view_ddl
 from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.expressions import order_of
-from stowhand.stores.table.names import COLUMNS, OPTIONAL, TOKEN, Column, Relation, Shape
+from stowhand.stores.table.names import OPTIONAL, Column, Relation, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.triggers import said_of, sets_column
 
-WRITTEN_NULL = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs")
-"""A claim, a requeue or a hand-back empties them."""
-WRITTEN = tuple(name for name in (*COLUMNS, TOKEN) if name not in ("id", "cancel"))
-"""By a worker. (It reads ``cancel``.)"""
 GIVEN = ("state", "num_resets", "num_failures", "worker_hostname", "cancel")
-"""An INSERT need not know of them."""
+"""Columns that an INSERT need not name."""
+PATIENCE = 5
+"""Seconds that a lock is waited for."""
 KINDS = {"p": "a partitioned table", "v": "a view", "m": "a materialised view", "f": "a foreign table"}
 
 
+async def validate(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+    """For ``open``: what there is, if a worker can serve it, and what such a worker is to be warned of.
+
+    Raises TableUnsuitable with every fatal finding.
+    """
+    facts, found = await check(session, options, shape)
+    refuse_fatal(shape, found)
+    return facts, [finding for finding in found if finding.warned]
+
+
+async def check(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+    """What there is, and every trouble with it: the fatal ones first. Raises what psycopg raises."""
+    async with _only_reading(session):
+        facts = await survey(session, shape)
+        found = list(judge(facts, shape))
+        await be_brief(session)
+        found += [finding async for finding in key_findings(session, facts, shape, options)]
+        moved = {documented for finding in found for documented in finding.columns}
+        found += [finding async for finding in row_findings(session, facts, shape, moved)]
+        given = {documented: own for finding in reversed(found) for documented, own in finding.columns.items()}
+        then = msgspec.structs.replace(shape, columns={**shape.columns, **given})
+        found += advise(facts, then, options)
+        if not any(finding.fatal for finding in found):
+            lacking = shape.lacking(*absent_columns(facts, shape))
+            found += [finding async for finding in _expression_findings(session, lacking, options, facts)]
+    return facts, sorted(_mended_once(found), key=lambda finding: not finding.fatal)
+
+
+def _mended_once(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Two troubles with one column give the worker one column of its own."""
+    given: set[str] = set()
+    for finding in found:
+        again = bool(finding.columns) and given.issuperset(finding.columns)
+        given.update(finding.columns)
+        yield msgspec.structs.replace(finding, mend="") if again else finding
+
+
+@asynccontextmanager
+async def _only_reading(session: Session) -> AsyncIterator[None]:
+    """A transaction in which nothing can be written, and no lock is waited for longer than a few seconds."""
+    async with session.transaction():
+        await session.execute(
+            b"set transaction read only; set local timezone = 'UTC'; set local lock_timeout = '%ds'" % PATIENCE
+        )
+        yield
+
+
 def judge(facts: Facts, shape: Shape) -> Iterator[Finding]:
-    """In the order in which they are best mended."""
+    """By the catalog's facts alone, in the order in which troubles are best mended."""
     if facts.server.standby:
         yield Finding("the server is a standby, which cannot be written to: connect to the primary")
     elif facts.server.read_only:
@@ -48,7 +96,7 @@ def judge(facts: Facts, shape: Shape) -> Iterator[Finding]:
         yield _absent(facts, shape, shape.table)
     else:
         yield from _table(facts, shape, facts.table)
-        yield from _columns(facts, shape, Mender(facts, shape))
+        yield from column_findings(facts, shape, Mender(facts, shape))
         yield from _rights(facts, shape, facts.table)
         yield from _triggers(facts, shape)
     if shape.viewed:
@@ -56,7 +104,7 @@ def judge(facts: Facts, shape: Shape) -> Iterator[Finding]:
 
 
 def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
-    """With the names that may have been meant, or what makes it."""
+    """Names what may have been meant, or gives the DDL that makes it."""
     what, option = ("table", "table_name") if wanted is shape.table else ("view", "view_name")
     shown = ".".join(wanted.parts)
     elsewhere = [schema for schema, name, _ in facts.around if name == wanted.name and schema != wanted.schema]
@@ -79,7 +127,7 @@ def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
 
 
 def _alone(shape: Shape) -> Shape:
-    """The table, without the view: that is a finding of its own."""
+    """The table without the view, which is a finding of its own."""
     return Shape(shape.table, shape.table, shape.columns, False, shape.mapped, shape.absent, shape.folds)
 
 
@@ -109,63 +157,6 @@ def _table(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:
     if table.filtered:
         yield Finding(
             f"row security of {shown} applies to {facts.server.user}: rows that its policies hide are never run",
-            fatal=False,
-        )
-
-
-def _columns(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
-    for documented, own in shape.columns.items():
-        column = facts.columns.get(own)
-        if column is None:
-            if documented not in OPTIONAL or documented in shape.mapped:
-                yield _missing(facts, shape, documented, mender)
-            continue
-        cancels = facts.column(shape, "cancel") is not None
-        of_type = list(type_findings(documented, column, mender, cancels=cancels))
-        yield from of_type
-        if any(finding.columns for finding in of_type):
-            continue  # the column is no longer asked for
-        if documented in WRITTEN and (column.generated or column.identity == "a"):
-            yield mender.beside(documented, f"column {own} computes itself; a worker writes it")
-        elif documented in WRITTEN_NULL and column.filled:
-            yield _emptied(facts, documented, column, mender)
-
-
-def _emptied(facts: Facts, documented: str, column: Known, mender: Mender) -> Finding:
-    """A column that has never held anything may learn to hold nothing; what others fill is theirs."""
-    problem = f"column {column.name} is NOT NULL; a worker empties it"
-    if facts.empty and column.own_not_null and column.domain is None and column.default is None:
-        return Finding(problem, mender.allow_null(documented))
-    return mender.beside(documented, problem, using="{}")
-
-
-def _missing(facts: Facts, shape: Shape, documented: str, mender: Mender) -> Finding:
-    own = shape.columns[documented]
-    near = meant(documented, facts, shape)
-    hint = ""
-    if near is not None:
-        hint = f'; if {near} is meant: alternate_column_names={{"{documented}": {Relation(near).quoted!r}}}'
-    called = "" if own == documented else f" (for {documented})"
-    rest = "; the rows that are there will count as completed" if documented == "state" else ""
-    return Finding(f"there is no column {own}{called}{rest}{hint}", mender.add(documented))
-
-
-def _default(documented: str, column: Known, mender: Mender) -> Iterator[Finding]:
-    """An INSERT that gives nothing but the user's own columns makes a record that can be claimed."""
-    if column.domain is not None or column.identity:
-        return
-    if documented == "state" and not (column.default or "").startswith("'queued'"):
-        # A default that is there is what the application means by an INSERT: it is named, and stays.
-        found = f"the default {column.default}" if column.default else "no default"
-        yield Finding(
-            f"column {column.name} has {found}: an INSERT that does not name it makes a record that is never claimed",
-            "" if column.default else mender.set_default("state"),
-            fatal=False,
-        )
-    elif column.default is None and column.filled:
-        yield Finding(
-            f"column {column.name} is NOT NULL without a default: every INSERT must name it",
-            mender.set_default(documented),
             fatal=False,
         )
 
@@ -227,14 +218,16 @@ def _view(facts: Facts, shape: Shape) -> Iterator[Finding]:
 
 
 def advise(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[Finding]:
-    """Defaults, indexes and a trigger, for a table that can have them. ``shape``: with the columns that a worker will
-    have: nothing is advised of one that it needs no longer."""
+    """Defaults, indexes and a trigger, for a table that can have them.
+
+    ``shape``: with the columns that a worker will have; nothing is advised about one that it no longer needs.
+    """
     if facts.table is None or facts.table.kind not in "rp":
         return
     mender = Mender(facts, shape)
     for documented in GIVEN:
         if (column := facts.column(shape, documented)) is not None:
-            yield from _default(documented, column, mender)
+            yield from default_findings(documented, column, mender)
     for wanted in RECOMMENDED:
         own = [shape.columns[name] for name in wanted.columns]
         if wanted is NEXT:
@@ -261,7 +254,7 @@ def advise(facts: Facts, shape: Shape, options: TableOptions[Any]) -> Iterator[F
 
 
 def _ordered_by(facts: Facts, shape: Shape, options: TableOptions[Any]) -> list[str]:
-    """The table's columns that say whose turn it is; none where anything else has a say in it."""
+    """The table's columns that order claims; none where anything but columns does."""
     try:
         order = order_of(options, shape)
     except ConfigurationError:
@@ -288,59 +281,40 @@ def _serves(index: Index, wanted: Recommended, own: list[str], shape: Shape) -> 
     return bool(wanted.states) and {*wanted.states} <= {*named} and shape.columns["state"] in index.predicate
 
 
-PATIENCE = 5
+async def _expression_findings(
+    session: Session, shape: Shape, options: TableOptions[Any], facts: Facts
+) -> AsyncIterator[Finding]:
+    """Has the server parse the options' expressions, so that an error is found here and not at the first claim.
 
-
-"""Seconds that a lock is waited for."""
-
-
-async def check(line: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
-    """What there is, and every trouble with it: the fatal ones first. Raises what psycopg raises."""
-    async with _only_reading(line):
-        facts = await survey(line, shape)
-        found = list(judge(facts, shape))
-        await be_brief(line)
-        found += [finding async for finding in key_findings(line, facts, shape, options)]
-        moved = {documented for finding in found for documented in finding.columns}
-        found += [finding async for finding in glance(line, facts, shape, moved)]
-        given = {documented: own for finding in reversed(found) for documented, own in finding.columns.items()}
-        then = msgspec.structs.replace(shape, columns={**shape.columns, **given})
-        found += advise(facts, then, options)
-        if not any(finding.fatal for finding in found):
-            lacking = shape.lacking(*absent_columns(facts, shape))
-            found += [finding async for finding in try_expressions(line, lacking, options, facts)]
-    return facts, sorted(_mended_once(found), key=lambda finding: not finding.fatal)
-
-
-def _mended_once(found: Sequence[Finding]) -> Iterator[Finding]:
-    """Two troubles with one column, and the worker gets one column of its own."""
-    given: set[str] = set()
-    for finding in found:
-        again = bool(finding.columns) and given.issuperset(finding.columns)
-        given.update(finding.columns)
-        yield msgspec.structs.replace(finding, mend="") if again else finding
-
-
-async def admit(line: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
-    """For ``open``: what there is, if a worker can serve it, and what such a worker is to be warned of.
-
-    Raises TableUnsuitable with every fatal finding.
+    For a table without fatal findings. The SELECT that they are put into gives no row, so none is computed.
     """
-    facts, found = await check(line, options, shape)
-    refuse_fatal(shape, found)
-    return facts, [finding for finding in found if finding.warned]
+    try:
+        composer = Composer(options, shape, facts)
+    except (ConfigurationError, TableUnsuitable) as error:
+        yield Finding(str(error))
+        return
+    values = {**composer.values, "ids": [], "now": None}
+    for option, statement, given in (
+        ("column_expressions", composer.statements["read"], values),
+        ("order_by_expression", composer.statements["order"], composer.order_values),
+    ):
+        refusal = await _refused(session, statement, given)
+        if refusal is not None:
+            granted = grant("SELECT", facts.view, facts.server.user) if facts.view is not None else ""
+            yield Finding(f"{option}: {first_line(refusal)}", granted if is_forbidden(refusal) else "")
+
+
+async def _refused(session: Session, statement: bytes, values: Mapping[str, object]) -> psycopg.Error | None:
+    try:
+        async with session.transaction():
+            await rows(session, statement, values)
+    except psycopg.Error as error:
+        if is_cut(error):
+            raise
+        return None if is_transient(error) else error
+    return None
 
 
 def absent_columns(facts: Facts, shape: Shape) -> tuple[str, ...]:
     """The optional ones that the table does not have: for ``Shape.lacking``."""
     return tuple(name for name in OPTIONAL if facts.column(shape, name) is None)
-
-
-@asynccontextmanager
-async def _only_reading(line: Session) -> AsyncIterator[None]:
-    """A transaction in which nothing can be written, and nobody is waited for longer than a few seconds."""
-    async with line.transaction():
-        await line.execute(
-            b"set transaction read only; set local timezone = 'UTC'; set local lock_timeout = '%ds'" % PATIENCE
-        )
-        yield

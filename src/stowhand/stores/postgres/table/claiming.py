@@ -46,7 +46,7 @@ class _Unseen(Exception):
     """The view does not show, or shows twice, what was claimed."""
 
 
-class Claims:
+class TableClaims:
     """Takes due records."""
 
     def __init__(self, context: TableContext, passed: PassedOver) -> None:

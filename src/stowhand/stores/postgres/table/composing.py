@@ -18,7 +18,6 @@ from stowhand.jobs.conditions import apart
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.database.statements import fill, load_statements, quote_text
 from stowhand.stores.postgres.table.catalog import Facts
-from stowhand.stores.postgres.table.indexes import waiting_indexes
 from stowhand.stores.postgres.table.writing import Writer, names_relation, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.expressions import order_of, selected
@@ -41,8 +40,8 @@ class Composer:
 
     def __init__(self, options: TableOptions[Any], shape: Shape, facts: Facts) -> None:
         shape = _placed(shape, facts)
-        self.waiting_indexes = waiting_indexes(facts, shape, options)
         self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
+        self.waiting_indexes = facts.waiting_indexes(shape, retries=self._retries)
         self._at = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
         self._writer = Writer(shape)

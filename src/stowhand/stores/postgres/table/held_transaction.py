@@ -63,7 +63,7 @@ class InDoubt(Exception):
 
 
 class HeldTransaction:
-    """One open transaction. ``line`` is for statements of ours, ``handed`` for the handler's."""
+    """One open transaction. ``session`` is for the store's statements, ``handler_connection`` for the handler's."""
 
     def __init__(self, stack: AsyncExitStack, connection: psycopg.AsyncConnection[Any], owner: str) -> None:
         """``stack`` gives the connection back when it is closed."""
@@ -75,8 +75,8 @@ class HeldTransaction:
         self._as_new = False
         self._staying: asyncio.Task[None] | None = None
         self._pinging = False
-        self.line = Guest(connection, prepared=False)
-        self.handed = AttemptConnection(connection, owner)
+        self.session = Guest(connection, prepared=False)
+        self.handler_connection = AttemptConnection(connection, owner)
 
     async def begin(self, lock: bytes, values: Mapping[str, object], stalled: float) -> Row | None:
         """The row that ``lock`` gives, locked; ``None``: it gives none. Raises what psycopg raises, TimeoutError.
@@ -104,10 +104,10 @@ class HeldTransaction:
 
     async def take_back(self) -> None:
         """From here on nobody but us uses the connection. Raises Gone where it is in no state to be used."""
-        self.handed.end()
+        self.handler_connection.end()
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.handed.quiet()
+                await self.handler_connection.quiet()
         except TimeoutError:
             raise Gone("its handler ended while a statement still ran on its connection") from None
         try:
@@ -194,7 +194,7 @@ class HeldTransaction:
 
     async def let_go(self, reset: bool) -> None:
         """Give the connection back; one that is in the middle of something is closed. Always bounded."""
-        self.handed.end()
+        self.handler_connection.end()
         connection, fit = self._connection, False
         try:
             with suppress(psycopg.Error, OSError):
@@ -221,11 +221,11 @@ class HeldTransaction:
             await self._connection.cancel_safe(timeout=CANCEL_PATIENCE)
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.handed.quiet()
+                await self.handler_connection.quiet()
         except TimeoutError:
             with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)
-            await self.handed.quiet()
+            await self.handler_connection.quiet()
 
     async def _stay(self, clock: Clock, every: float) -> None:
         connection = self._connection

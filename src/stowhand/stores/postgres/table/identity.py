@@ -10,7 +10,7 @@ import msgspec
 from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.table.catalog import Column, Facts
 from stowhand.stores.postgres.table.fixes import Mender
-from stowhand.stores.postgres.table.looking import look, records, sample
+from stowhand.stores.postgres.table.sample import look, records_have, sample_of
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.names import Relation, Shape
 from stowhand.stores.table.options import TableOptions
@@ -21,7 +21,9 @@ COUNTED = 1000
 """Records without an id, at most."""
 
 
-async def key_findings(line: Session, facts: Facts, shape: Shape, options: TableOptions[Any]) -> AsyncIterator[Finding]:
+async def key_findings(
+    session: Session, facts: Facts, shape: Shape, options: TableOptions[Any]
+) -> AsyncIterator[Finding]:
     """In a transaction that only reads."""
     own = shape.columns["id"]
     column, table = facts.columns.get(own), facts.table
@@ -31,11 +33,11 @@ async def key_findings(line: Session, facts: Facts, shape: Shape, options: Table
     mender = Mender(facts, shape)
     if any(index.valid for index in unique):
         if not column.filled:
-            yield await _may_lack(line, facts, shape, mender)
+            yield await _may_lack(session, facts, shape, mender)
         return
-    repeated = await _repeated(line, facts, shape)
+    repeated = await _repeated(session, facts, shape)
     if repeated:
-        problem = f"{records(repeated, facts)} no {own}, or one that another record has"
+        problem = f"{records_have(repeated, facts)} no {own}, or one that another record has"
         yield mender.beside("id", problem)
     elif options.unique_ids:
         if not any(index.valid and index.columns[0] == own and index.predicate is None for index in facts.indexes):
@@ -56,11 +58,11 @@ async def key_findings(line: Session, facts: Facts, shape: Shape, options: Table
         yield Finding(f"column {own} has no unique index", mender.unique(own), alone=facts.big)
 
 
-async def _may_lack(line: Session, facts: Facts, shape: Shape, mender: Mender) -> Finding:
+async def _may_lack(session: Session, facts: Facts, shape: Shape, mender: Mender) -> Finding:
     """A unique index lets any number of NULLs in. By it they are counted without a walk over the table."""
     own, key = shape.columns["id"], shape["id"]
     found = await look(
-        line,
+        session,
         f"SELECT count(*)::int8 FROM (SELECT FROM {mender.table} WHERE {key} IS NULL LIMIT {COUNTED + 1}) AS found",
     )
     lacking = found[0][0] if found else 0
@@ -68,7 +70,7 @@ async def _may_lack(line: Session, facts: Facts, shape: Shape, mender: Mender) -
     if not lacking:
         problem = f"column {own} may be NULL: a record without one is never claimed, nor listed"
         return Finding(problem, mender.forbid_null(own), fatal=False, alone=facts.big)
-    many = f"more than {COUNTED} records have" if lacking > COUNTED else records(lacking)
+    many = f"more than {COUNTED} records have" if lacking > COUNTED else records_have(lacking)
     problem = f"{many} no {own} (NULL): never claimed, nor listed"
     if not fill:
         return msgspec.structs.replace(mender.beside("id", problem, fatal=False), warned=True)
@@ -86,8 +88,8 @@ def _may_repeat(facts: Facts, column: Column) -> bool:
     return not _is_made(column) and any(index.unique and column.name in index.columns for index in facts.indexes)
 
 
-async def _repeated(line: Session, facts: Facts, shape: Shape) -> int:
+async def _repeated(session: Session, facts: Facts, shape: Shape) -> int:
     """Rows of a bounded look that bear an id which another bears, or none."""
-    key, some = shape["id"], sample(facts, shape)
-    found = await look(line, f"SELECT count(*)::int8, count(DISTINCT {key})::int8 FROM {some}")
+    key, some = shape["id"], sample_of(facts, shape)
+    found = await look(session, f"SELECT count(*)::int8, count(DISTINCT {key})::int8 FROM {some}")
     return found[0][0] - found[0][1] if found else 0

@@ -25,7 +25,7 @@ _IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c wher
 _BACKEND = b"select pg_catalog.pg_backend_pid()"
 
 
-class Listener:
+class TableListener:
     """Waits for notifications; reconnects with growing pauses, and merely sleeps as long as that fails."""
 
     def __init__(self, context: TableContext) -> None:

@@ -29,20 +29,20 @@ class Logs:
         """Put it in the place of entry ``number``."""
         await self._write("update_log", lease, number=number, entry=entry)
 
-    async def replace(self, line: Session, lease: Lease, entries: Sequence[str]) -> None:
+    async def replace(self, session: Session, lease: Lease, entries: Sequence[str]) -> None:
         """The whole log, on a given connection; nothing where the record is not the lease's, or locked by another."""
-        await rows(line, self._context.statement("write_logs"), self.values(lease, entries=list(entries)))
+        await rows(session, self._context.statement("write_logs"), self.values(lease, entries=list(entries)))
 
     async def _write(self, name: str, lease: Lease, **values: object) -> int:
         context = self._context
         with context.translated():
             for pause in _PAUSES:
                 await self._clock.sleep(pause)
-                async with context.pool.connection("log") as line:
-                    done = await rows(line, context.statement(name), self.values(lease, **values))
+                async with context.pool.connection("log") as session:
+                    done = await rows(session, context.statement(name), self.values(lease, **values))
                     if done:
                         return int(done[0][0])
-                    found = await rows(line, context.statement("look_at_log"), self.values(lease))
+                    found = await rows(session, context.statement("look_at_log"), self.values(lease))
                 self._refuse(lease, found[0] if found else (False, 0), values)
         raise StoreUnreachable(f"{context}: somebody's open transaction holds record {lease.job_id}; try again")
 

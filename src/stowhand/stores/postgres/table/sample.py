@@ -6,18 +6,23 @@ a few seconds; one that takes longer, or may not be taken, tells nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Sequence, Set
 
 import msgspec
+import psycopg
 
 from stowhand.jobs.job import State
-from stowhand.stores.database.link import Session
+from stowhand.stores.database.link import Row, Session, rows
+from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.postgres.table.catalog import Facts, Rule
 from stowhand.stores.postgres.table.fixes import STATES, Mender
-from stowhand.stores.postgres.table.looking import look, records, sample
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.names import Shape, quote
 
+PATIENCE = 3
+"""Seconds that one look may take."""
+PAGES = 2000
+"""Of a table, at most; spread over all of it."""
 ROWS = 1000
 """Looked for in the view."""
 COUNTERS = ("num_resets", "num_failures")
@@ -42,23 +47,23 @@ _SAMPLES = {
 }
 
 
-async def glance(line: Session, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
+async def row_findings(session: Session, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
     """In a transaction that only reads. ``moved``: what gets another column, so that this one's values say nothing."""
-    async for finding in _rules(line, facts, shape):
+    async for finding in _rules(session, facts, shape):
         moved |= finding.columns.keys()
         yield finding
-    async for finding in _references(line, facts, shape):
+    async for finding in _references(session, facts, shape):
         yield finding
     if facts.table is None or facts.table.kind not in "rp" or not facts.table.reachable:
         return
-    async for finding in _rows(line, facts, shape, moved):
+    async for finding in _rows(session, facts, shape, moved):
         yield finding
     if shape.viewed and facts.view is not None and shape.columns["id"] in facts.view_columns:
-        async for finding in _view(line, facts, shape):
+        async for finding in _view(session, facts, shape):
             yield finding
 
 
-async def _rules(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _rules(session: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     """Would a CHECK refuse what we write? It is computed for rows as we leave them; no row is needed."""
     if facts.table is None:
         return
@@ -68,7 +73,7 @@ async def _rules(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Fin
         if made is None:
             continue
         statement = f"SELECT {_STATE} FROM ({made}) AS possible WHERE NOT ({rule.expression})"
-        found = await look(line, statement)
+        found = await look(session, statement)
         if not found:
             continue
         states = [row[0] for row in found]
@@ -130,13 +135,13 @@ def _value(documented: str, state: State) -> str:
             return _SAMPLES[documented] if documented in _SET[state] else "NULL"
 
 
-async def _references(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _references(session: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     """Where the states are rows of another table, does it have ours?"""
     for reference in facts.references:
         if reference.column != shape.columns["state"]:
             continue
         key = quote(reference.key)
-        found = await look(line, f"SELECT {key}::text FROM {reference.table} WHERE {key}::text IN ({STATES})")
+        found = await look(session, f"SELECT {key}::text FROM {reference.table} WHERE {key}::text IN ({STATES})")
         missing = [] if found is None else [state for state in State if (state,) not in found]
         if missing:
             yield Finding(
@@ -146,35 +151,35 @@ async def _references(line: Session, facts: Facts, shape: Shape) -> AsyncIterato
             )
 
 
-async def _rows(line: Session, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
-    mender, some = Mender(facts, shape), sample(facts, shape)
+async def _rows(session: Session, facts: Facts, shape: Shape, moved: Set[str]) -> AsyncIterator[Finding]:
+    mender, some = Mender(facts, shape), sample_of(facts, shape)
     if facts.column(shape, "state") is not None and "state" not in moved:
         state = shape["state"]
         found = await look(
-            line,
+            session,
             f"SELECT {state}::text, count(*)::int8 FROM {some} WHERE ({state}::text NOT IN ({STATES})) IS NOT FALSE"
             " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 6",
         )
         for value, count in found or ():
             shown = "NULL, which is no state" if value is None else f"{value!r}, which no worker knows"
-            yield Finding(f"{records(count, facts)} the state {shown}: never run", fatal=False)
+            yield Finding(f"{records_have(count, facts)} the state {shown}: never run", fatal=False)
     for documented in COUNTERS:
         column = facts.column(shape, documented)
         if column is None or column.filled or documented in moved:
             continue
-        found = await look(line, f"SELECT count(*)::int8 FROM {some} WHERE {shape[documented]} IS NULL")
+        found = await look(session, f"SELECT count(*)::int8 FROM {some} WHERE {shape[documented]} IS NULL")
         if found and found[0][0]:
-            said = f"{records(found[0][0], facts)} no {column.name}: it counts as 0"
+            said = f"{records_have(found[0][0], facts)} no {column.name}: it counts as 0"
             yield msgspec.structs.replace(mender.fill(documented), problem=said)
 
 
-async def _view(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
+async def _view(session: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:
     assert facts.view is not None
-    shown, key, rows_there = ".".join(shape.view.parts), shape["id"], sample(facts, shape)
+    shown, key, rows_there = ".".join(shape.view.parts), shape["id"], sample_of(facts, shape)
     view = f"{quote(facts.view.schema)}.{quote(facts.view.name)}"
     some = f"(SELECT {key} FROM {rows_there} LIMIT {ROWS}) AS few"
     found = await look(
-        line,
+        session,
         f"SELECT v.{key}::text FROM {some} JOIN {view} AS v ON v.{key} = few.{key}"
         " GROUP BY 1 HAVING count(*) > 1 ORDER BY 1 LIMIT 1",
     )
@@ -185,7 +190,7 @@ async def _view(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Find
             fatal=False,
             warned=True,
         )
-    if await _hides_processing(line, facts, shape, view):
+    if await _hides_processing(session, facts, shape, view):
         yield Finding(
             f"the view {shown} hides records that are processing: what was claimed could not be read; leave the state"
             " out of its WHERE"
@@ -196,22 +201,61 @@ async def _view(line: Session, facts: Facts, shape: Shape) -> AsyncIterator[Find
     state = shape["state"]
     running = f"(SELECT {key} FROM {rows_there} WHERE {state} = 'processing' LIMIT {ROWS}) AS few"
     found = await look(
-        line,
+        session,
         f"SELECT count(*)::int8 FROM {running} WHERE NOT EXISTS (SELECT FROM {view} AS v WHERE v.{key} = few.{key})",
     )
     if found and found[0][0]:
         count = found[0][0]
-        records = "1 record that is" if count == 1 else f"{count} records that are"
-        yield Finding(f"the view {shown} hides {records} processing", fatal=False)
+        hidden = "1 record that is" if count == 1 else f"{count} records that are"
+        yield Finding(f"the view {shown} hides {hidden} processing", fatal=False)
 
 
-async def _hides_processing(line: Session, facts: Facts, shape: Shape, view: str) -> bool:
+async def _hides_processing(session: Session, facts: Facts, shape: Shape, view: str) -> bool:
     """Does the planner see that nothing processing can come out of it? It needs no rows for that."""
     if shape.columns["state"] not in facts.view_columns:
         return False
-    await look(line, "SELECT set_config('constraint_exclusion', 'on', true)")
+    await look(session, "SELECT set_config('constraint_exclusion', 'on', true)")
     plan = await look(
-        line, f"EXPLAIN (FORMAT TEXT, COSTS OFF) SELECT FROM {view} WHERE {shape['state']} = 'processing'"
+        session, f"EXPLAIN (FORMAT TEXT, COSTS OFF) SELECT FROM {view} WHERE {shape['state']} = 'processing'"
     )
     lines = [str(row[0]).strip() for row in plan or ()]
     return lines[:2] == ["Result", "One-Time Filter: false"]
+
+
+async def be_brief(session: Session) -> None:
+    """For the rest of the transaction."""
+    await session.execute(b"set local statement_timeout = '%ds'" % PATIENCE)
+
+
+async def look(session: Session, statement: str) -> Sequence[Row] | None:
+    """``None``: it may not be looked at, or it took too long. Raises what ends a connection."""
+    try:
+        async with session.transaction():
+            return await rows(session, statement.encode())
+    except psycopg.errors.SyntaxError:
+        raise
+    except psycopg.Error as error:
+        if is_cut(error):
+            raise
+        return None
+
+
+def records_have(count: int, facts: Facts | None = None) -> str:
+    """``3 records have``, or of a sample. ``facts``: of the table that was perhaps not looked at as a whole."""
+    among = "" if facts is None or _is_whole(facts) else " of a sample"
+    return f"1 record{among} has" if count == 1 else f"{count} records{among} have"
+
+
+def _is_whole(facts: Facts) -> bool:
+    return facts.table is not None and facts.table.kind == "r" and facts.table.pages <= PAGES
+
+
+def sample_of(facts: Facts, shape: Shape) -> str:
+    """All of a small table; of a large one some pages, always the same."""
+    assert facts.table is not None
+    table = Mender(facts, shape).table
+    if facts.table.kind != "r":
+        return f"(SELECT * FROM {table} LIMIT {PAGES * 50}) AS sample"
+    if _is_whole(facts):
+        return table
+    return f"{table} TABLESAMPLE SYSTEM ({100 * PAGES / facts.table.pages:.6f}) REPEATABLE (1)"

@@ -26,7 +26,7 @@ _FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verd
 NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them"
 
 
-class Settlements:
+class TableSettlements:
     """Records how records left processing."""
 
     def __init__(self, context: TableContext) -> None:
@@ -83,9 +83,9 @@ class Settlements:
 
         return known | dict(await halved(entries, write, refused)) if entries else known
 
-    async def _write(self, line: Session, entries: Sequence[Entry]) -> dict[Pair, State]:
+    async def _write(self, session: Session, entries: Sequence[Entry]) -> dict[Pair, State]:
         """The state that each was given. A row that another transaction holds is passed over."""
-        done = await rows(line, self._context.statement("settle"), settle_values(self._context, entries))
+        done = await rows(session, self._context.statement("settle"), settle_values(self._context, entries))
         return {(self._context.job_id(id_), token): State(state) for id_, token, state in done}
 
     async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:

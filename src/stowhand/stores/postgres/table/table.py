@@ -13,15 +13,15 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.postgres.table import asking, checks
-from stowhand.stores.postgres.table.beginning import Transactions
 from stowhand.stores.postgres.table.catalog import Facts
-from stowhand.stores.postgres.table.claiming import Claims
+from stowhand.stores.postgres.table.claiming import TableClaims
 from stowhand.stores.postgres.table.composing import INTEGERS, Composer
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
-from stowhand.stores.postgres.table.listener import Listener
+from stowhand.stores.postgres.table.listener import TableListener
 from stowhand.stores.postgres.table.logs import Logs
-from stowhand.stores.postgres.table.settling import Settlements
+from stowhand.stores.postgres.table.settling import TableSettlements
+from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
@@ -46,11 +46,11 @@ class PostgresTable:
         context = TableContext(place, options, shape, pinned)
         self._context = context
         self.warnings: Sequence[Finding] = ()
-        self._claims = Claims(context, PassedOver(notices or Notices(options.name)))
-        self._settlements = Settlements(context)
+        self._claims = TableClaims(context, PassedOver(notices or Notices(options.name)))
+        self._settlements = TableSettlements(context)
         self._logs = Logs(context)
-        self._listener = Listener(context)
-        self._transactions = Transactions(context, self._settlements, self._logs)
+        self._listener = TableListener(context)
+        self._transactions = AttemptTransactions(context, self._settlements, self._logs)
 
     @property
     def description(self) -> str:
@@ -81,8 +81,8 @@ class PostgresTable:
 
     async def _look(self) -> None:
         context = self._context
-        async with context.pool.connection("check") as line:
-            facts, self.warnings = await checks.admit(line, context.options, context.shape)
+        async with context.pool.connection("check") as session:
+            facts, self.warnings = await checks.validate(session, context.options, context.shape)
         context.shape = context.shape.lacking(*checks.absent_columns(facts, context.shape))
         context.look(Composer(context.options, context.shape, facts), _key(facts, context.shape))
         await self._claims.probe()
@@ -105,8 +105,8 @@ class PostgresTable:
     async def next_due(self) -> float | None:
         """Seconds until the earliest waiting record is due."""
         with self._context.translated():
-            async with self._context.pool.connection("due") as line:
-                return await asking.next_due(self._context, line)
+            async with self._context.pool.connection("due") as session:
+                return await asking.next_due(self._context, session)
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""
@@ -140,74 +140,74 @@ class PostgresTable:
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """To queued; a running attempt is fenced out."""
         with self._context.translated():
-            async with self._context.pool.connection("requeue") as line:
-                return await asking.requeue(self._context, line, record_id, after)
+            async with self._context.pool.connection("requeue") as session:
+                return await asking.requeue(self._context, session, record_id, after)
 
     async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
         """Records in these states, by id, above ``after``."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.page(self._context, line, states, after, limit)
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.page(self._context, session, states, after, limit)
 
     async def find(self, record_id: JobId) -> ShownRecord | None:
         """One record."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.find(self._context, line, record_id)
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.find(self._context, session, record_id)
 
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""
         with self._context.translated():
-            async with self._context.pool.connection("requeue") as line:
-                return await asking.retry(self._context, line, record_id)
+            async with self._context.pool.connection("requeue") as session:
+                return await asking.retry(self._context, session, record_id)
 
     async def cancel(self, record_id: JobId) -> Answer:
         """What waits is canceled, what runs is asked to end."""
         with self._context.translated():
-            async with self._context.pool.connection("requeue") as line:
-                return await asking.cancel(self._context, line, record_id)
+            async with self._context.pool.connection("requeue") as session:
+                return await asking.cancel(self._context, session, record_id)
 
     async def seconds_until(self, moment: datetime) -> float:
         """From the database's now."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.seconds_until(self._context, line, moment)
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.seconds_until(self._context, session, moment)
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """How many are in each of these states."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.count(self._context, line, states, conditions)
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.count(self._context, session, states, conditions)
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """Is there one?"""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.exists(self._context, line, states, conditions)
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.exists(self._context, session, states, conditions)
 
     async def longest_wait(self) -> float:
         """Seconds that the one due longest has been due; 0: none is."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.moment(self._context, line, "longest_wait")
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.moment(self._context, session, "longest_wait")
 
     async def longest_run(self) -> float:
         """Seconds since the oldest record in processing was claimed; 0: none is."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.moment(self._context, line, "longest_run")
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.moment(self._context, session, "longest_run")
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
         """Its execution log; ``None``: no such record."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as line:
-                return await asking.logs(self._context, line, record_id)
+            async with self._context.pool.connection("inspect") as session:
+                return await asking.logs(self._context, session, record_id)
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
         with self._context.translated():
-            async with self._context.pool.connection("check") as line:
-                _, found = await checks.check(line, self._context.options, self._context.shape)
+            async with self._context.pool.connection("check") as session:
+                _, found = await checks.check(session, self._context.options, self._context.shape)
                 return found
 
 

@@ -17,8 +17,9 @@ was lost with its connection is recorded as an error, by the ordinary way, with 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -26,11 +27,11 @@ import psycopg
 from msgspec.structs import replace
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.errors import LogRefused, StoreUnreachable
+from stowhand.errors import LeaseLost, LogRefused, StoreError, StoreUnreachable
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import Retry, Settlement, settle
+from stowhand.jobs.lifecycle import Cancel, Retry, Settlement, settle
 from stowhand.jobs.text import clean
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
@@ -38,26 +39,73 @@ from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.table import asking
-from stowhand.stores.postgres.table.context import TableContext
+from stowhand.stores.postgres.table.context import TableContext, mark_of
+from stowhand.stores.postgres.table.handler_connection import AttemptConnection
 from stowhand.stores.postgres.table.held_transaction import ENDED_BY_HANDLER, Gone, HeldTransaction, InDoubt
 from stowhand.stores.postgres.table.logs import Logs
-from stowhand.stores.postgres.table.settling import NO_JOBS, Settlements, settle_values
+from stowhand.stores.postgres.table.settling import NO_JOBS, TableSettlements, settle_values
 
 KEPT = (State.COMPLETED, State.QUEUED)
 """Where a record goes when its attempt was not unsuccessful: what the handler did is committed with it."""
 PAUSE = 0.05
-"""Seconds."""
+"""Seconds between two tries to settle outside the transaction."""
+MOST = 1000
+"""Connections at most; how many attempts run at once is the worker's decision."""
 
 
-class Desk:
-    """What the transactions of one table share."""
+class AttemptTransactions:
+    """Those of one table: begins them, and has what they share."""
 
-    def __init__(self, context: TableContext, settlements: Settlements, logs: Logs) -> None:
+    def __init__(self, context: TableContext, settlements: TableSettlements, logs: Logs) -> None:
         self.context, self.settlements, self.logs = context, settlements, logs
         self.clock: Clock = SystemClock()
         self.open: set[RecordTransaction] = set()
-        self.resets = isinstance(context.pool, Pool)
+        owned = isinstance(context.pool, Pool)
+        self.resets = owned
         """Connections are made as new after each attempt; an application's are left as its handlers leave them."""
+        self._pool = Pool(context.dialer, MOST, context.role) if owned else context.pool
+
+    async def begin(self, attempt: Attempt[Any]) -> tuple[AttemptConnection, RecordTransaction]:
+        """The handler's connection, and the transaction. Raises LeaseLost, StoreUnreachable."""
+        lease, held = attempt.lease, await self._hold(attempt.lease)
+        try:
+            with self.context.translated():
+                lock = self.context.statement("lock"), self.context.values(**mark_of(lease))
+                row = await held.begin(*lock, self.context.options.stalled)
+                if row is None:
+                    raise LeaseLost(f"record {lease.job_id} was given to somebody else, or is gone")
+                if row[0]:
+                    marking = self.marking(lease, _canceled(attempt), ())
+                    await held.commit(*marking, undo=True, reset=False)
+                    raise LeaseLost(f"record {lease.job_id} was asked to cancel before its handler began")
+        except BaseException as error:
+            if isinstance(error, StoreError | Gone | InDoubt):
+                with suppress(psycopg.Error, OSError):
+                    await held.roll_back()
+            await held.let_go(reset=False)
+            if isinstance(error, Gone | InDoubt):  # then the lease ends by itself
+                raise LeaseLost(f"record {lease.job_id} could not be canceled: {error}") from None
+            raise
+        held.stay(self.clock, self.context.options.stalled / 3)
+        return held.handler_connection, RecordTransaction(self, attempt, held)
+
+    async def _hold(self, lease: Lease) -> HeldTransaction:
+        with self.context.translated():
+            async with AsyncExitStack() as stack:
+                try:
+                    # How an attempt ended may have to be said without its transaction, and where connections are few,
+                    # transactions would take them all.
+                    await self.settlements.connect()
+                    connection = await stack.enter_async_context(self._pool.lend("transaction"))
+                except StoreUnreachable:
+                    await self._pool.close()  # what is idle may be in the way
+                    raise
+                return HeldTransaction(stack.pop_all(), connection, f"record {lease.job_id}")
+
+    async def close(self) -> None:
+        """End what is still open (a handler that will not end must not hold its record for ever); hang up."""
+        await asyncio.gather(*(one.rollback() for one in tuple(self.open)))
+        await self._pool.close()
 
     def marking(
         self, lease: Lease, settlement: Settlement, logs: Sequence[str]
@@ -75,17 +123,23 @@ class Desk:
     async def write_logs(self, lease: Lease, entries: Sequence[str]) -> None:
         """On a connection apart. Raises StoreError."""
         with self.context.translated():
-            async with self.context.pool.connection("log") as line:
-                await self.logs.replace(line, lease, entries)
+            async with self.context.pool.connection("log") as session:
+                await self.logs.replace(session, lease, entries)
+
+
+def _canceled(attempt: Attempt[Any]) -> Settlement:
+    claim = attempt.claim
+    outcome = Cancel("canceled before its handler began")
+    return settle(outcome, attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=lambda attempts: 0.0)
 
 
 class RecordTransaction:
     """How it ends, and what a handler may do in it beside using the connection."""
 
-    def __init__(self, desk: Desk, attempt: Attempt[Any], hold: HeldTransaction) -> None:
-        self._desk, self._attempt, self._clock = desk, attempt, desk.clock
-        self._hold: HeldTransaction | None = hold
-        desk.open.add(self)
+    def __init__(self, transactions: AttemptTransactions, attempt: Attempt[Any], held: HeldTransaction) -> None:
+        self._transactions, self._attempt, self._clock = transactions, attempt, transactions.clock
+        self._held: HeldTransaction | None = held
+        transactions.open.add(self)
         self._logs: list[str] = []
         self._doubtful: tuple[Settlement, str] | None = None
         """COMMIT was sent with this one, and no answer came that says enough; why."""
@@ -109,65 +163,65 @@ class RecordTransaction:
         self._instead_of = None
 
     async def _settle(self, settlement: Settlement) -> Reply:
-        hold = self._take()
+        held = self._take()
         try:
-            if hold is not None:
-                return await self._settle_within(hold, settlement)
+            if held is not None:
+                return await self._settle_within(held, settlement)
         except Gone as gone:
             self._instead_of = self._instead(self._instead_of or settlement, str(gone))
         except InDoubt as doubt:
             self._doubtful = self._instead_of or settlement, str(doubt)
         finally:
-            if hold is not None:
-                await hold.let_go(reset=self._desk.resets)
+            if held is not None:
+                await held.let_go(reset=self._transactions.resets)
         if self._doubtful is not None:
             return await self._resolve(*self._doubtful)
         return await self._settle_outside(self._instead_of or settlement)
 
     async def rollback(self) -> None:
         """Undo everything; the record is as it was when it was claimed."""
-        hold = self._take()
-        if hold is not None:
+        held = self._take()
+        if held is not None:
             try:
-                await hold.take_back()
-                await hold.roll_back()
+                await held.take_back()
+                await held.roll_back()
             except (Gone, psycopg.Error, OSError):
                 pass  # closed, its transaction is rolled back too
             finally:
-                await hold.let_go(reset=self._desk.resets)
+                await held.let_go(reset=self._transactions.resets)
 
     def _take(self) -> HeldTransaction | None:
-        self._desk.open.discard(self)
-        hold, self._hold = self._hold, None
-        return hold
+        self._transactions.open.discard(self)
+        held, self._held = self._held, None
+        return held
 
-    async def _settle_within(self, hold: HeldTransaction, settlement: Settlement) -> Reply:
-        await hold.take_back()
+    async def _settle_within(self, held: HeldTransaction, settlement: Settlement) -> Reply:
+        await held.take_back()
         if settlement.state in KEPT:
             try:
-                return await self._commit(hold, settlement, undo=False)
+                return await self._commit(held, settlement, undo=False)
             except (psycopg.Error, OSError, UnicodeError) as error:
                 why = f"its transaction could not be committed: {trouble.first_line(error)}"
                 self._instead_of = settlement = self._instead(settlement, why)
-        return await self._commit(hold, settlement, undo=True)
+        return await self._commit(held, settlement, undo=True)
 
-    async def _commit(self, hold: HeldTransaction, settlement: Settlement, *, undo: bool) -> Verdict:
-        marking = self._desk.marking(self._attempt.lease, settlement, self._logs)
-        marked = await hold.commit(*marking, undo=undo, reset=self._desk.resets)
+    async def _commit(self, held: HeldTransaction, settlement: Settlement, *, undo: bool) -> Verdict:
+        marking = self._transactions.marking(self._attempt.lease, settlement, self._logs)
+        marked = await held.commit(*marking, undo=undo, reset=self._transactions.resets)
         # Nobody but the handler can have changed a record that was locked all the time; that was its own decision.
         return Verdict.SETTLED if marked else Verdict.LOST
 
     def _instead(self, settlement: Settlement, why: str) -> Settlement:
         """What is recorded when nothing of the handler's work is committed: never that it completed."""
         if settlement.state not in KEPT:
-            told = why != ENDED_BY_HANDLER or settlement.error is None
-            return settlement if told else replace(settlement, error=clean(f"{settlement.error}\n({why})"))
+            known = why != ENDED_BY_HANDLER or settlement.error is None
+            return settlement if known else replace(settlement, error=clean(f"{settlement.error}\n({why})"))
         claim = self._attempt.claim
         return settle(
             Retry(clean(why)),
             attempts=claim.attempts,
             max_attempts=claim.max_attempts,
-            backoff=lambda attempts: self._desk.context.options.retry_delay,
+            backoff=lambda attempts: self._transactions.context.options.retry_delay,
         )
 
     async def _resolve(self, doubtful: Settlement, why: str) -> Reply:
@@ -176,7 +230,7 @@ class RecordTransaction:
         reply = await self._settle_outside(instead, repeat=True)
         if reply is Verdict.LOST or reply is Verdict.UNKNOWN:
             # It is not ours any more, so this writes nothing, and tells whether what stands there is our own.
-            (reply,) = await self._desk.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
+            (reply,) = await self._transactions.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
             return reply if reply is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
         if reply is not Verdict.BUSY:
             self._instead_of, self._doubtful = instead, None
@@ -184,12 +238,12 @@ class RecordTransaction:
 
     async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Reply:
         """The ordinary way. The record stays locked until the server has noticed that the transaction is over."""
-        lease, end = self._attempt.lease, self._clock.monotonic() + self._desk.context.options.stalled
+        lease, end = self._attempt.lease, self._clock.monotonic() + self._transactions.context.options.stalled
         while True:
             try:
                 if self._logs:
-                    await self._desk.write_logs(lease, self._logs)
-                (reply,) = await self._desk.settlements.settle([(lease, settlement)], repeat=repeat)
+                    await self._transactions.write_logs(lease, self._logs)
+                (reply,) = await self._transactions.settlements.settle([(lease, settlement)], repeat=repeat)
                 if reply is not Verdict.BUSY or self._clock.monotonic() > end:
                     return reply
             except StoreUnreachable:
@@ -217,33 +271,33 @@ class RecordTransaction:
 
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """Another record; undone with the rest if the attempt does not succeed."""
-        async with self._asking() as line:
-            return await asking.requeue(self._desk.context, line, record_id, after)
+        async with self._asking() as session:
+            return await asking.requeue(self._transactions.context, session, record_id, after)
 
     async def seconds_until(self, moment: datetime) -> float:
         """From the database's now; negative when it has passed."""
-        async with self._asking() as line:
-            return await asking.seconds_until(self._desk.context, line, moment)
+        async with self._asking() as session:
+            return await asking.seconds_until(self._transactions.context, session, moment)
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """As this transaction sees it."""
-        async with self._asking() as line:
-            return await asking.count(self._desk.context, line, states, conditions)
+        async with self._asking() as session:
+            return await asking.count(self._transactions.context, session, states, conditions)
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """As this transaction sees it."""
-        async with self._asking() as line:
-            return await asking.exists(self._desk.context, line, states, conditions)
+        async with self._asking() as session:
+            return await asking.exists(self._transactions.context, session, states, conditions)
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[Session]:
         """The transaction's own connection; what fails there leaves the transaction as it was."""
         self._check_open()
-        assert self._hold is not None
-        with self._desk.context.translated():
-            async with self._hold.line.transaction():
-                yield self._hold.line
+        assert self._held is not None
+        with self._transactions.context.translated():
+            async with self._held.session.transaction():
+                yield self._held.session
 
     def _check_open(self) -> None:
-        if self._hold is None:
+        if self._held is None:
             raise LogRefused(f"the attempt of record {self._attempt.lease.job_id} is over")

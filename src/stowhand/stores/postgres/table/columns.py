@@ -1,19 +1,26 @@
-"""Which types a documented column may have. One of another type is left alone, and the worker gets its own; a type is
-changed only where every value stays what it is.
+"""Judges each documented column: whether it is there, its type, whether it may be empty, its default.
+
+A column of another type is left alone, and the worker gets its own; a type is changed only where every value stays what
+it is.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 
 from stowhand.jobs.job import State
 from stowhand.protocols.options import NAME_LIMIT
-from stowhand.stores.postgres.table.catalog import Column
-from stowhand.stores.postgres.table.fixes import Mender, add_labels
+from stowhand.stores.postgres.table.catalog import Column, Facts
+from stowhand.stores.postgres.table.fixes import Mender, add_labels, default_of
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.names import TOKEN
+from stowhand.stores.table.names import COLUMNS, OPTIONAL, TOKEN, Relation, Shape
 
+WRITTEN_NULL = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs")
+"""A claim, a requeue or a hand-back empties them."""
+WRITTEN = tuple(name for name in (*COLUMNS, TOKEN) if name not in ("id", "cancel"))
+"""By a worker. (It reads ``cancel``.)"""
 MARK_LENGTH = NAME_LIMIT + 1 + 36
 """Characters of ``<worker>/<token>``, at most."""
 USUAL_MARK_LENGTH = 130
@@ -25,9 +32,71 @@ _NUMBERS = (*_WHOLE, "real", "double precision", "numeric")
 _VARYING = re.compile(r"character varying(?:\((\d+)\))?")
 _ROOM = {"state": max(map(len, State)), "worker_hostname": USUAL_MARK_LENGTH, TOKEN: 36}
 """Characters that are written there."""
+ALIKE = 0.8
+"""Of difflib: ``num_reset`` for ``num_resets``; not ``created_at`` for ``started_at``."""
+CALLED = {"state": ("status", "job_state", "job_status")}
+"""Other names for the same."""
 
 
-def type_findings(documented: str, column: Column, mender: Mender, *, cancels: bool) -> Iterator[Finding]:
+def column_findings(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
+    """Of every documented column: is it there, of which type, who fills it?"""
+    for documented, own in shape.columns.items():
+        column = facts.columns.get(own)
+        if column is None:
+            if documented not in OPTIONAL or documented in shape.mapped:
+                yield _missing(facts, shape, documented, mender)
+            continue
+        cancels = facts.column(shape, "cancel") is not None
+        of_type = list(_type_findings(documented, column, mender, cancels=cancels))
+        yield from of_type
+        if any(finding.columns for finding in of_type):
+            continue  # the column is no longer asked for
+        if documented in WRITTEN and (column.generated or column.identity == "a"):
+            yield mender.beside(documented, f"column {own} computes itself; a worker writes it")
+        elif documented in WRITTEN_NULL and column.filled:
+            yield _emptied(facts, documented, column, mender)
+
+
+def _emptied(facts: Facts, documented: str, column: Column, mender: Mender) -> Finding:
+    """A column that has never held anything may learn to hold nothing; what others fill is theirs."""
+    problem = f"column {column.name} is NOT NULL; a worker empties it"
+    if facts.empty and column.own_not_null and column.domain is None and column.default is None:
+        return Finding(problem, mender.allow_null(documented))
+    return mender.beside(documented, problem, using="{}")
+
+
+def _missing(facts: Facts, shape: Shape, documented: str, mender: Mender) -> Finding:
+    own = shape.columns[documented]
+    near = meant(documented, facts, shape)
+    hint = ""
+    if near is not None:
+        hint = f'; if {near} is meant: alternate_column_names={{"{documented}": {Relation(near).quoted!r}}}'
+    called = "" if own == documented else f" (for {documented})"
+    rest = "; the rows that are there will count as completed" if documented == "state" else ""
+    return Finding(f"there is no column {own}{called}{rest}{hint}", mender.add(documented))
+
+
+def default_findings(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
+    """An INSERT that gives nothing but the user's own columns makes a record that can be claimed."""
+    if column.domain is not None or column.identity:
+        return
+    if documented == "state" and not (column.default or "").startswith("'queued'"):
+        # A default that is there is what the application means by an INSERT: it is named, and stays.
+        found = f"the default {column.default}" if column.default else "no default"
+        yield Finding(
+            f"column {column.name} has {found}: an INSERT that does not name it makes a record that is never claimed",
+            "" if column.default else mender.set_default("state"),
+            fatal=False,
+        )
+    elif column.default is None and column.filled:
+        yield Finding(
+            f"column {column.name} is NOT NULL without a default: every INSERT must name it",
+            mender.set_default(documented),
+            fatal=False,
+        )
+
+
+def _type_findings(documented: str, column: Column, mender: Mender, *, cancels: bool) -> Iterator[Finding]:
     """``cancels``: the table has a column ``cancel``, so records do become canceled."""
     if documented in TIMES:
         yield from _time(documented, column, mender)
@@ -131,3 +200,29 @@ def _wrong(documented: str, column: Column, mender: Mender, wanted: str, using: 
 def _bare(column: Column) -> str:
     """Without a precision: ``timestamp(3) with time zone`` is a ``timestamp with time zone``."""
     return re.sub(r"\(\d+(,\d+)?\)", "", column.type)
+
+
+def meant(documented: str, facts: Facts, shape: Shape) -> str | None:
+    """The name of a column that may have been meant where a documented one is missing; ``None``: there is none.
+
+    A worker writes over what is there. So a name that is alike says too little: what is proposed has the type, is
+    filled by no default of the application's, and may be empty where a worker empties it. All else is the user's data.
+    """
+    own = shape.columns[documented]
+    free = [name for name in facts.columns if name not in shape.columns.values()]
+    near = [*difflib.get_close_matches(own, free, n=3, cutoff=ALIKE), *CALLED.get(documented, ())]
+    return next((name for name in near if name in free and _could_be(documented, facts, shape, name)), None)
+
+
+def _could_be(documented: str, facts: Facts, shape: Shape, name: str) -> bool:
+    column = facts.columns[name]
+    wrong = any(_type_findings(documented, column, Mender(facts, shape), cancels=True))
+    if wrong or column.generated or column.identity:
+        return False
+    return _default_is_ours(documented, column) and (not column.filled or column.default is not None)
+
+
+def _default_is_ours(documented: str, column: Column) -> bool:
+    if documented == "state":
+        return (column.default or "").startswith(f"'{State.QUEUED}'")
+    return column.default is None or (column.default.partition("::")[0] == default_of(documented) != "now()")
