@@ -60,7 +60,10 @@ class Administrator:
 
     async def _ask(self, name: str, values: tuple[object, ...]) -> Sequence[Job]:
         given = (*values, self._context.now())
-        return [read_job(row) for row in await self._context.ask("inspect", name, given, row="one of the jobs")]
+        return [
+            read_job(row)
+            for row in await self._context.ask("inspect", name, given, row="one of the jobs (nothing was changed)")
+        ]
 
     async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:
         answers: list[Answer] = []

@@ -105,9 +105,7 @@ class PostgresContext:
         try:
             return await self.pool.rows(role, self.statements[name], values)
         except psycopg.errors.LockNotAvailable:
-            raise RowLocked(
-                f"{self.address}: an open transaction holds {row}; nothing was changed, try again when it has ended"
-            ) from None
+            raise RowLocked(f"{self.address}: an open transaction holds {row}; try again when it has ended") from None
 
     @contextmanager
     def translated(self) -> Iterator[None]:
