@@ -1,1 +1,1 @@
-"""A store lent over HTTP: the messages, the server that lends it, the client that works on it."""
+"""A store lent over HTTP: the messages, the server that lends it, the client that works with it."""

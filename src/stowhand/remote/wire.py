@@ -6,8 +6,8 @@
     POST /v1/release    Release      -> Released
     POST /v1/logs       LogChange    -> LogNumbers
     POST /v1/enqueue    Enqueue      -> Enqueued
-    GET  /v1/terms                   -> TermsOffered      what the lent store lays down (``store.Terms``), its name
-    POST /v1/due        DueAsked     -> Due               waits for news, claiming nothing
+    GET  /v1/terms                   -> TermsOffered      the lent store's terms (``store.Terms``) and its name
+    POST /v1/due        DueAsked     -> Due               waits for a wake-up, claims nothing
     GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
     GET  /healthz, /readyz
 
@@ -15,8 +15,8 @@ Errors are ``Trouble`` with 400 malformed, 401 no or wrong token, 403 out of sco
 slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, 503 the lent store does not answer. Batches
 answer 200 with a verdict per item, and hold at most 1000 items.
 
-A lease bears the claim token that the client made. Where the server has worker tokens, its store knows another one that
-depends on both: a claim token is of no use to another worker, also after a restart of the server.
+A lease contains the claim token that the client made. Where the server has worker tokens, the store knows the claim by
+another token, derived from both: a stolen claim token is useless to another worker, also after a restart of the server.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 
 TELLS = "Stowhand-Tells"
-"""A header of a client that understands ``Verdicts.told``."""
+"""The header with which a client says that it understands ``Verdicts.told``."""
 LONGEST_WAIT = 30.0
 """Seconds that a claim may wait for work."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One body. Unknown fields are an error: a mistyped one would be ignored in silence."""
+    """One body. An unknown field is an error: a mistyped one would be ignored in silence."""
 
 
 class ClaimAsked(Message, frozen=True):
     worker: str
     token: str
-    """A uuid, new for every claim. The same one again gives what the first answer lent and is still held."""
+    """A uuid, new for every claim. Repeating one returns the records of the first answer that are still held."""
     limit: int
     """An answer has 100 records at most."""
     lease: float
@@ -55,9 +55,9 @@ class ClaimAsked(Message, frozen=True):
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
     overdue: float | None = None
-    """Only suspects that have been due for so many seconds: the worker will make way for one."""
+    """Only suspects that have been due for this many seconds: the worker will make way for one."""
     wait: float = 0.0
-    """Seconds; the answer comes as soon as there is work, or then."""
+    """Seconds to wait where there is no work yet; the answer comes as soon as there is."""
     conditions: tuple[Where, ...] = ()
 
 
@@ -66,7 +66,7 @@ class Lent(Message, frozen=True):
 
     lease: Lease
     authorization: str
-    """Proves, with the lease, that this very claim was answered to this worker: every later call about it bears it."""
+    """Proves, with the lease, that this claim was answered to this worker. Sent with every later call about it."""
     record: Any
     kind: str
     """``job``, ``record``, or ``unreadable`` (``record`` is the reason, a text): how ``record`` is to be read."""
@@ -82,7 +82,7 @@ class Claimed(Message, frozen=True):
 
 
 class Proof(Message, frozen=True):
-    """A lease held, and what proves it."""
+    """A lease, and the authorization that proves that the caller holds it."""
 
     lease: Lease
     authorization: str
@@ -101,7 +101,7 @@ class Beaten(Message, frozen=True):
 
 
 class SettlementSent(Message, frozen=True):
-    """A result, a payload or jobs that cannot be stored fail their job, with the reason; a state that does not go with
+    """A result, payload or following jobs that cannot be stored fail the job, with the reason; a state that contradicts
     ``ended`` is an error of the whole call."""
 
     proof: Proof
@@ -114,10 +114,10 @@ class Settlements(Message, frozen=True):
 
 
 class Told(Message, frozen=True):
-    """What was recorded instead of what was asked, or why nothing was."""
+    """What was recorded instead of the settlement that was sent, or why nothing was."""
 
     place: int
-    """In the batch."""
+    """Position in the batch, from 0."""
     recorded: Settlement | None = None
     unwritten: str | None = None
 
@@ -125,32 +125,32 @@ class Told(Message, frozen=True):
 class Verdicts(Message, frozen=True, omit_defaults=True):
     verdicts: tuple[str, ...]
     told: tuple[Told, ...] = ()
-    """Only for clients that know it (the header ``TELLS``): to an older one what was recorded otherwise is "settled",
-    and what cannot be written is settled as failed, with the reason."""
+    """Only for clients that send the header ``TELLS``. An older client receives "settled" for a settlement that was
+    recorded differently; what cannot be written is recorded as failed, with the reason."""
 
 
 class Release(Message, frozen=True):
     leases: tuple[Proof, ...] = ()
     token: str | None = None
-    """A bare claim token, only if its claim's reply never came: it can never claim again."""
+    """A claim token whose reply never arrived: its leases are handed back, and it can never claim again."""
 
 
 class Released(Message, frozen=True):
     busy: tuple[tuple[JobId, str], ...] = ()
-    """Not handed back yet: try again."""
+    """Leases that are not handed back yet: try again."""
     abandoned: bool = True
 
 
 class Reset(Message, frozen=True):
     leases: tuple[Proof, ...] = ()
-    """Of jobs under which their worker, or its child, has died."""
+    """Leases of jobs whose worker process, or child process, has died."""
     worker: str | None = None
-    """The name of a worker that has died: all that was lent to it under the same worker token."""
+    """The name of a worker that has died: everything lent to it under the same worker token is reset."""
 
 
 class ResetDone(Message, frozen=True):
     jobs: tuple[ResetJob, ...] = ()
-    """What was taken back. Each death is counted."""
+    """The jobs that were taken back. Each counts one reset."""
 
 
 class LogChange(Message, frozen=True):
@@ -164,11 +164,11 @@ class LogNumbers(Message, frozen=True):
 
 
 class Enqueue(Message, frozen=True):
-    """All of these in one transaction, or none."""
+    """All of these jobs are enqueued in one transaction, or none."""
 
     jobs: tuple[NewJob, ...]
     bare: bool = False
-    """The answer bears ids only."""
+    """The answer contains ids only."""
 
 
 class Enqueued(Message, frozen=True):
@@ -190,37 +190,38 @@ class TermsOffered(Message, frozen=True):
 
 
 class DueAsked(Message, frozen=True):
-    """When is something due, and, with ``wait``: is there news?
+    """Asks when a job is due, and, with ``wait``, waits for a wake-up.
 
-    The server counts the lent store's wake-ups. It answers at once when its count is not ``bell`` (of an earlier
-    answer), else as soon as it moves, or after ``wait`` seconds: a wake-up between two polls is never slept over.
+    The server counts the lent store's wake-ups. It answers at once when its count differs from ``wake_count`` (of an
+    earlier answer), else as soon as the count changes, or after ``wait`` seconds: a wake-up between two polls is not
+    missed.
     """
 
     tasks: tuple[str, ...] | None = None
     wait: float = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
     wake_count: str | None = msgspec.field(default=None, name="bell")
-    """``None``: the first poll, which waits from now on."""
+    """Of the last answer; ``None``: the first poll, which waits for the next wake-up."""
 
 
 class Due(Message, frozen=True):
     seconds: float | None = None
-    """Until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
+    """Seconds until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
     wake_count: str = msgspec.field(default="", name="bell")
-    """The count now, with the server's boot in it: another server's bell is news."""
+    """The count now, prefixed with an id of this server process: after a restart it differs from every earlier one."""
     is_listening: bool = msgspec.field(default=True, name="hears")
-    """``store.is_listening`` of the lent store: wake-ups reach the server just now."""
+    """``store.is_listening`` of the lent store: the server is receiving wake-ups."""
 
 
 class Kind(StrEnum):
     """What went wrong, for programs."""
 
     MALFORMED = "malformed"
-    """400: no JSON, or not of this shape."""
+    """400: not JSON, or not of the expected shape."""
     INVALID_JOB = "invalid job"
     """400: InvalidJob, with its message."""
     REFUSED = "refused"
-    """400: the lent store refuses it as a setting (ConfigurationError): conditions where it takes none …"""
+    """400: the lent store refuses a setting (ConfigurationError), as conditions where it takes none."""
     UNAUTHORIZED = "unauthorized"
     """401"""
     OUT_OF_SCOPE = "out of scope"
@@ -238,15 +239,15 @@ class Kind(StrEnum):
     TOO_MANY = "too many"
     """429, with Retry-After"""
     OUTCOME_UNKNOWN = "outcome unknown"
-    """503: OutcomeUnknown: the jobs are in the lent store, or they are not."""
+    """503: OutcomeUnknown: the jobs may be in the lent store or not."""
     UNREACHABLE = "unreachable"
-    """503, with Retry-After: the lent store does not answer, its schema does not fit, or the server stops."""
+    """503, with Retry-After: the lent store does not answer, its schema does not fit, or the server is stopping."""
     BROKEN = "broken"
     """500: a bug in the server."""
 
 
 class Trouble(Message, frozen=True):
     error: str
-    """One of ``Kind``; a later version may know more."""
+    """One of ``Kind``; a later version may add more."""
     message: str
     fix: str = ""

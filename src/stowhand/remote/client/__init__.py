@@ -1,13 +1,14 @@
-"""A store that somebody lends over HTTP (``stowhand serve``): a worker needs a token, and no database.
+"""A store lent over HTTP (``stowhand serve``): a worker needs a token, and no access to a database.
 
-address.py     where it is, and what may be sent there
-line.py        one call: its deadline, its reply, what went wrong
-proofs.py      what the server gave with each lease, to be shown again
-claiming.py    claim and settle
-producing.py   enqueue
-heart.py       beat, release, abandon: in a thread of its own
-attempt.py     what a running handler is given: its execution log, requeue
-elsewhere.py   everything that is done where the jobs are kept, and refused here
+options.py      the address and how to reach it
+store.py        HttpStore: the store that a worker or an application uses        (start reading here)
+http_caller.py  requests: deadlines, replies, what went wrong
+proofs.py       the authorization that the server returned with each lease
+claiming.py     claim and settle
+producing.py    enqueue
+heartbeats.py   beat, release, abandon: from a thread of its own
+attempt.py      what a running handler is given: its execution log, requeue
+unsupported.py  what is only done beside the database, and refused here
 """
 
 from __future__ import annotations

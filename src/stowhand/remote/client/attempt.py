@@ -1,4 +1,4 @@
-"""What a running handler is given where a table is lent: its execution log, and a way back into the queue."""
+"""What a handler is given where a table is lent: its execution log, and a way to requeue its record."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RemoteAttempt:
     async def requeue(self, record: object, after: datetime | timedelta | float | None = None) -> Answer:
         """Put the attempt's own record back to ``queued`` if the handler returns without raising; no attempt is spent.
 
-        ``after``: a moment (aware, by this machine's clock), seconds from now, or ``None``: at once. The server is told
-        with the settlement. Raises InvalidJob for a time that is none, ConfigurationError for another record.
+        ``after``: a moment (aware, by this machine's clock), seconds from now, or ``None``: at once. The server
+        learns it with the settlement. Raises InvalidJob for an invalid time, ConfigurationError for another record.
         """
         job_id = self._attempt.lease.job_id
         if record is not self._attempt.record and _key(record) != job_id:
@@ -52,7 +52,7 @@ class RemoteAttempt:
         """Append to the record's execution log; the entry's number: 1, 2, …
 
         What is too long is cut (of ``out`` the end is kept). When the reply is lost (StoreUnreachable) the entry may
-        be there; it is not sent again. Raises LogRefused when the lease is gone.
+        have been written; it is not sent again. Raises LogRefused when the lease is lost.
         """
         numbers = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(_fit(entry),)))
         if len(numbers) != 1:
@@ -60,7 +60,7 @@ class RemoteAttempt:
         return numbers[0]
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Put this in the place of entry ``number``. Raises LogRefused, StoreUnreachable."""
+        """Replace entry ``number``. Raises LogRefused, StoreUnreachable."""
         await self._change(LogChange(proof=self._proofs.of(self._lease), update=((number, _fit(entry)),)))
 
     async def _change(self, change: LogChange) -> tuple[int, ...]:

@@ -1,19 +1,19 @@
-"""Requests of bounded size: a long list becomes several, none of them beyond what the server takes."""
+"""Requests of bounded size: a long list is sent in several requests, each within the server's limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 BODY_LIMIT = 1024 * 1024
-"""Bytes that the server takes."""
+"""Bytes of the largest body that the server accepts."""
 ROOM = BODY_LIMIT - 4096
-"""Bytes for the items of one list; the rest is for what stands around it."""
+"""Bytes for the items of one list; the rest is for the message around them."""
 ITEMS = 1000
-"""Items that the server takes in one list."""
+"""Items in one list that the server accepts."""
 
 
 def parts(items: Sequence[bytes], room: int = ROOM, most: int = ITEMS) -> Iterator[range]:
-    """Which items go together: the places of each part, in order. One that is too large by itself goes alone."""
+    """The positions of the items of each request, in order. An item that is too large by itself is sent alone."""
     start, size = 0, 0
     for place, item in enumerate(items):
         if place > start and (size + len(item) + 1 > room or place - start == most):

@@ -1,4 +1,4 @@
-"""Claims and settlements: what the lent store gives away under a lease, and how it comes back."""
+"""Claims and settlements over HTTP."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from stowhand.remote.client.troubles import CallRefused
 from stowhand.remote.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Told, Verdicts
 
 REASON_LIMIT = 2048
-_ONES_FAULT = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
-"""Refusals of a batch for which one of its settlements is to blame: the others must not suffer."""
+_CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
+"""Refusals caused by one settlement of a batch: each is then sent alone, so that the others are recorded."""
 
 
 class Claiming:
-    """The two calls of a worker's loop."""
+    """Claims and settles for a worker's loop."""
 
     def __init__(self, http: HttpCaller, proofs: HeldProofs, record: type[Any] | None) -> None:
         self._http, self._proofs = http, proofs
         self._make = _maker(record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        """What the server gives; it may be less than was asked for."""
+        """What the server lends; it may be less than the limit."""
         if not all(isinstance(condition, Where) for condition in request.conditions):
             raise ConfigurationError(
                 f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
                 " go over the wire"
             )
-        asked = ClaimAsked(
+        message = ClaimAsked(
             worker=request.worker,
             token=request.token,
             limit=request.limit,
@@ -52,7 +52,7 @@ class Claiming:
             conditions=request.conditions,
         )
         try:
-            lent = (await self._http.post("/v1/claim", asked, Claimed)).claims
+            lent = (await self._http.post("/v1/claim", message, Claimed)).claims
         except CallRefused as refused:
             if refused.kind == Kind.REFUSED:
                 raise ConfigurationError(str(refused)) from None
@@ -63,13 +63,13 @@ class Claiming:
         return [self._read(one) for one in lent]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool) -> Sequence[Reply]:
-        """In requests of bounded size. Those that were answered before one that was not are known at a repeat."""
+        """In requests of bounded size. At a repeat those that were answered before are already settled."""
         sealed = [self._sealed(lease, settlement) for lease, settlement in batch]
         replies: list[Reply] = [one if isinstance(one, Unwritten) else Verdict.LOST for one in sealed]
         sent = [(place, *one) for place, one in enumerate(sealed) if not isinstance(one, Unwritten)]
         for part in parts([size for _, _, size in sent]):
-            said = await self._settle([sent[at][1] for at in part], repeat=repeat)
-            for at, reply in zip(part, said, strict=True):
+            found = await self._settle([sent[at][1] for at in part], repeat=repeat)
+            for at, reply in zip(part, found, strict=True):
                 replies[sent[at][0]] = reply
         self._proofs.end(
             (lease.job_id, lease.token)
@@ -80,23 +80,23 @@ class Claiming:
 
     async def _settle(self, batch: Sequence[SettlementSent], *, repeat: bool) -> list[Reply]:
         try:
-            said = await self._http.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
+            reply = await self._http.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
         except CallRefused as refused:
-            if refused.kind not in _ONES_FAULT:
+            if refused.kind not in _CAUSED_BY_ONE:
                 raise
             if len(batch) == 1:
-                return [Unwritten(_one_line(refused.said))]
+                return [Unwritten(_one_line(refused.server_message))]
             return [(await self._settle([one], repeat=repeat))[0] for one in batch]
-        if len(said.verdicts) != len(batch):
-            raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(said.verdicts)} verdicts")
-        told = {one.place: one for one in said.told}
+        if len(reply.verdicts) != len(batch):
+            raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(reply.verdicts)} verdicts")
+        changes = {one.place: one for one in reply.told}
         try:
-            return [_reply(verdict, told.get(place)) for place, verdict in enumerate(said.verdicts)]
+            return [_reply(verdict, changes.get(place)) for place, verdict in enumerate(reply.verdicts)]
         except ValueError as error:
             raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
 
     def _sealed(self, lease: Lease, settlement: Settlement) -> tuple[SettlementSent, bytes] | Unwritten:
-        """With its proof, and as it will be sent; or why it cannot be."""
+        """With its proof, and encoded; or the reason why it cannot be."""
         sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
         try:
             text = msgspec.json.encode(sent)
@@ -118,7 +118,7 @@ class Claiming:
         )
 
     def _record(self, lent: Lent) -> Any:
-        """What the handler gets. One that cannot be read fails alone."""
+        """What the handler is given. A record that cannot be read fails alone."""
         try:
             match lent.kind:
                 case "job":
@@ -134,7 +134,7 @@ class Claiming:
 
 
 def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
-    """Makes records of what came as JSON. Times are texts there; a type says that they are times."""
+    """Makes a record of decoded JSON. Times arrive as text; the record type says that they are times."""
     if record is None:
         return lambda given: given
     validate: Callable[[Any], Any] | None = getattr(record, "model_validate", None)
@@ -143,11 +143,11 @@ def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
     return lambda given: msgspec.convert(given, record, strict=False)
 
 
-def _reply(verdict: str, told: Told | None) -> Reply:
-    if told is not None and told.recorded is not None:
-        return told.recorded
-    if told is not None and told.unwritten is not None:
-        return Unwritten(_one_line(told.unwritten))
+def _reply(verdict: str, change: Told | None) -> Reply:
+    if change is not None and change.recorded is not None:
+        return change.recorded
+    if change is not None and change.unwritten is not None:
+        return Unwritten(_one_line(change.unwritten))
     return Verdict(verdict)
 
 

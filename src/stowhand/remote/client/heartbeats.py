@@ -1,10 +1,10 @@
-"""The heart of a lent store: beats, releases and abandons from whatever thread calls, on a loop of its own.
+"""The heartbeats of a lent store: beat, release and abandon, callable from any thread, on an event loop of their own.
 
-A loop in a thread rather than a blocking client, because only there a deadline is one for the whole call: a blocking
-client waits anew for every few bytes that a bad line lets through, and a beat that hangs lets leases end.
+An event loop in a thread rather than a blocking client, because its deadline covers the whole call: a blocking client
+starts its timeout anew with every few bytes that a bad connection delivers, and while a beat hangs, leases end.
 
-Dead workers are found by the server: it resets what is stalled, so there is nothing to do for that here. Whoever saw
-one die, a supervisor its child say, tells the server, and nobody waits for the lease.
+The server finds dead workers and resets their jobs. A process that saw a worker die (the supervisor of a child) reports
+it, so that nothing waits for the end of the lease.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class HttpHeartbeats:
-    """One call at a time. Its thread begins with the first one."""
+    """One call at a time. The thread starts with the first call."""
 
     def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs) -> None:
         self._http = HttpCaller(base, options, SystemClock())
@@ -37,7 +37,7 @@ class HttpHeartbeats:
         self._thread: threading.Thread | None = None
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        """Renew them. What is lost is ours no longer, so its proof is not kept."""
+        """Renew the leases. The proofs of lost ones are dropped."""
         lost: set[Pair] = set()
         canceled: set[Pair] = set()
         busy: set[Pair] = set()
@@ -51,7 +51,7 @@ class HttpHeartbeats:
         return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), busy=frozenset(busy))
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent; gives those that are busy."""
+        """Hand back without using an attempt; returns the leases that are busy."""
         left: list[Lease] = []
         for start in range(0, len(leases), ITEMS):
             page = leases[start : start + ITEMS]
@@ -62,14 +62,14 @@ class HttpHeartbeats:
         return left
 
     def abandon(self, token: str) -> bool:
-        """The claim whose reply was lost: only the worker token that made it may do this."""
+        """Hand back what a claim without a reply took. Only the worker token that made the claim may do this."""
         abandoned = self._run(self._http.post("/v1/release", Release(token=token), Released)).abandoned
         if abandoned:
             self._proofs.end_token(token)
         return abandoned
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """None that this side need look at: the server does it."""
+        """None: the server looks for foreign leases that have ended."""
         return Foreign()
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
@@ -77,24 +77,24 @@ class HttpHeartbeats:
         return ()
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """What was lent to it under this store's worker token, since the server started."""
+        """Take back what was lent to this worker under the same worker token, since the server started."""
         return self._run(self._http.post("/v1/reset", Reset(worker=worker), ResetDone)).jobs
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        """Take back this one."""
+        """Take back the job of this lease."""
         found = self._run(self._http.post("/v1/reset", Reset(leases=(self._proofs.of(lease),)), ResetDone)).jobs
         self._proofs.end([(lease.job_id, lease.token)])
         return found
 
     def refused(self) -> Sequence[Refusal]:
-        """Nothing: the server names them."""
+        """Nothing: the server reports them."""
         return ()
 
     def check(self) -> None:
-        """Nothing: the server looks after the schema of what it lends."""
+        """Nothing: the server checks the schema of the store that it lends."""
 
     def check_writable(self) -> None:
-        """Nothing: the lender looks after what it lends, and answers claims with its errors."""
+        """Nothing: a claim is answered with the server's error."""
 
     def maintain(self) -> None:
         """Nothing: the server does it."""
@@ -114,7 +114,7 @@ class HttpHeartbeats:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="stowhand http heart", daemon=True
+                    target=_serve, args=(self._loop,), name="stowhand http heartbeats", daemon=True
                 )
                 self._thread.start()
             loop = self._loop

@@ -1,7 +1,7 @@
-"""One call to a lent store: one request, one reply within a deadline, and every way in which that can go wrong.
+"""Calls to a lent store: one request, one reply within a deadline, and every way in which that can go wrong.
 
-Connections are kept between calls, redirects are not followed, and the environment's proxies are not asked. What the
-server asks for is done: no call before ``Retry-After``, and no storm of calls with a token that it has refused.
+Connections are kept between calls, redirects are not followed, and the environment's proxies are ignored. No call is
+made before the time of ``Retry-After``, and a token that the server has refused is not sent again for a while.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ T = TypeVar("T")
 CONNECT_TIMEOUT = 5.0
 KEPT = 30.0
 """Seconds that an idle connection is kept: less than the 60 and more of common servers (ours keeps one for 75), for a
-request that meets the closing of its connection is lost without anybody's fault."""
+request that is sent while the server closes its connection is lost."""
 CONNECTIONS = 20
 REPLY_LIMIT = 256 * 1024 * 1024
 LONGEST_PAUSE = 5.0
-"""Of what ``Retry-After`` asks for; longer, and leases would end meanwhile."""
+"""Seconds that ``Retry-After`` is obeyed at most: during a longer pause leases would end."""
 REFUSED_FOR = 30.0
-"""Seconds for which a refused token is not shown again: a server counts wrong tokens, and shuts out who shows many."""
+"""Seconds for which a refused token is not sent again: a server shuts out an address that sends many wrong tokens."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
 class HttpCaller:
-    """Calls from one event loop."""
+    """Makes calls from one event loop."""
 
     def __init__(self, base: str, options: HttpOptions, clock: Clock) -> None:
         self.base = base
         self._options, self._clock = options, clock
-        # Not a client: it would follow what the environment and cookies say, and log a line for every call.
+        # Not a client: that would obey the environment and cookies, and log a line for every call.
         self._transport: httpx.AsyncHTTPTransport | None = None
-        # Shorter than the whole call's: what was never sent must not be taken for what may have been done.
+        # Shorter than the deadline of the call: a request that was never sent must not count as possibly done.
         timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
         self._limits = {"timeout": timeouts}
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
@@ -55,18 +55,18 @@ class HttpCaller:
         self._refusal: tuple[float, CallRefused] | None = None
 
     async def get(self, path: str, answer: type[T]) -> T:
-        """The answer to a question."""
+        """The answer to a GET."""
         return await self._ask("GET", path, None, answer, 0.0)
 
     async def post(self, path: str, message: Message, answer: type[T], *, waits: float = 0.0) -> T:
-        """The answer to a message. ``waits``: seconds that the server may take its time, beyond the usual ones.
+        """The answer to a message. ``waits``: seconds that the server may wait, on top of the timeout.
 
         Raises CallRefused, StoreUnreachable (NoReply where it may have been done), StoreError.
         """
         return await self._ask("POST", path, msgspec.json.encode(message), answer, waits)
 
     async def close(self) -> None:
-        """Let every connection go. Harmless when repeated; the next call makes a new one."""
+        """Close every connection. Harmless when repeated; the next call opens a new one."""
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
@@ -74,7 +74,7 @@ class HttpCaller:
     async def _ask(self, method: str, path: str, body: bytes | None, answer: type[T], waits: float) -> T:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
             refused = self._refusal[1]
-            raise CallRefused(str(refused), refused.kind, refused.said)
+            raise CallRefused(str(refused), refused.kind, refused.server_message)
         if (left := self._not_before - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
         try:
@@ -83,9 +83,9 @@ class HttpCaller:
         except TimeoutError:
             raise NoReply(f"{self.base}: no answer within {self._options.timeout + waits:g} s") from None
         except _NOT_SENT as error:
-            raise StoreUnreachable(f"{self.base}: {_say(error)}") from None
+            raise StoreUnreachable(f"{self.base}: {_describe(error)}") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise NoReply(f"{self.base}: {_say(error)}") from None
+            raise NoReply(f"{self.base}: {_describe(error)}") from None
         if status != 200:
             raise self._troubled(status, headers, reply)
         try:
@@ -129,19 +129,19 @@ class HttpCaller:
                 trust_env=False,
                 proxy=self._options.proxy,
             )
-        except (OSError, ValueError) as error:  # a file without certificates, a proxy that is no URL
+        except (OSError, ValueError) as error:  # a file without certificates, a proxy that is not a URL
             raise ConfigurationError(f"{self.base}: {error}") from None
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext:
-    """Whose certificates count. The environment is asked for ``SSL_CERT_FILE`` alone."""
+    """The trusted certificates. Of the environment only ``SSL_CERT_FILE`` is read."""
     if ca_file is None:
         return httpx.create_ssl_context(trust_env=True)
     return ssl.create_default_context(cafile=ca_file)
 
 
 def _pause(retry_after: str | None) -> float:
-    """Seconds to keep quiet, from a number of seconds or a date."""
+    """Seconds to wait, of a header that has a number of seconds or a date."""
     text = (retry_after or "").strip()
     if text.isdecimal() and len(text) < 10:
         return min(float(text), LONGEST_PAUSE)
@@ -153,11 +153,11 @@ def _pause(retry_after: str | None) -> float:
     return min(max(left, 0.0), LONGEST_PAUSE)
 
 
-def _say(error: Exception) -> str:
-    """What happened; some of httpx's errors have no text."""
+def _describe(error: Exception) -> str:
+    """Some of httpx's errors have no text."""
     if isinstance(error, httpx.PoolTimeout):
         return f"all of its {CONNECTIONS} connections are in use"
-    said = str(error) or type(error).__name__
-    if "CERTIFICATE_VERIFY_FAILED" in said:
-        said += "; trust another authority with --ca-file (in Python ca_file=…)"
-    return said
+    text = str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        text += "; trust another authority with --ca-file (in Python ca_file=…)"
+    return text

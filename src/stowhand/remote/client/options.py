@@ -1,4 +1,4 @@
-"""How a lent store is reached: one frozen value; what cannot be is refused when it is made."""
+"""Where a lent store is and how it is reached; impossible settings are refused when the value is made."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes beside the URL."""
+    """Settings beside the URL."""
 
     token: str | None = None
     """The worker token that ``stowhand tokens make`` showed. ``None``: the server asks for none (loopback)."""
     record: type[Any] | None = None
-    """A dataclass, a msgspec.Struct or a pydantic model: what records of a lent table are made of. ``None``: dicts."""
+    """A dataclass, a msgspec.Struct or a pydantic model, which records of a lent table become. ``None``: dicts."""
     timeout: float = 10.0
-    """Seconds for one call from its beginning to the last byte of its reply; a long poll has its waiting besides."""
+    """Seconds for one call, to the last byte of its reply; the waiting time of a long poll comes on top."""
     ca_file: str | Path | None = None
-    """Certificates (PEM) to trust instead of the public ones; ``SSL_CERT_FILE`` is looked at too."""
+    """Certificates (PEM) to trust instead of the public ones; ``SSL_CERT_FILE`` is read too."""
     insecure: bool = False
-    """Allow a token to be sent over http:// to another machine, where whoever listens can read and use it."""
+    """Allow a token to be sent over http:// to another machine, where anyone on the network can read and use it."""
     max_attempts: int | None = None
-    """Of jobs that are sent and do not say; ``None``: the lent store's own."""
+    """For enqueued jobs that do not set it; ``None``: the lent store's default."""
     proxy: str | None = None
-    """An HTTP proxy to go through. The environment's (``HTTPS_PROXY`` …) are not looked at."""
+    """The URL of an HTTP proxy. The environment's (``HTTPS_PROXY`` …) are ignored."""
 
     def __post_init__(self) -> None:
         if self.token is not None and not _TOKEN.fullmatch(self.token):
-            # Not shown: it is a secret, however broken.
+            # The value is not shown: even a malformed token is a secret.
             raise ConfigurationError("token: not a worker token: 1 to 1024 visible ASCII characters without spaces")
         if not 0 < self.timeout <= LONGEST_TIMEOUT:
             raise ConfigurationError(
@@ -57,7 +57,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_of(url: str, options: HttpOptions) -> str:
-    """The URL that every path is appended to. Raises ConfigurationError, which never repeats a secret."""
+    """The URL that every path is appended to. Raises ConfigurationError, which never contains a secret."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -71,16 +71,21 @@ def base_of(url: str, options: HttpOptions) -> str:
         raise ConfigurationError("a lent store's URL ends with its host, port or path: no ?… and no #…")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     where = f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "") + parts.path.rstrip("/")
-    if parts.scheme == "http" and options.token is not None and not options.insecure and not _is_here(parts.hostname):
+    if (
+        parts.scheme == "http"
+        and options.token is not None
+        and not options.insecure
+        and not _is_this_machine(parts.hostname)
+    ):
         raise ConfigurationError(
-            f"{where}: the token and every payload would travel readable to whoever listens; put TLS before the server"
+            f"{where}: the token and every payload could be read by anyone on the network; put TLS before the server"
             " and use https://, or, in a network that you trust, say so: --insecure (in Python insecure=True)"
         )
     return where
 
 
-def _is_here(host: str) -> bool:
-    """Is it this machine, whatever a name server says?"""
+def _is_this_machine(host: str) -> bool:
+    """Is it this machine? No name server is asked."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""Enqueueing on a lent store. What is sent in one request is committed as a whole, or not at all.
+"""Enqueueing on a lent store. The jobs of one request are committed together, or not at all.
 
-A reply that was lost is OutcomeUnknown and never repeated from here: of a keyed job a repeat makes one job, but where
-payloads are arrays it would append twice; whoever enqueues knows which.
+A lost reply is OutcomeUnknown, and the request is not repeated here: repeating a keyed job makes one job, but where
+payloads are arrays it would append twice. Only the caller knows which.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stowhand.remote.wire import Enqueue, Enqueued, Kind
 
 
 class Producing:
-    """Puts jobs into the lent store."""
+    """Enqueues jobs on the lent store."""
 
     def __init__(self, http: HttpCaller, max_attempts: int | None) -> None:
         self._http, self._max_attempts = http, max_attempts
@@ -50,7 +50,7 @@ class Producing:
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Any number, in requests of at most a thousand jobs; gathered and checked before the first is sent.
 
-        Each request is all or none. When one fails, those before it stand; the error says how many jobs that are.
+        Each request is all or none. When one fails, those before it are committed; the error says how many jobs.
         """
         gathered = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
         checked, texts = _checked(gathered, self._max_attempts)
@@ -63,21 +63,21 @@ class Producing:
         return ids
 
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
-        stands = f"; the first {before} jobs of this call are enqueued" if before else ""
+        already = f"; the first {before} jobs of this call are enqueued" if before else ""
         try:
             return await self._http.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
         except NoReply as error:
             raise OutcomeUnknown(
-                f"{error}: the reply was lost, so the enqueue may have happened or not{stands}."
+                f"{error}: the reply was lost, so the enqueue may have happened or not{already}."
                 " Repeat it with the same key: with a key a repeat yields one job"
             ) from None
         except CallRefused as refused:
             if refused.kind in (Kind.INVALID_JOB, Kind.TOO_LARGE):
-                raise InvalidJob(refused.said + stands) from None
-            raise StoreError(f"{refused}{stands}") from None
+                raise InvalidJob(refused.server_message + already) from None
+            raise StoreError(f"{refused}{already}") from None
         except StoreError as error:
             if before:
-                raise type(error)(f"{error}{stands}") from None
+                raise type(error)(f"{error}{already}") from None
             raise
 
     def _miscounted(self, sent: int, answered: int) -> NoReturn:

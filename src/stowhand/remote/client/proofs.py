@@ -1,4 +1,4 @@
-"""What the server gave with each lease, and wants to see again in every later call about it."""
+"""The authorization that the server returned with each lease, sent again in every later call about it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stowhand.remote.wire import Lent, Proof
 Pair = tuple[JobId, str]
 
 HELD = 100_000
-"""Far more than a worker holds: what was lost while the server was away is never told, and must not pile up."""
+"""Far more than a worker holds. Leases lost while the server was away are never reported, and must not pile up."""
 ENDED = 10_000
-"""Leases that have ended, whose proofs are still known: what is repeated must find the same answer."""
+"""Ended leases whose proofs are kept: a repeated call must get the same answer."""
 
 
 class HeldProofs:
-    """Used by the loop and by the heart's thread."""
+    """Used by the loop and by the heartbeat's thread."""
 
     def __init__(self) -> None:
         self._held: dict[Pair, str] = {}
@@ -26,7 +26,7 @@ class HeldProofs:
         self._lock = Lock()
 
     def keep(self, lent: Sequence[Lent]) -> None:
-        """Of what a claim brought."""
+        """The proofs of the records that a claim returned."""
         with self._lock:
             for one in lent:
                 self._held[(one.lease.job_id, one.lease.token)] = one.authorization
@@ -34,12 +34,12 @@ class HeldProofs:
                 del self._held[next(iter(self._held))]
 
     def of(self, lease: Lease) -> Proof:
-        """A lease that was never ours has no proof, and the server says that it is lost."""
+        """The proof of a lease; empty for one that was never ours, which the server reports as lost."""
         pair = (lease.job_id, lease.token)
         return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
 
     def end(self, pairs: Iterable[Pair]) -> None:
-        """Settled, handed back, or lost."""
+        """These are settled, handed back, or lost."""
         with self._lock:
             for pair in pairs:
                 authorization = self._held.pop(pair, None)
@@ -49,7 +49,7 @@ class HeldProofs:
                 self._ended.popitem(last=False)
 
     def end_token(self, token: str) -> None:
-        """Nothing that this token claimed is held any more."""
+        """Every lease of this claim token has ended."""
         self.end([pair for pair in tuple(self._held) if pair[1] == token])
 
     def __len__(self) -> int:

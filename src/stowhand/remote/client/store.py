@@ -1,9 +1,9 @@
 """The store that a server lends: each call is one request.
 
-How an idle worker hears of work: one long poll (``POST /v1/due``) that claims nothing. It says how often the lent
-store's bell has rung, so that no wake-up between two polls is slept over. A *claim* that waits would do worse: it would
-hold the worker's free slots at the number they had when it began, and spend its leases' time on waiting; and one that
-is cut off, because the worker stops, would have taken jobs that must go back.
+An idle worker waits in one long poll (``POST /v1/due``) that claims nothing. It returns the server's count of wake-ups,
+so that none between two polls is missed. A *claim* that waits would be worse: it would fix the number of free slots at
+its beginning and let its leases run while it waits; and one that is cut off, because the worker stops, would have taken
+jobs that must be handed back.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from stowhand.remote.client.unsupported import Unsupported
 from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, Kind, TermsOffered
 
 TRIES = 5
-"""Calls of ``open``, over a second and a half, that may find nobody."""
+"""Calls of ``open``, over a second and a half, before an unreachable server is an error."""
 
 
 class HttpStore(Unsupported):
     """Jobs of a queue, or records of a user's table, lent by ``stowhand serve`` at ``url``.
 
-    One event loop uses it, and one other thread its heart. Raises ConfigurationError for a URL that cannot be, and for
-    a token that would travel readable.
+    Used by one event loop, and by one thread for its heartbeats. Raises ConfigurationError for an invalid URL, and for
+    a token that would be sent unencrypted.
     """
 
     on_listening: Callable[[str, BaseException | None], None] | None = None
-    """Never called: what is heard comes as answers to polls, and ``hears`` says how it stands."""
+    """Never called: wake-ups arrive as answers to polls; see ``is_listening``."""
     on_warning: Callable[[str, str], None] | None = None
-    """Never called: whoever lends it is told."""
+    """Never called: warnings are logged by the server."""
     rations = True
-    """A claim may bring fewer than were asked for though more are due: answers are bounded."""
+    """A claim may return fewer jobs than its limit though more are due: answers are bounded."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
         self._options = options or HttpOptions()
@@ -74,7 +74,7 @@ class HttpStore(Unsupported):
     # -- a worker's ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Ask what is lent, and on what terms; some times, if the server is just starting, or full.
+        """Ask what is lent, and on what terms; repeated a few times in case the server is starting, or busy.
 
         Raises StoreUnreachable, and StoreError where the token is refused.
         """
@@ -92,15 +92,15 @@ class HttpStore(Unsupported):
         return await self._http.get("/v1/terms", TermsOffered)
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._http.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        """A reply that was lost is StoreUnreachable: ``heart.abandon`` gives back what it may have brought."""
+        """A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` hands back what the claim may have taken."""
         return await self._claiming.claim(request)
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """A reply that was lost is StoreUnreachable: repeated with ``repeat=True``, it is harmless."""
+        """A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless."""
         return await self._claiming.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
@@ -108,11 +108,11 @@ class HttpStore(Unsupported):
         return (await self._http.post("/v1/due", DueAsked(tasks=tasks), Due)).seconds
 
     def foreign(self) -> Foreign | None:
-        """The server looks after them."""
+        """``None``: the server looks for foreign leases that have ended."""
         return None
 
     async def wait(self, timeout: float) -> bool:
-        """A long poll of at most half a minute; a longer ``timeout`` is several."""
+        """A long poll of at most half a minute; a longer ``timeout`` takes several."""
         while True:
             waits = min(max(timeout, 0.0), LONGEST_WAIT)
             if await self._poll(waits):
@@ -123,12 +123,12 @@ class HttpStore(Unsupported):
 
     @property
     def is_listening(self) -> bool:
-        """The last poll was answered, and the lent store hears."""
+        """The last poll was answered, and the lent store receives wake-ups."""
         return self._is_listening
 
     async def _poll(self, waits: float) -> bool:
         if self._wake_count is None:
-            waits = 0.0  # whatever rang before we knew the bell is news
+            waits = 0.0  # the first answer reports a wake-up: what came before it is not known
         try:
             due = await self._http.post(
                 "/v1/due", DueAsked(tasks=(), wait=waits, wake_count=self._wake_count), Due, waits=waits
@@ -136,27 +136,27 @@ class HttpStore(Unsupported):
         except StoreError:
             self._is_listening = False
             raise
-        news = due.wake_count != self._wake_count
+        woken = due.wake_count != self._wake_count
         self._wake_count, self._is_listening = due.wake_count, due.is_listening
-        return news
+        return woken
 
     def heartbeats(self) -> HttpHeartbeats:
-        """With connections of its own, and the proofs of this store's leases."""
+        """With connections of their own, and the proofs of this store's leases."""
         return HttpHeartbeats(self._base, self._options, self._proofs)
 
     @property
     def terms(self) -> Terms | None:
-        """What the lent store lays down: a table's options do, a queue's do not. Known once the store is open."""
+        """The lent store's terms; a table has some, a queue has none. Known once the store is open."""
         return self._terms
 
     async def validate(self, events: Events | None = None) -> None:
-        """Open it, if it is not: a worker needs its terms.
+        """Open the store if necessary: a worker needs its terms.
 
-        Raises StoreError at once where the token is not for claiming: a worker would ask in vain for ever.
+        Raises StoreError at once where the token lacks the scope claim: the worker could never claim a job.
         """
         if self._offered is None:
             await self.open()
-        with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls tell of it
+        with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls report it
             await self._http.post("/v1/due", DueAsked(tasks=()), Due)
 
     def around(self, attempt: Attempt[Any]) -> None:
@@ -171,7 +171,7 @@ class HttpStore(Unsupported):
         return await self._producing.enqueue(job)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """A thousand jobs, or a megabyte, in one request; each request is all or none."""
+        """Up to a thousand jobs, or a megabyte, in each request; each request is all or none."""
         return await self._producing.enqueue_many(jobs)
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
@@ -179,7 +179,7 @@ class HttpStore(Unsupported):
         return await self._producing.add_jobs(jobs)
 
     async def get(self, job_id: int) -> Job | None:
-        """Without payload and result, unless the token has that scope."""
+        """Without payload and result, unless the token has the scope payload."""
         try:
             return await self._http.get(f"/v1/jobs/{validate_id(job_id)}", Job)
         except CallRefused as refused:

@@ -1,4 +1,4 @@
-"""What a lent store does not do from afar: it is done where the jobs are kept, and refused here with that advice."""
+"""What a lent store does not do over HTTP: each method is refused, with the advice to do it beside the database."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stowhand.protocols.operating import Ages
 from stowhand.protocols.queue_store import NEWEST, JobFilter, Reschedule, SchemaStatus, Tick
 
 VERSION = 1
-"""Of the protocol: the 1 of its paths."""
+"""Of the protocol: the 1 in its paths."""
 
 
 class Unsupported:
     """The rest of a ``QueueStore``: every method raises ConfigurationError, but ``status``."""
 
     keeps_timetable = False
-    """What recurs is scheduled where the jobs are kept."""
+    """Recurring jobs are scheduled beside the database."""
 
     @property
     def description(self) -> str:
@@ -149,7 +149,7 @@ class Unsupported:
         self._refuse("removing a schema")
 
     async def status(self) -> SchemaStatus:
-        """The protocol's version: the schema behind it is the server's own matter."""
+        """The protocol's version: the schema is checked by the server."""
         return SchemaStatus(installed=VERSION, expected=VERSION)
 
     def enqueue_in(self, connection: object, job: object) -> NoReturn:
@@ -159,7 +159,7 @@ class Unsupported:
         self._refuse("lending a connection")
 
     def seat(self, slots: int) -> None:
-        """There is nothing to share out here."""
+        """Nothing: there is no connection pool to size."""
 
     def flow_tables(self) -> NoReturn:
         self._refuse("working on a flow")

@@ -1,10 +1,12 @@
-"""Lending: a store served to workers elsewhere over HTTP, so that they need no way into the database.
+"""The server that lends a store over HTTP to workers on other machines, so that they need no access to the database.
 
-    tokens      who may ask, and for what (``token_file``, ``grants``, ``doorkeeper``)
-    proofs      who was lent what: proved by every later call
-    claims      long polls on one shared ear (``bell``), and the memory of answers that may have been lost (``answers``)
-    lender      everything else that a worker asks of its store
-    app         requests and replies;  ``slow_requests`` and ``server``: sockets, TLS, and a stop that is bounded
+    http_server    sockets, TLS, start and bounded stop                             (start reading here)
+    http_app       requests and replies, over ``store_server``: the calls of a worker's store
+    authenticator  who calls, by worker token (``token_file``), and what the token allows (``grants``)
+    proofs         prove in every later call that a lease was lent to this worker token
+    claims         long polls; ``wake_broadcast`` waits at the store for all of them; ``answers`` remembers what was
+                   answered, since a reply may be lost
+    slow_requests  limits of time and connections; ``places`` says which connection is closed for a new one
 
-The messages are those of ``stowhand.remote.wire``. Never lent: schema, reset, prune, raw SQL.
+The messages are those of ``stowhand.remote.wire``. Never lent: schema, purge, raw SQL.
 """

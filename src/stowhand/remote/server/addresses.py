@@ -1,4 +1,4 @@
-"""Where a server listens: the address, the socket, the certificate; each trouble told with its way out."""
+"""Where a server listens: the address, the socket, the certificate; every error says what to do."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from stowhand.errors import ConfigurationError, StowhandError
 
 BACKLOG = 128
-"""Connections that are accepted at a time."""
+"""Connections that the system queues until they are accepted."""
 FILES = 4 * BACKLOG
-"""Open files beside connections: the store's, the program's own, and those accepted that have not been refused yet."""
+"""Open files beside connections: the store's, the program's own, and connections that are about to be refused."""
 
 
 def is_loopback(host: str) -> bool:
-    """Is every address of this name one that only this machine can reach? Raises ConfigurationError for no name."""
+    """Can only this machine reach every address of this name? Raises ConfigurationError for an unknown name."""
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in _addresses(host, 0))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on the first of the name's addresses. Raises StowhandError when it is taken."""
+    """A listening socket on the first address of the name. Raises StowhandError when the port is in use."""
     family, address = _addresses(host, port)[0]
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -36,34 +36,34 @@ def listen(host: str, port: int) -> socket.socket:
         made.setblocking(False)
     except OSError as error:
         made.close()
-        raise _told(error, host, port) from None
+        raise _bind_error(error, host, port) from None
     return made
 
 
-def room(connections: int) -> int:
-    """How many of these connections the process may have open, beside ``FILES`` files of its own.
+def connection_limit(connections: int) -> int:
+    """How many of these connections the process can open, beside ``FILES`` files of its own.
 
-    The system is asked for as many. Without the bound asyncio, once out of files, would log some thousand tracebacks a
-    second, and the store would find none either.
+    Raises the system's limit of open files if it may. Without this bound asyncio, once out of files, logs some thousand
+    tracebacks a second, and the store cannot connect either.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return connections
     if soft < connections + FILES:
         soft = connections + FILES if hard == resource.RLIM_INFINITY else min(connections + FILES, hard)
-        with suppress(OSError, ValueError):  # the system has a limit beyond this one
+        with suppress(OSError, ValueError):  # another limit of the system forbids it
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return min(connections, max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES, 1))
 
 
-def said(scheme: str, sock: socket.socket) -> str:
+def url_of(scheme: str, sock: socket.socket) -> str:
     """The URL of a listening socket."""
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:
-    """Raises ConfigurationError for a certificate that no server can use."""
+    """Raises ConfigurationError for a certificate that cannot be used."""
     if cert is None:
         if key is not None:
             raise ConfigurationError("--tls-key: given without --tls-cert; give both")
@@ -90,7 +90,7 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
     return [(family, str(address[0])) for family, _, _, _, address in found]
 
 
-def _told(error: OSError, host: str, port: int) -> StowhandError:
+def _bind_error(error: OSError, host: str, port: int) -> StowhandError:
     if error.errno == errno.EADDRINUSE:
         return StowhandError(f"port {port} on {host} is in use; is another server running? --port names another one")
     if error.errno == errno.EACCES:

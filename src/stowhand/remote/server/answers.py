@@ -1,7 +1,8 @@
-"""The memory of claims that were answered: a client whose reply was lost asks again with the same token.
+"""The memory of claims that were answered (a client whose reply was lost asks again with the same token), and of which
+worker holds which lease (a supervisor reports that its worker died).
 
-Bounded, and forgotten after a while: then (or after a restart of the server) what was claimed comes back by a release
-of the bare token, or when its lease ends.
+Both are bounded, the oldest entries go first, and answers are forgotten after two minutes. After that, or after a
+restart of the server, a job comes back by the release of its claim token, or when its lease ends.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ MOST_TOKENS = 20_000
 MOST_LEASES = 100_000
 """Leases whose holders are remembered."""
 BYTES = 64 * 1024 * 1024
-"""Of the records in them, as they were sent."""
+"""Size of the remembered records, as they were sent."""
 KEPT = 120.0
-"""Seconds: a reply that was lost is missed at once."""
+"""Seconds. Clients notice a lost reply at once."""
 
 
 Holder = tuple[str, str]
@@ -33,32 +34,32 @@ class Sent(msgspec.Struct, frozen=True):
     """One record that was lent."""
 
     lease: Lease
-    """In the store."""
+    """As the store knows it."""
     body: bytes
-    """As it went out: a ``wire.Lent``."""
+    """As it was sent: an encoded ``wire.Lent``."""
 
 
 class Answer:
-    """One claim token: what it brought, and whether it may bring anything more."""
+    """What one claim token was answered, and whether it may still claim."""
 
     def __init__(self) -> None:
         self.at = 0.0
         self.sent: dict[JobId, Sent] = {}
         self.released = False
         self.turn = asyncio.Lock()
-        """Two requests with one token go one after the other."""
+        """Requests with the same token are answered one after the other."""
         self.calls = 0
         self.superseded = asyncio.Event()
-        """Set when another request with this token, or its release, has come."""
+        """Set when another request with this token, or its release, has arrived."""
 
     def begin(self) -> int:
-        """One more request; those before it give way. Its number."""
-        self.give_way()
+        """Begin one more request, which ends the earlier ones. Returns its number."""
+        self.end_polls()
         self.calls += 1
         return self.calls
 
-    def give_way(self) -> None:
-        """Let whoever polls with this token end."""
+    def end_polls(self) -> None:
+        """End the poll that waits with this token."""
         self.superseded.set()
         self.superseded = asyncio.Event()
 
@@ -69,7 +70,7 @@ class Answer:
 
 
 class Holdings:
-    """Of one server, used on its loop."""
+    """Which worker holds which leases, of those lent since the server started."""
 
     def __init__(self) -> None:
         self._holders: OrderedDict[tuple[JobId, str], Holder] = OrderedDict()
@@ -79,7 +80,7 @@ class Holdings:
         return len(self._holders)
 
     def lent(self, holder: Holder, leases: Iterable[Lease]) -> None:
-        """These (in the store) are its own from now on."""
+        """These leases (as the store knows them) were lent to it."""
         for lease in leases:
             pair = (lease.job_id, lease.token)
             self._holders[pair] = holder
@@ -88,13 +89,13 @@ class Holdings:
             self._forget(next(iter(self._holders)))
 
     def over(self, leases: Iterable[Lease]) -> None:
-        """They are held no more: settled, released, lost."""
+        """These leases have ended: settled, released, lost."""
         for lease in leases:
             if (lease.job_id, lease.token) in self._holders:
                 self._forget((lease.job_id, lease.token))
 
     def of(self, holder: Holder) -> list[Lease]:
-        """What it holds, as far as is known."""
+        """The known leases of this worker."""
         return list(self._held.get(holder, {}).values())
 
     def _forget(self, pair: tuple[JobId, str]) -> None:
@@ -106,20 +107,20 @@ class Holdings:
 
 
 class Answers:
-    """By claim token in the store, which depends on the worker token too. The oldest are forgotten first."""
+    """By the store's claim token, which is derived from the worker token too. The oldest are forgotten first."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._by_token: OrderedDict[str, Answer] = OrderedDict()
         self._bytes = 0
         self.holdings = Holdings()
-        """Which worker has what; for longer than answers are remembered."""
+        """Kept for longer than the answers."""
 
     def __len__(self) -> int:
         return len(self._by_token)
 
     def of(self, token: str) -> Answer:
-        """What is known of it; made when nothing is."""
+        """The answer of this token; a new one where there is none."""
         answer = self._by_token.pop(token, None) or Answer()
         answer.at = self._clock.monotonic()
         self._by_token[token] = answer
@@ -127,7 +128,7 @@ class Answers:
         return answer
 
     def remember(self, token: str, sent: Iterable[Sent]) -> None:
-        """This goes out now."""
+        """These records are sent now."""
         answer = self.of(token)
         self._bytes -= answer.size
         answer.sent.update((one.lease.job_id, one) for one in sent)
@@ -135,7 +136,7 @@ class Answers:
         self._forget()
 
     def over(self, leases: Iterable[Lease]) -> None:
-        """These (in the store) are held no more: settled, released or lost."""
+        """These leases (as the store knows them) have ended: settled, released or lost."""
         leases = tuple(leases)
         self.holdings.over(leases)
         for lease in leases:
@@ -145,7 +146,7 @@ class Answers:
                 self._bytes -= len(gone.body)
 
     def drop_if_empty(self, token: str) -> None:
-        """A claim that brought nothing leaves nothing to remember."""
+        """Forget a claim that returned nothing."""
         answer = self._by_token.get(token)
         if answer is not None and not (answer.sent or answer.released or answer.turn.locked()):
             del self._by_token[token]

@@ -1,7 +1,8 @@
-"""Says who asks. With tokens: by the ``Authorization`` header. Without: everybody on this machine, and nobody else.
+"""Identifies the caller: by the worker token of the ``Authorization`` header, or, where there are no tokens, as a
+program on this machine; callers from elsewhere are then refused.
 
-The file of tokens is looked at for every request, so that a token that is revoked is refused at once. A server that
-has ever seen the file wants tokens for good: removing the file opens nothing.
+The file of tokens is checked at every request, so that a revoked token is refused at once. A server that has once seen
+the file requires tokens until it ends: removing the file opens nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from stowhand.remote.server.token_file import TokenFile, TokenRecord, hash_of, i
 from stowhand.remote.wire import Kind
 
 WRONG_PER_MINUTE = 10
-"""Wrong tokens from one address, before it is told to wait."""
+"""Wrong tokens from one address before it must wait."""
 ADDRESSES = 4096
-"""Remembered at a time."""
+"""Addresses remembered at a time."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-_NOBODY = hash_of("")
+_NO_TOKEN = hash_of("")
 _MAKE = "stowhand tokens make --name NAME, and send it as: Authorization: Bearer TOKEN"
 
 
 class Authenticator:
-    """Used on the loop. ``required``: tokens are wanted although there is no file yet."""
+    """Used on the event loop. ``required``: tokens are required although there is no file yet."""
 
     def __init__(
         self,
@@ -53,15 +54,15 @@ class Authenticator:
 
     @property
     def wants_tokens(self) -> bool:
-        """Nobody is let in without one."""
+        """Requests without a token are refused."""
         if not self._closed and self._file.stamp() is not None:
             self._closed = True
         return self._closed
 
     def admit(self, headers: Mapping[str, str], address: str) -> Grant:
-        """The grant of whoever sent these headers. Raises Refused."""
+        """What the sender of these headers may do. Raises Refused."""
         if not self.wants_tokens:
-            _check_neighbour(headers)
+            _check_is_local(headers)
             return EVERYTHING
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
@@ -72,17 +73,17 @@ class Authenticator:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """What the token stands for now; ``None`` when it is wrong, expired or revoked: which, is not told."""
+        """What the token allows now; ``None`` where it is wrong, expired or revoked: the reply does not say which."""
         self._refresh()
         record = self._tokens.get(id_of(token))
-        # The same work whether the id is known or not.
-        right = hmac.compare_digest(record.sha256 if record is not None else _NOBODY, hash_of(token))
+        # Takes as long for an unknown id as for a known one.
+        right = hmac.compare_digest(record.sha256 if record is not None else _NO_TOKEN, hash_of(token))
         if record is None or not right or record.standing(self._now()) != "active":
             return None
         return record.grant()
 
     def still(self, grant: Grant) -> bool:
-        """Does a grant that was given a while ago hold?"""
+        """Is the token of this grant still valid?"""
         if not grant.id:
             return not self.wants_tokens
         self._refresh()
@@ -101,11 +102,11 @@ class Authenticator:
         if self._file.stamp() != self._stamp:
             try:
                 self._read()
-            except ConfigurationError as error:  # a file that somebody wrote by hand: what was known still holds
+            except ConfigurationError as error:  # a broken file, edited by hand: the tokens read before stay valid
                 self._events.emit(TokensTrouble(str(error)))
 
     def _read(self) -> None:
-        # The stamp first: what changes while we read is read again.
+        # The stamp first: a change during the reading is read again.
         self._stamp = self._file.stamp()
         self._tokens = {record.id: record for record in self._file.read()}
 
@@ -118,7 +119,7 @@ class _Wrong:
         self._counts: OrderedDict[str, _Count] = OrderedDict()
 
     def add(self, address: str) -> int:
-        """One more; how many in this minute."""
+        """Count one more; returns how many there were in this minute."""
         now = self._clock.monotonic()
         count = self._counts.pop(address, None)
         if count is None or now - count.since >= 60:
@@ -135,9 +136,9 @@ class _Count(msgspec.Struct):
     number: int = 0
 
 
-def _check_neighbour(headers: Mapping[str, str]) -> None:
-    """A server without tokens is for programs of this machine: not for web pages that a browser shows here, whose
-    name resolves to the loopback, nor for what a proxy brings in from outside."""
+def _check_is_local(headers: Mapping[str, str]) -> None:
+    """A server without tokens serves programs of this machine only: not web pages in a browser here, whose host name
+    resolves to the loopback, nor requests that a proxy forwards from elsewhere."""
     if any(name in headers for name in FORWARDED):
         raise Refused(
             Kind.OUT_OF_SCOPE,

@@ -1,4 +1,4 @@
-"""Request bodies: bounded while they come in, and of exactly the shape that the call wants."""
+"""Request bodies: bounded while they are read, and of exactly the shape of the message."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ LIMIT = 1024 * 1024
 """Bytes."""
 HEADERS = 128
 HEADER_BYTES = 32 * 1024
-"""The address of the request included."""
+"""Including the path and query of the request."""
 M = TypeVar("M", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
 
 
 def check_head(scope: Scope) -> None:
-    """Raises Refused for too many headers, or too large ones (what comes in one piece gets past uvicorn's own limit),
-    and for a body of two lengths: a proxy may believe the other one, and what follows would be somebody's next request.
+    """Raises Refused for too many headers, or too large ones (uvicorn's own limit does not see what arrives in one
+    piece), and for a body with two lengths: a proxy may believe the other one, and the rest would be read as another
+    request.
     """
     headers = scope["headers"]
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
@@ -46,18 +47,18 @@ def check_head(scope: Scope) -> None:
 
 
 async def read(request: Request, kind: type[M]) -> M:
-    """The message. Raises Refused with the place of what is wrong in it."""
+    """The message. Raises Refused, which names the field that is wrong."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Also what keeps a web page from sending one: a browser asks first, and is not answered.
+        # Also keeps web pages out: for this type a browser first sends a preflight request, which is refused.
         raise malformed("the body must be JSON", "send the header Content-Type: application/json")
     raw = await _collect(request)
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise malformed(_told(str(error))) from None
+        raise malformed(_field_first(str(error))) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise malformed(f"no JSON: {error}", "send one JSON object") from None
-    except StowhandError as error:  # a condition that cannot be
+    except StowhandError as error:  # an impossible condition
         raise Refused(Kind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
 
 
@@ -81,8 +82,8 @@ def _too_large() -> Refused:
     )
 
 
-def _told(message: str) -> str:
-    """The place first."""
+def _field_first(message: str) -> str:
+    """The message with the field at its beginning."""
     found = _PLACE.search(message)
     where = f"{found[1]}: " if found and found[1] else ""
     return f"{where}{_PLACE.sub('', message)}".replace("`", "'")

@@ -1,7 +1,7 @@
-"""Claims, which may wait: claim; when there is nothing, sleep until the store is heard or something falls due; again.
+"""Claims, which may wait: claim; where there is nothing, wait for a wake-up or until a job is due; claim again.
 
-A poll ends early when the server stops, when its client hangs up, when its token is revoked, and when the same claim
-token comes again. What was claimed for a client that has gone is handed back.
+A poll ends early when the server stops, when its client disconnects, when its token is revoked, and when another
+request arrives with the same claim token. What was claimed for a client that has disconnected is handed back.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from stowhand.remote.wire import LONGEST_WAIT, ClaimAsked, Kind
 MOST_RECORDS = 100
 """In one answer."""
 ANSWER_BYTES = 4 * 1024 * 1024
-"""Of records in one answer, which must arrive within the client's time for a call. One goes, however large it is."""
+"""Bytes of the records in one answer, which must arrive within the client's timeout. The first is always sent."""
 LONGEST_LEASE = 86_400.0
 POLLS_OF_A_TOKEN = 256
-"""Requests that wait at a time."""
+"""Requests that may wait at a time."""
 NAME_LIMIT = 255
 
 Gone = Callable[[], Awaitable[None]]
-"""Returns when the client has hung up."""
+"""Returns when the client has disconnected."""
 
 
 class Claims:
-    """Used on the loop."""
+    """Answers claims and polls, on the event loop."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Claims:
         self._polls: Counter[str] = Counter()
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
-        """What is lent now, or what the same claim token was lent before and still holds. Raises Refused."""
+        """What is lent now; for a repeated claim token what it was lent before and still holds. Raises Refused."""
         request = self._request(grant, asked)
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
             raise Refused(
@@ -78,7 +78,7 @@ class Claims:
             self._answers.drop_if_empty(request.token)
 
     async def until_news(self, grant: Grant, wake_count: str | None, wait: float, gone: Gone) -> None:
-        """Return at once when the bell is not the one that is known, else as soon as it rings, or after ``wait``."""
+        """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds."""
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
             raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
         self._polls[grant.id] += 1
@@ -159,7 +159,7 @@ class Claims:
         end = self._clock.monotonic() + wait
         while not (hung_up.done() or answer.released or answer.calls != number):
             self._check_still(grant)
-            # Both are taken before the claim: what happens while it is under way must not be slept over.
+            # Both are taken before the claim: a wake-up during it must not be missed.
             wake_count, superseded = self._wake_broadcast.count, asyncio.ensure_future(answer.superseded.wait())
             try:
                 claims = await self._claim(request) if request.limit and request.tasks != () else []
@@ -180,7 +180,7 @@ class Claims:
         except StoreError as error:
             if not request.conditions:
                 raise
-            # The client's mistake, though only the database could tell. It is not repeated as if the store were away.
+            # The client's mistake, which only the database can detect. It is no outage: not to be repeated.
             columns = ", ".join(dict.fromkeys(condition.column for condition in request.conditions))
             raise malformed(
                 f"conditions: the lent store cannot compare so ({columns[:200]})",
@@ -188,20 +188,20 @@ class Claims:
             ) from error
 
     def _check_still(self, grant: Grant) -> None:
-        """Raises Refused for a token that was revoked, or has expired, while it waited."""
+        """Raises Refused for a token that was revoked, or expired, during the wait."""
         if not self._still(grant):
             raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
 
     async def _nap(self, tasks: tuple[str, ...] | None) -> float:
-        """Seconds until it is worth looking again without being woken; as a worker beside the store would."""
+        """Seconds until the next claim without a wake-up, as a worker beside the store would wait."""
         due = await self._store.next_due(tasks)
         if due is None:
             return self._wake_broadcast.poll
-        # What is due and was not claimed frees itself without a word to us: it must not hurry us.
+        # A job that is due and was not claimed (its queue is busy, say) becomes free without a wake-up: poll, slowly.
         return POLLING if due <= 0 else min(self._wake_broadcast.poll, due + 0.001)
 
     async def _again(self, answer: Answer, lease: float) -> list[Sent]:
-        """What an earlier answer lent and is still held: the store says so, and renews it."""
+        """What an earlier answer lent and is still held, by a heartbeat that renews it."""
         before = list(answer.sent.values())
         pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat([one.lease for one in before], lease))
         lost = [one.lease for one in before if (one.lease.job_id, one.lease.token) in pulse.lost]
@@ -209,13 +209,13 @@ class Claims:
         return list(answer.sent.values())
 
     async def _hand_back(self, leases: Sequence[Lease]) -> None:
-        """Unspent. What is busy, or cannot be handed back now, comes back when its lease ends."""
+        """Without using an attempt. What is busy, or cannot be handed back now, comes back when its lease ends."""
         with suppress(StoreError):
             await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
 
 
 def _fitting(sent: Sequence[Sent]) -> int:
-    """How many of them go out together."""
+    """How many of them fit into one answer."""
     size = 0
     for place, one in enumerate(sent):
         size += len(one.body)
@@ -225,7 +225,7 @@ def _fitting(sent: Sequence[Sent]) -> int:
 
 
 async def _first(*ends: Awaitable[Any]) -> None:
-    """Until one of them has ended; those that are ours to end are ended."""
+    """Wait until one has ended. Coroutines that still run are cancelled; futures are left to their owners."""
     tasks = [asyncio.ensure_future(end) for end in ends]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

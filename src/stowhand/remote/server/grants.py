@@ -1,4 +1,4 @@
-"""What one worker token may do. Pure: a grant is asked, and says no by raising Refused."""
+"""What one worker token may do. Pure: a check raises Refused where something is not allowed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from stowhand.remote.server.refusals import lacking, outside
 
 
 class Scope(StrEnum):
-    """What a token may be good for."""
+    """What a token can allow."""
 
     CLAIM = "claim"
-    """Claim, keep, log and settle: what a worker does."""
+    """Claim, renew, log and settle: what a worker does."""
     ENQUEUE = "enqueue"
-    """Enqueue jobs, also as what follows from a settlement."""
+    """Enqueue jobs, including those that a settlement enqueues."""
     READ = "read"
-    """Look at a job; the metrics."""
+    """Read jobs and metrics."""
     PAYLOAD = "payload"
-    """See payload and result of jobs that it did not claim."""
+    """Read payload and result of jobs that were not claimed with it."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and what for. ``None``: no limit."""
+    """A worker token and what it allows. ``None``: no limit."""
 
     id: str
-    """The token's, for the audit; empty where the server has no tokens."""
+    """The token's id, for the audit; empty where the server has no tokens."""
     name: str = ""
     scopes: frozenset[str] = frozenset()
     tasks: tuple[str, ...] | None = None
     queues: tuple[str, ...] | None = None
-    """What may be enqueued and looked at. A claim cannot be limited by queue: see ``check_limits``."""
+    """Queues whose jobs may be enqueued and read. A claim cannot be limited by queue: see ``check_limits``."""
     conditions: tuple[str, ...] | None = ()
-    """Columns that a claim may compare."""
+    """Columns that a claim's conditions may compare."""
 
     def need(self, scope: Scope) -> None:
         """Raises Refused unless the token has it."""
@@ -44,7 +44,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise lacking(scope, self.name)
 
     def tasks_of_claim(self, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """What a claim that asks for these tasks (``None``: any) may bring."""
+        """The tasks whose jobs a claim for these tasks (``None``: any) may return."""
         if self.tasks is None:
             return asked
         if asked is None:
@@ -55,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return allowed
 
     def check_conditions(self, conditions: tuple[Where, ...]) -> None:
-        """Comparing a column tells something about it, so that columns are granted one by one."""
+        """Comparing a column reveals its values, so columns are allowed one by one."""
         if self.conditions is None:
             return
         for condition in conditions:
@@ -77,16 +77,16 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(job, payload_text="", result_text=None)
 
     def sees(self, job: Job) -> bool:
-        """Is it among its tasks and queues?"""
+        """Is the job within the token's tasks and queues?"""
         return (self.tasks is None or job.task in self.tasks) and (self.queues is None or job.queue in self.queues)
 
 
 EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
-"""Whoever asks a server without tokens, which listens on the loopback only."""
+"""The grant of every request to a server without tokens, which listens on the loopback only."""
 
 
 def check_limits(scopes: frozenset[str], queues: tuple[str, ...] | None) -> None:
-    """Raises ConfigurationError for a token that promises what no store can keep."""
+    """Raises ConfigurationError for limits that no store can enforce."""
     if queues is not None and Scope.CLAIM in scopes:
         raise ConfigurationError(
             "a claim cannot be limited by queue, only by task: leave out --queue, or make two tokens:"

@@ -1,4 +1,4 @@
-"""Is the server alive, and can it lend? Asked by balancers, without a token: the answers say little."""
+"""Liveness and readiness, for load balancers: they need no token, so the answers reveal little."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 
 PATIENCE = 5.0
 FRESH = 1.0
-"""Seconds for which an answer stands: however often one asks, the store is asked once."""
+"""Seconds for which an answer is reused: frequent probes do not reach the store."""
 
 
 class Health:
-    """Used on the loop."""
+    """Answers probes, on the event loop."""
 
     def __init__(self, shared_store: SharedStore, wake_broadcast: WakeBroadcast, events: Events, clock: Clock) -> None:
         self._shared_store, self._wake_broadcast, self._events, self._clock = (
@@ -25,32 +25,32 @@ class Health:
             events,
             clock,
         )
-        self._asked = float("-inf")
-        self._well = False
+        self._checked_at = float("-inf")
+        self._is_ready = False
         self._turn = asyncio.Lock()
         self._resetting: asyncio.Task[None] | None = None
 
     def watch(self, resetting: asyncio.Task[None]) -> None:
-        """This is the resetter."""
+        """The task of the resetter, which must run as long as the server."""
         self._resetting = resetting
 
     def alive(self) -> tuple[bool, dict[str, Any]]:
-        """The loops of this process. How long ago the store was heard says whether it answers."""
+        """Do the background tasks run? ``heard_seconds_ago``: when the store last answered."""
         resets = self._resetting is not None and not self._resetting.done()
         status = "stopping" if self._wake_broadcast.stopped else "ok" if resets else "the resetter has ended"
-        heard = round(self._clock.monotonic() - self._wake_broadcast.looked, 1)
+        heard = round(self._clock.monotonic() - self._wake_broadcast.answered_at, 1)
         return status == "ok", {"status": status, "heard_seconds_ago": heard}
 
     async def ready(self) -> tuple[bool, dict[str, Any]]:
-        """The store answers, and its schema fits."""
+        """Does the store answer, and does its schema fit?"""
         async with self._turn:
-            if self._clock.monotonic() - self._asked >= FRESH:
-                self._well = await self._ask()
-                self._asked = self._clock.monotonic()
-        well = self._well and not self._wake_broadcast.stopped
-        return well, {"status": "ready" if well else "not ready"}
+            if self._clock.monotonic() - self._checked_at >= FRESH:
+                self._is_ready = await self._check()
+                self._checked_at = self._clock.monotonic()
+        ready = self._is_ready and not self._wake_broadcast.stopped
+        return ready, {"status": "ready" if ready else "not ready"}
 
-    async def _ask(self) -> bool:
+    async def _check(self) -> bool:
         try:
             async with asyncio.timeout(PATIENCE):
                 if self._shared_store.kind == QUEUE:
@@ -58,6 +58,6 @@ class Health:
                     return status.installed is not None and not status.breaking
                 await self._shared_store.store.next_due(None)
                 return True
-        except Exception as error:  # noqa: BLE001 - boundary: whatever it is, we are not ready; the log says why
+        except Exception as error:  # noqa: BLE001 - boundary: any error means not ready; the log says why
             self._events.emit(StoreTrouble(NAME, "ready", str(error) or type(error).__name__, FRESH))
             return False

@@ -52,13 +52,13 @@ RETRY_AFTER = 1
 """Seconds after which a store that did not answer may be asked again."""
 ID_WIDTH = 64
 IDS_SHOWN = 200
-"""In one line of the audit."""
+"""Ids in one line of the audit."""
 CALLS = (
     *("claim", "heartbeat", "settle", "release", "reset", "logs", "enqueue", "due", "terms", "jobs"),
     *("healthz", "readyz", "metrics"),
 )
-_TOLD = (StoreUnreachable, LeaseLost, LogRefused)
-"""An outage is told by those loops that meet it first; the others are no trouble of the store's."""
+_NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
+"""Not reported here: the background tasks report an outage; the others are no failure of the store."""
 Endpoint = Callable[[Request, Grant], Awaitable[Response]]
 
 
@@ -73,7 +73,7 @@ class HttpApp:
             events,
         )
         self._metrics = Metrics()
-        # Not a whole Starlette: that writes errors of its own, as text.
+        # Not a Starlette application: that answers errors as text.
         self._router = Router(self._routes(), redirect_slashes=False)
 
     def _routes(self) -> list[Route]:
@@ -101,11 +101,11 @@ class HttpApp:
     # -- the calls -------------------------------------------------------------------------------
 
     async def _claim(self, request: Request, grant: Grant) -> Response:
-        asked = await read(request, ClaimAsked)
-        sent = await self._store_server.claim(grant, asked, lambda: _hung_up(request))
+        message = await read(request, ClaimAsked)
+        sent = await self._store_server.claim(grant, message, lambda: _disconnected(request))
         if sent:
             self._metrics.lent(len(sent))
-            self._audit(request, grant, [one.lease.job_id for one in sent], worker=asked.worker)
+            self._audit(request, grant, [one.lease.job_id for one in sent], worker=message.worker)
         return Response(b'{"claims":[' + b",".join(one.body for one in sent) + b"]}", media_type="application/json")
 
     async def _heartbeat(self, request: Request, grant: Grant) -> Response:
@@ -120,21 +120,21 @@ class HttpApp:
         return _reply(found)
 
     async def _release(self, request: Request, grant: Grant) -> Response:
-        asked = await read(request, Release)
-        found = await self._store_server.release(grant, asked)
-        pairs = [(proof.lease.job_id, proof.lease.token) for proof in asked.leases]
+        message = await read(request, Release)
+        found = await self._store_server.release(grant, message)
+        pairs = [(proof.lease.job_id, proof.lease.token) for proof in message.leases]
         ids: list[Any] = [job_id for job_id, _ in pairs]
         words = ["busy" if pair in found.busy else "released" for pair in pairs]
-        if asked.token is not None:
+        if message.token is not None:
             ids, words = [*ids, "*"], [*words, "token released" if found.abandoned else "token busy"]
         self._audit(request, grant, ids, words)
         return _reply(found)
 
     async def _reset(self, request: Request, grant: Grant) -> Response:
-        asked = await read(request, Reset)
-        found = await self._store_server.reset(grant, asked)
+        message = await read(request, Reset)
+        found = await self._store_server.reset(grant, message)
         words = [f"reset: {job.state.value}" for job in found.jobs]
-        self._audit(request, grant, [job.job_id for job in found.jobs], words, worker=asked.worker or "")
+        self._audit(request, grant, [job.job_id for job in found.jobs], words, worker=message.worker or "")
         return _reply(found)
 
     async def _log(self, request: Request, grant: Grant) -> Response:
@@ -149,8 +149,8 @@ class HttpApp:
         return _reply(found)
 
     async def _due(self, request: Request, grant: Grant) -> Response:
-        asked = await read(request, DueAsked)
-        return _reply(await self._store_server.due(grant, asked, lambda: _hung_up(request)))
+        message = await read(request, DueAsked)
+        return _reply(await self._store_server.due(grant, message, lambda: _disconnected(request)))
 
     async def _terms(self, request: Request, grant: Grant) -> Response:
         return _reply(self._store_server.terms())
@@ -180,11 +180,11 @@ class HttpApp:
         return call
 
     def _admit(self, request: Request) -> Grant:
-        """Before a byte of the body is read."""
+        """Identify the caller, before the body is read."""
         grant = self._authenticator.admit(request.headers, _address(request))
         request.scope["stowhand.who"] = grant.id
         connection = request.scope.get("state", {}).get(CONNECTION)
-        if connection is not None and not connection.know():
+        if connection is not None and not connection.admit():
             raise Refused(
                 Kind.TOO_MANY, "too many connections", "close idle ones", retry_after=5, status=503, closes=True
             )
@@ -201,7 +201,7 @@ class HttpApp:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. Turns what was raised into a reply, and tells of every request."""
+        """ASGI. Turns errors into replies, and emits an event for every request."""
         began, status = stopwatch(), 0
 
         async def noting(message: Any) -> None:
@@ -209,19 +209,19 @@ class HttpApp:
             status = message.get("status", status)
             await send(message)
 
-        scope["app"] = self  # so that the router raises what it does not know
+        scope["app"] = self  # makes the router raise for an unknown path
         try:
             check_head(scope)
             await self._router(scope, receive, noting)
         except ClientDisconnect:
-            status = status or 499  # nobody is there to read a reply
-        except Exception as error:  # noqa: BLE001 - boundary: whatever it is, the client hears of it
+            status = status or 499  # the client has disconnected
+        except Exception as error:  # noqa: BLE001 - boundary: any error becomes a reply
             reply = self._reply_to(error, scope)
             if not status:
                 await reply(scope, receive, noting)
-        self._tell(scope, status, stopwatch() - began)
+        self._report(scope, status, stopwatch() - began)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _report(self, scope: Scope, status: int, seconds: float) -> None:
         call = _call_of(scope)
         self._metrics.answered(call, status)
         if self._events.wants(RequestAnswered):
@@ -231,14 +231,14 @@ class HttpApp:
     def _reply_to(self, error: Exception, scope: Scope) -> Response:
         refused = _refused(error)
         trouble = error.__cause__ if isinstance(error, Refused) else error
-        if isinstance(trouble, StoreError) and not isinstance(trouble, _TOLD):
+        if isinstance(trouble, StoreError) and not isinstance(trouble, _NOT_REPORTED):
             self._events.emit(StoreTrouble(NAME, _call_of(scope), str(trouble), RETRY_AFTER))
         if refused is None:
             self._events.emit(RequestBroken(_call_of(scope), "".join(traceback.format_exception(error))))
-            refused = Refused(Kind.BROKEN, "the server has a bug; its log says more", "tell whoever runs the server")
+            refused = Refused(Kind.BROKEN, "the server has a bug; its log says more", "tell its administrator")
         headers = {"retry-after": str(refused.retry_after)} if refused.retry_after is not None else {}
         if isinstance(error, HTTPException):
-            headers |= dict(error.headers or {})  # which methods there are
+            headers |= dict(error.headers or {})  # Allow: the methods of this path
         if refused.closes:
             headers["connection"] = "close"
         if refused.kind is Kind.UNAUTHORIZED:
@@ -249,7 +249,7 @@ class HttpApp:
 
 
 def _refused(error: Exception) -> Refused | None:
-    """What a client may be told of it; ``None``: it is a bug."""
+    """The reply to an error; ``None``: it is a bug."""
     match error:
         case Refused():
             return error
@@ -266,11 +266,11 @@ def _refused(error: Exception) -> Refused | None:
         case LogRefused():
             return Refused(Kind.LOG_REFUSED, str(error), "end this attempt, or append a new entry")
         case LeaseLost():
-            return Refused(Kind.LEASE_LOST, str(error), "end this attempt: its record is somebody else's now")
+            return Refused(Kind.LEASE_LOST, str(error), "end this attempt: its record now belongs to another attempt")
         case OutcomeUnknown():
             return Refused(Kind.OUTCOME_UNKNOWN, str(error), "repeat it with the same key", retry_after=RETRY_AFTER)
         case SchemaError() | StoreError():
-            # The words of a driver may name hosts and users: they are for the server's own log.
+            # A driver's message may name hosts and users: it is for the server's own log only.
             return Refused(
                 Kind.UNREACHABLE, "the lent store does not answer", "try again soon", retry_after=RETRY_AFTER
             )
@@ -286,8 +286,8 @@ def _state(found: tuple[bool, dict[str, Any]]) -> Response:
     return Response(msgspec.json.encode(facts), 200 if well else 503, media_type="application/json")
 
 
-async def _hung_up(request: Request) -> None:
-    """Return when the client has. The body has been read, so nothing else can come."""
+async def _disconnected(request: Request) -> None:
+    """Return when the client has disconnected. The body has been read, so no other message can arrive."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -297,7 +297,7 @@ def _address(request: Request) -> str:
 
 
 def _call_of(scope: Scope) -> str:
-    """A name for the metrics: one of few, whatever was asked for."""
+    """The call's name for the metrics: one of ``CALLS``, or ``other``."""
     parts = scope["path"].strip("/").split("/")
     name = parts[1] if len(parts) > 1 and parts[0] == "v1" else parts[0]
     return name if name in CALLS else "other"

@@ -1,4 +1,4 @@
-"""A server over one store: socket, TLS, the loops that belong to it, and a stop that is bounded.
+"""A server over one store: socket, TLS, its background tasks, and a bounded stop.
 
 async with running(store, options, events) as server:
     print(server.url)
@@ -22,7 +22,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
 from stowhand.protocols.store import Store
-from stowhand.remote.server.addresses import BACKLOG, check_tls, is_loopback, listen, room, said
+from stowhand.remote.server.addresses import BACKLOG, check_tls, connection_limit, is_loopback, listen, url_of
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import HEADER_BYTES
 from stowhand.remote.server.health import Health
@@ -51,39 +51,39 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Path = Path(DEFAULT)
     """The file of worker tokens."""
     tokens_required: bool = False
-    """Somebody named that file: refuse to start as long as no token was ever made."""
+    """The file was named explicitly: refuse to start until a token has been made."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    """``None``: it is in the file of the certificate."""
+    """``None``: the key is in the file of the certificate."""
     grace: float = 5.0
-    """Seconds that requests have to end when the server stops; what waits for work ends at once."""
+    """Seconds that requests have to end when the server stops; long polls end at once."""
     read_timeout: float = READ_TIMEOUT
-    """Seconds in which a request must have come in whole."""
+    """Seconds in which a request must arrive completely."""
     connections: int = CONNECTIONS
     declared: Declared = as_it_is
-    """What the tasks of an App declare holds for the jobs that are enqueued here."""
+    """Fills in what the tasks of an App declare, for the jobs that are enqueued here."""
 
 
 class HttpServer:
-    """Made by ``running``."""
+    """A running server. Made by ``running``."""
 
     def __init__(self, server: _Server, url: str, wake_broadcast: WakeBroadcast, events: Events, grace: float) -> None:
         self._server, self._wake_broadcast, self._events, self._grace = server, wake_broadcast, events, grace
         self._stop_requests = 0
         self.url = url
-        """With the port it really has."""
+        """With the actual port."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
-        """Once: let requests end, for at most the grace. Again: now. Call it on the loop."""
+        """First call: let requests end, for at most the grace. Second call: stop now. Called on the event loop."""
         self._stop_requests += 1
         if self._stop_requests == 1:
             self._events.emit(LendingStopping(self._grace))
             self._wake_broadcast.end_polls()
-        self._server.leave(now=self._stop_requests > 1)
+        self._server.shut_down(now=self._stop_requests > 1)
 
     async def until_stopped(self) -> None:
-        """Return when it answers no more. Raises what ended it unasked."""
+        """Return when the server has stopped. Raises the error that ended it."""
         await asyncio.shield(self.done)
 
 
@@ -93,8 +93,8 @@ async def running(
 ) -> AsyncIterator[HttpServer]:
     """Lend an open store for the length of the block.
 
-    Raises ConfigurationError for what cannot be (an address without tokens, a certificate without its key), and
-    StowhandError when the port is taken.
+    Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
+    StowhandError when the port is in use.
     """
     clock = clock or SystemClock()
     file = TokenFile(options.tokens)
@@ -114,7 +114,7 @@ async def running(
     health = Health(shared_store, wake_broadcast, events, clock)
     app = HttpApp(store_server, authenticator, health, events)
     sock = listen(options.host, options.port)
-    url = said("https" if options.tls_cert else "http", sock)
+    url = url_of("https" if options.tls_cert else "http", sock)
     server = _Server(_config(app, options))
     lending = HttpServer(server, url, wake_broadcast, events, options.grace)
     wake_broadcast.start()
@@ -140,8 +140,8 @@ async def running(
 
 
 def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
-    """The workers of a lent store are elsewhere, and may all be gone at once."""
-    terms = shared_store.laid_down
+    """The server needs its own resetter: the remote workers may all be gone at once."""
+    terms = shared_store.store_terms
     options = ResetterOptions(
         name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
     )
@@ -149,14 +149,14 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, without its handling of signals: those are the program's."""
+    """uvicorn's server without its signal handlers: the program has its own."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._up, self._stopping = asyncio.Event(), asyncio.Event()
 
-    def leave(self, *, now: bool) -> None:
-        """Take no more connections; ``now``: wait for nobody."""
+    def shut_down(self, *, now: bool) -> None:
+        """Accept no more connections; ``now``: do not wait for open requests."""
         self.should_exit, self.force_exit = True, now
         self._stopping.set()
 
@@ -165,7 +165,7 @@ class _Server(uvicorn.Server):
         self._up.set()
 
     async def main_loop(self) -> None:
-        """Once a second, and at once when told to stop; uvicorn's own looks ten times a second."""
+        """Tick once a second, and at once after ``shut_down``; uvicorn's own loop ticks ten times a second."""
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), TICK)
@@ -175,7 +175,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def listening(self, serving: asyncio.Task[None]) -> None:
-        """Until connections are accepted."""
+        """Return when connections are accepted."""
         up = asyncio.ensure_future(self._up.wait())
         await asyncio.wait((serving, up), return_when=asyncio.FIRST_COMPLETED)
         up.cancel()
@@ -186,11 +186,11 @@ class _Server(uvicorn.Server):
 def _config(app: HttpApp, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded(room(options.connections), options.read_timeout),
+        http=bounded(connection_limit(options.connections), options.read_timeout),
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="critical",  # what happens is told as events
+        log_level="critical",  # what happens is emitted as events
         access_log=False,
         server_header=False,
         backlog=BACKLOG,
@@ -203,7 +203,7 @@ def _config(app: HttpApp, options: ServerOptions) -> uvicorn.Config:
 
 
 def _check(options: ServerOptions, file: TokenFile) -> None:
-    """Refuse what would open the store to everybody, or to whoever opens connections and leaves them."""
+    """Refuse options that would open the store to the network without tokens, and a uvicorn without our limits."""
     check_uvicorn()
     check_tls(options.tls_cert, options.tls_key)
     make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
@@ -221,6 +221,6 @@ def _pass_on(task: asyncio.Task[None], done: asyncio.Future[None]) -> None:
         return
     if not task.cancelled() and (error := task.exception()) is not None:
         done.set_exception(error)
-        done.exception()  # asked here: whoever does not wait for the end is not told
+        done.exception()  # marks it as retrieved: asyncio warns otherwise where nothing awaits ``done``
     else:
         done.set_result(None)

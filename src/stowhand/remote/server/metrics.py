@@ -6,15 +6,15 @@ from typing import Any
 
 
 class Metrics:
-    """``text`` is ``None`` where they are not offered."""
+    """Counts nothing where ``prometheus-client`` is not installed; ``text`` is ``None`` then."""
 
     def __init__(self) -> None:
-        self._offered: Any = None
+        self._client: Any = None
         try:
             import prometheus_client
         except ImportError:
             return
-        self._offered = prometheus_client
+        self._client = prometheus_client
         self._registry = prometheus_client.CollectorRegistry()
         self._requests = prometheus_client.Counter(
             "stowhand_lending_requests", "Requests answered", ["call", "status"], registry=self._registry
@@ -27,24 +27,24 @@ class Metrics:
         )
 
     def answered(self, call: str, status: int) -> None:
-        """One more request."""
-        if self._offered is not None:
+        """A request was answered."""
+        if self._client is not None:
             self._requests.labels(call, str(status)).inc()
 
     def lent(self, number: int) -> None:
-        """So many records more."""
-        if self._offered is not None:
+        """This many records were lent."""
+        if self._client is not None:
             self._claims.inc(number)
 
     def judged(self, verdicts: tuple[str, ...]) -> None:
-        """These verdicts."""
-        if self._offered is not None:
+        """Settlements were answered with these verdicts."""
+        if self._client is not None:
             for verdict in verdicts:
                 self._verdicts.labels(verdict).inc()
 
     def text(self) -> bytes | None:
-        """All of them, as Prometheus reads them."""
-        if self._offered is None:
+        """All counters in the Prometheus text format."""
+        if self._client is None:
             return None
-        made: bytes = self._offered.generate_latest(self._registry)
+        made: bytes = self._client.generate_latest(self._registry)
         return made

@@ -1,8 +1,8 @@
-"""Who may keep a connection open: those whose token was good, and a bounded number of strangers.
+"""Which connections may stay open: those that sent a valid token, and a bounded number of strangers.
 
-A connection is a stranger's until a request on it has been let in. Strangers have places of their own, some of them for
-each address, and a newcomer takes the place of the one that came first and is asking nothing. So connections that are
-opened and left alone shut out nobody but each other: a probe of /healthz and whoever holds a token find a place.
+A connection is a stranger until a request on it has been admitted. Strangers have places of their own, a bounded number
+for each address, and a newcomer takes the place of the oldest one that is not being answered. So idle connections shut
+out only each other: a probe of /healthz and a client with a token always find a place.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ from typing import Generic, TypeVar
 C = TypeVar("C")
 
 SHARE = 4
-"""One connection in so many is for strangers."""
+"""One place in this many is for strangers."""
 OF_ONE_ADDRESS = 64
-"""Strangers, at a time."""
+"""Strangers of one address at a time."""
 STRANGERS_WAIT = 5
-"""Seconds in which a stranger's request must have come in whole, and until the next one."""
+"""Seconds in which a stranger's request must arrive completely, and until its next one."""
 
 
 class Places(Generic[C]):
-    """The connections of one server, on its loop. ``most``: at a time, strangers included."""
+    """The connections of one server, on its event loop. ``most``: open at a time, strangers included."""
 
     def __init__(self, most: int, busy: Callable[[C], bool], of_one_address: int = OF_ONE_ADDRESS) -> None:
-        """``busy``: a request on it is being answered."""
+        """``busy``: is a request on this connection being answered?"""
         self._busy = busy
         self.for_strangers = max(most // SHARE, 1)
-        self.for_known = max(most - self.for_strangers, 1)
+        self.for_admitted = max(most - self.for_strangers, 1)
         self._of_one_address = of_one_address
         self._strangers: dict[C, str] = {}
-        """In the order in which they came."""
-        self._known: set[C] = set()
+        """By connection, the address; the oldest first."""
+        self._admitted: set[C] = set()
 
-    def enter(self, newcomer: C, address: str) -> C | None:
-        """A stranger. Gives who has to go for it: another, or the newcomer itself where all of them are busy."""
+    def add(self, newcomer: C, address: str) -> C | None:
+        """Add a stranger. Returns the connection to close for it: another, or the newcomer where all are busy."""
         alike = [one for one, theirs in self._strangers.items() if theirs == address]
         crowded = len(alike) >= self._of_one_address
-        leaving: C | None = None
+        closing: C | None = None
         if crowded or len(self._strangers) >= self.for_strangers:
             among = alike if crowded else list(self._strangers)
-            leaving = next((one for one in among if not self._busy(one)), newcomer)
-            self.leave(leaving)
-        if leaving is not newcomer:
+            closing = next((one for one in among if not self._busy(one)), newcomer)
+            self.remove(closing)
+        if closing is not newcomer:
             self._strangers[newcomer] = address
-        return leaving
+        return closing
 
-    def know(self, one: C) -> bool:
-        """A request on it was let in. False: there is no place for another one that stays."""
-        if one in self._known:
+    def admit(self, one: C) -> bool:
+        """A request on it was admitted. ``False``: there is no place for another admitted connection."""
+        if one in self._admitted:
             return True
-        if len(self._known) >= self.for_known:
+        if len(self._admitted) >= self.for_admitted:
             return False
         if self._strangers.pop(one, None) is not None:
-            self._known.add(one)
+            self._admitted.add(one)
         return True
 
-    def is_known(self, one: C) -> bool:
-        """Was a request on it let in?"""
-        return one in self._known
+    def is_admitted(self, one: C) -> bool:
+        """Was a request on it admitted?"""
+        return one in self._admitted
 
-    def leave(self, one: C) -> None:
-        """It is closed, or being closed. Harmless when repeated."""
+    def remove(self, one: C) -> None:
+        """It is closed, or about to be. Harmless when repeated."""
         self._strangers.pop(one, None)
-        self._known.discard(one)
+        self._admitted.discard(one)

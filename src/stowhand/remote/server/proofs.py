@@ -1,8 +1,8 @@
-"""Who was lent what, proved without remembering it: HMAC-SHA256 with a key of the server's.
+"""Proof that a lease was lent to a worker token, without remembering it: HMAC-SHA256 with a key of the server.
 
-Two things are derived. The *authorization* of a lease covers the worker token, the job, the claim token and the epoch;
-every later call bears it. And a claim token of a client becomes a claim token of the store's that depends on the worker
-token: whoever else learns a claim token holds one that stands for nothing. Both survive a restart of the server.
+Two values are derived. The *authorization* of a lease covers the worker token, the job, the claim token and the epoch;
+every later call sends it. And the client's claim token is replaced in the store by one derived from it and the worker
+token, so that a stolen claim token is useless under another worker token. Both survive a restart of the server.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from stowhand.remote.wire import Proof
 
 
 class Proofs:
-    """Makes proofs, and checks them."""
+    """Makes authorizations, and checks them."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def store_token(self, grant: Grant, token: str) -> str:
-        """The claim token in the store for the one that this client made. Raises Refused when it is no uuid."""
+        """The store's claim token for the client's. Raises Refused where that is not a uuid."""
         try:
             given = uuid.UUID(token)
         except ValueError:
             raise malformed(f"token: {token[:40]!r} is no uuid", "make one for every claim: uuid4") from None
-        if not grant.id:  # everybody is the same where there are no tokens
+        if not grant.id:  # without worker tokens all callers are the same
             return str(given)
         return str(uuid.UUID(bytes=self._sign("claim", grant.id, str(given))[:16], version=4))
 
     def prove(self, grant: Grant, lease: Lease) -> str:
-        """The authorization of a lease that bears the client's own token."""
+        """The authorization of a lease, which contains the client's claim token."""
         return self._sign("lease", grant.id, lease.job_id, lease.token, lease.epoch).hex()
 
     def lease(self, grant: Grant, proof: Proof) -> Lease | None:
-        """The lease in the store that this proves; ``None`` when it proves nothing: made for another, or made up."""
+        """The lease in the store, with the store's token; ``None`` where the authorization is not this caller's."""
         try:
             token = self.store_token(grant, proof.lease.token)
         except Refused:

@@ -1,4 +1,4 @@
-"""A claim as it goes out: a ``Job``, or a record of a user's own type, as JSON."""
+"""A claim as it is sent: a ``Job``, or a record of the application's type, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stowhand.remote.wire import Lent
 
 
 def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
-    """``token``: the claim token as the client knows it. ``prove`` makes the authorization of its lease."""
+    """``token``: the client's claim token. ``prove`` makes the authorization of the lease."""
     lease = msgspec.structs.replace(claim.lease, token=token)
     kind, record = _read(claim.record)
     return Lent(
@@ -40,15 +40,15 @@ def _read(record: object) -> tuple[str, object]:
         return "unreadable", record.error
     try:
         text = msgspec.json.encode(record, enc_hook=_write_other)
-        if b"null" in text:  # None, or what is no number in JSON: null would be another value
+        if b"null" in text:  # None, or NaN and infinity, which would silently become null
             refuse_nan(record, _write_other)
         return "record", msgspec.Raw(text)
-    except Exception as error:  # noqa: BLE001 - boundary: its type is the user's, and one must not sink the others
+    except Exception as error:  # noqa: BLE001 - boundary: the type is the application's, and one bad record must not fail the claim
         return "unreadable", clean(f"it cannot be written as JSON: {error}", 1024)
 
 
 def _write_other(value: Any) -> object:
-    """What msgspec cannot write by itself. Pydantic is used if the value comes from it, and never imported."""
+    """Values that msgspec cannot encode. Pydantic models encode themselves; pydantic is never imported here."""
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump(mode="json")
     if isinstance(value, memoryview):

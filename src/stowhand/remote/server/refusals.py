@@ -1,4 +1,4 @@
-"""No, and why: every error that a client sees is made here."""
+"""Error replies: what a client is answered where a request is refused."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STATUS = {
 
 
 class Refused(Exception):
-    """The request is not done. ``retry_after``: seconds after which it may be worth repeating. ``closes``: nothing more
-    is read from that connection."""
+    """The request is refused. ``retry_after``: seconds after which it may be repeated. ``closes``: the connection is
+    closed."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Refused(Exception):
 
 
 def malformed(message: str, fix: str = "") -> Refused:
-    """It cannot be read, or asks for what cannot be."""
+    """The request cannot be read, or contains impossible values."""
     return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/how-to/lend-a-store.md")
 
 
 def lacking(scope: str, name: str) -> Refused:
-    """The token is good, but not for this."""
+    """The token is valid, but lacks a scope."""
     return Refused(
         Kind.OUT_OF_SCOPE,
         f"this token lacks the scope {scope}",

@@ -1,7 +1,8 @@
-"""Settlements that come from elsewhere: what no worker of ours would send is refused; what its handler made is judged.
+"""Checks the settlements that remote workers send.
 
-An impossible state is the client's mistake, and the whole call is refused. What a handler made (a result, a payload,
-jobs that follow) may be unsound without anybody's ill will: then that one is not written, and its worker hears why.
+An impossible state is a mistake of the client, and the whole call is refused. What a handler made (a result, a payload,
+following jobs) may be invalid although the client is correct: then that settlement alone is not written, and the reply
+says why.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ENDINGS = {
     State.QUEUED: (Ended.SNOOZED,),
     State.CANCELED: (Ended.CANCELED,),
 }
-"""How a job leaves ``processing``, and in which words."""
+"""The states in which a job can end an attempt, with the matching ``ended``."""
 WAITING = (State.ERRORED, State.QUEUED)
 MOST_FOLLOWING = 1000
 
@@ -55,7 +56,7 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Un
 
 
 def _fitting(settlement: Settlement) -> Settlement:
-    """Without what the state has no place for, which every store ignores; with an error text that can be stored."""
+    """Without the fields that the state does not use, as every store does; with an error text that can be stored."""
     error = None if settlement.error is None else clean(settlement.error)
     result = settlement.result if settlement.state is State.COMPLETED else None
     payload = settlement.payload if settlement.state in (State.ERRORED, State.FAILED) else None
@@ -74,5 +75,5 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
 
 
 def failed(reason: str) -> Settlement:
-    """Instead of one that cannot be written, for a worker that would not understand it."""
+    """Replaces a settlement that cannot be written, for a client that does not understand ``Unwritten``."""
     return Settlement(State.FAILED, Ended.FAILED, error=clean(f"{UNWRITTEN}: {reason}"))

@@ -1,4 +1,4 @@
-"""The store that is lent: a queue that we own, or a user's table. What only one of them can do is asked here."""
+"""The store that is lent: a queue, or a user's table; with what only one of the two can do."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from stowhand.remote.wire import Kind, TermsOffered
 
 QUEUE, TABLE = "queue", "table"
 ATTEMPTS = 10_000
-"""Whose entries are counted at a time."""
+"""Attempts whose log entries are counted at a time."""
 
 
-class EntryKeeper(Protocol):
-    """What a table's store gives to an attempt (``stowhand.stores.table.AttemptStore``)."""
+class AttemptLog(Protocol):
+    """What a table's store binds to an attempt (``stowhand.stores.table.AttemptStore``)."""
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
-        """Append; its number."""
+        """Append; returns the entry's number."""
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Put this in its place."""
+        """Replace an entry."""
 
 
 class SharedStore:
-    """A store and what it offers beyond claims."""
+    """A store, with its terms and what it offers beyond claims."""
 
     def __init__(self, store: Store[Any]) -> None:
         self.store = store
@@ -46,19 +46,19 @@ class SharedStore:
             )
 
     @property
-    def laid_down(self) -> Terms | None:
+    def store_terms(self) -> Terms | None:
         """The store's own terms, if it has any."""
         found = getattr(self.store, "terms", None)
         return found if isinstance(found, Terms) else None
 
     def lease(self, asked: float) -> float:
-        """Seconds that a lease really lasts: what is asked for, but where the store lays it down."""
-        terms = self.laid_down
+        """Seconds that a lease lasts: those of the store's terms, else those that the client asked for."""
+        terms = self.store_terms
         return asked if terms is None else terms.lease
 
     def terms(self) -> TermsOffered:
-        """The same, for whoever works on it from elsewhere."""
-        terms = self.laid_down
+        """The store's terms, as they are sent to remote workers."""
+        terms = self.store_terms
         return TermsOffered(
             name=self.name,
             kind=self.kind,
@@ -71,7 +71,7 @@ class SharedStore:
         )
 
     def queue(self, what: str) -> QueueStore:
-        """The store as one that we own. Raises Refused for a table, which cannot be ``what``."""
+        """The store as a queue. Raises Refused for a table, which cannot be ``what``."""
         if self.kind != QUEUE:
             raise Refused(
                 Kind.UNKNOWN,
@@ -81,7 +81,7 @@ class SharedStore:
         return self.store  # type: ignore[return-value]
 
     async def holder(self, key: str) -> Job | None:
-        """The job that an enqueue with this key would meet."""
+        """The job that has this key now."""
         found = await self.queue("enqueued in").list(JobFilter(key=key, limit=1))
         return found[0] if found else None
 
@@ -98,10 +98,10 @@ class SharedStore:
         return number
 
     async def update_entry(self, lease: Lease, number: int, entry: ExecutionLogEntry) -> None:
-        """Put this in the place of an earlier one. Raises LogRefused."""
+        """Replace an earlier entry. Raises LogRefused."""
         await self._log_of(lease).update_execution_log_entry(number, entry)
 
-    def _log_of(self, lease: Lease) -> EntryKeeper:
+    def _log_of(self, lease: Lease) -> AttemptLog:
         log = self._log(lease)
         if log is None:
             raise Refused(
@@ -109,12 +109,12 @@ class SharedStore:
             )
         return log
 
-    def _log(self, lease: Lease) -> EntryKeeper | None:
-        """``None`` also when the store wants a transaction around the attempt."""
+    def _log(self, lease: Lease) -> AttemptLog | None:
+        """``None`` also where the store needs a transaction around the attempt."""
         if self._enclosing is None:
             return None
         attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)
         if self._enclosing.around(attempt) is not None:
             return None
-        log: EntryKeeper = attempt.store
+        log: AttemptLog = attempt.store
         return log

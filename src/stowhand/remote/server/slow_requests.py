@@ -1,12 +1,13 @@
-"""uvicorn's protocol, with what it lacks: a deadline for a request to come in whole, and limits of connections.
+"""uvicorn's protocol with what it lacks: a deadline for a request to arrive completely, and limits of connections.
 
-uvicorn knows one timer, between two requests. A client that sends a byte a minute would hold its connection for ever;
-here every byte of a request, headers and body, must have come within so many seconds of its first one. Who has not been
-let in yet has less of everything (places.py).
+uvicorn has one timer, between two requests. A client that sends a byte a minute would hold its connection for ever;
+here the headers and body of a request must arrive completely within some seconds of its first byte. A connection on
+which no request has been admitted has tighter limits (places.py).
 
-This stands on names of uvicorn that it promises to nobody (``INTERNALS``). A server of our own would be several hundred
-lines of HTTP to keep right, and a pin to one version would forbid its security fixes; so they are looked for when a
-server starts, which is refused where one is gone: methods that nobody calls any more would be limits that nobody keeps.
+This depends on names that are not part of uvicorn's public interface (``INTERNALS``). A server of our own would be
+several hundred lines of HTTP to keep right, and a pin to one version would forbid security fixes. So the names are
+checked when a server starts, and it refuses to start where one is missing: an overridden method that uvicorn no longer
+calls would be a limit that is not enforced.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ READ_TIMEOUT = 30.0
 """Seconds."""
 CONNECTIONS = 1000
 PATIENCE = 4
-"""How many times as long a client may leave a reply unread."""
+"""How many times the read timeout a client may leave a reply unread."""
 CONNECTION = "stowhand.connection"
-"""Under this name a request's ``state`` bears its connection."""
+"""The key of the connection in a request's ``state``."""
 METHODS = (
     *("connection_made", "connection_lost", "data_received", "on_response_complete", "pause_writing"),
     *("resume_writing", "send_400_response", "timeout_keep_alive_handler"),
@@ -42,12 +43,12 @@ ATTRIBUTES = (
     "transport",
 )
 INTERNALS = (*METHODS, *ATTRIBUTES)
-"""Of ``H11Protocol``: what is overridden and used here."""
+"""What is overridden and used here of ``H11Protocol``."""
 
 
 def check_uvicorn(protocol: type = H11Protocol) -> None:
-    """Raises ConfigurationError where this version of uvicorn lacks a name that the limits stand on."""
-    made = protocol.__init__.__code__.co_names  # type: ignore[misc]  # the attributes that it sets
+    """Raises ConfigurationError where this version of uvicorn lacks a name that the limits need."""
+    made = protocol.__init__.__code__.co_names  # type: ignore[misc]  # the names of the attributes that it sets
     lacking = [name for name in METHODS if name not in vars(protocol)]
     lacking += [name for name in ATTRIBUTES if name not in made]
     if lacking:
@@ -58,13 +59,13 @@ def check_uvicorn(protocol: type = H11Protocol) -> None:
 
 
 def bounded(most: int = CONNECTIONS, read_timeout: float = READ_TIMEOUT) -> type[BoundedProtocol]:
-    """The protocol of one server: uvicorn makes one of these for each connection."""
+    """The protocol class of one server: uvicorn makes an instance for each connection."""
     places = Places[BoundedProtocol](most, lambda one: one.is_busy)
     return type("Protocol", (BoundedProtocol,), {"read_timeout": read_timeout, "places": places})
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. At any time somebody watches it: the application, uvicorn's own timer, or ours."""
+    """One connection. At any time it is bounded by the application, by uvicorn's own timer, or by ours."""
 
     read_timeout = READ_TIMEOUT
     places: Places[BoundedProtocol]
@@ -74,27 +75,27 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if (sock := transport.get_extra_info("socket")) is not None and sock.family != socket.AF_UNIX:
-            # asyncio does so only for sockets that were made with the number of TCP. Head and body of a reply are two
-            # writes: without it the second one waits for the client's delayed acknowledgement, 40 ms.
+            # asyncio does this only for sockets that were made with the protocol number of TCP. The head and body of a
+            # reply are two writes: without it the second waits for the client's delayed acknowledgement, 40 ms.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app_state = {**self.app_state, CONNECTION: self}
         self.timeout_keep_alive = min(self.timeout_keep_alive, STRANGERS_WAIT)
-        leaving = self.places.enter(self, self.client[0] if self.client else "")
-        if leaving is self:
+        closing = self.places.add(self, self.client[0] if self.client else "")
+        if closing is self:
             self._end(Refused(Kind.TOO_MANY, "too many connections", "close idle ones", retry_after=5, status=503))
             return
-        if leaving is not None:
-            leaving.transport.close()
+        if closing is not None:
+            closing.transport.close()
         self._watch()
 
-    def know(self) -> bool:
-        """A request was let in, so this is no stranger's any more. False: there is no place for another."""
-        if self.places.is_known(self):
+    def admit(self) -> bool:
+        """A request was admitted, so this is no stranger any more. ``False``: there is no place for another one."""
+        if self.places.is_admitted(self):
             return True
-        if not self.places.know(self):
+        if not self.places.admit(self):
             return False
         self.timeout_keep_alive = self.config.timeout_keep_alive
-        if self._deadline is not None:  # a body may take longer to come than a stranger's head
+        if self._deadline is not None:  # from here on a request may take longer than a stranger's
             self._unwatch()
             self._watch()
         return True
@@ -114,7 +115,7 @@ class BoundedProtocol(H11Protocol):
         self._watch()
 
     def pause_writing(self) -> None:
-        """The client does not read. What waits for it fills our memory, and a mere close would wait for it too."""
+        """The client does not read its reply, which fills our memory. Abort: a close would wait for the client too."""
         super().pause_writing()
         self._unread = self.loop.call_later(PATIENCE * self.read_timeout, self.transport.abort)
 
@@ -125,7 +126,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
-        self.places.leave(self)
+        self.places.remove(self)
         if self._unread is not None:
             self._unread.cancel()
         super().connection_lost(exc)
@@ -137,12 +138,12 @@ class BoundedProtocol(H11Protocol):
         awaited = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and self.timeout_keep_alive_task is None
         if not awaited or self.transport.is_closing():
             self._unwatch()
-        elif self._deadline is None:  # never put off: a byte now and then must not help
+        elif self._deadline is None:  # never extended: a byte now and then must not prolong it
             self._deadline = self.loop.call_later(self._patience, self._late)
 
     @property
     def _patience(self) -> float:
-        return self.read_timeout if self.places.is_known(self) else min(self.read_timeout, STRANGERS_WAIT)
+        return self.read_timeout if self.places.is_admitted(self) else min(self.read_timeout, STRANGERS_WAIT)
 
     def _unwatch(self) -> None:
         if self._deadline is not None:
@@ -155,7 +156,7 @@ class BoundedProtocol(H11Protocol):
         self._end(Refused(Kind.MALFORMED, what, "send it at once", status=408))
 
     def _end(self, refused: Refused) -> None:
-        """Say why, if nothing has been said yet, and close."""
+        """Answer with the reason, if no reply has begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers: list[tuple[str, Any]] = [("content-type", "application/json"), ("connection", "close")]
             if refused.retry_after is not None:

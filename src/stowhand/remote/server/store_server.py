@@ -1,6 +1,6 @@
-"""What a worker asks of its store, asked for it by the server: each call with a grant, each lease with its proof.
+"""The calls of a remote worker, executed on the lent store: each call checked against a grant, each lease by its proof.
 
-Knows nothing of HTTP. Every method raises Refused, or what the store raises.
+Independent of HTTP. Every method raises Refused, or what the store raises.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ MOST = 1000
 """Leases, settlements, jobs or log entries in one call."""
 T = TypeVar("T")
 Declared = Callable[[NewJob], NewJob]
-"""A job with what its task declares, where the job says nothing. Raises InvalidJob."""
+"""Returns a job completed with what its task declares, where the job does not set it. Raises InvalidJob."""
 
 
 def as_it_is(job: NewJob) -> NewJob:
-    """Where no tasks are known."""
+    """The job unchanged: where no tasks are known."""
     return job
 
 
 class StoreServer:
-    """One per server, used on its loop."""
+    """One per server, used on its event loop."""
 
     def __init__(
         self,
@@ -89,18 +89,18 @@ class StoreServer:
         self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still)
 
     def close(self) -> None:
-        """Let the heart go."""
+        """Close the connection of the heartbeats."""
         self._heartbeats.close()
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
-        """Records under leases; the same claim token again gives those of the first answer that are still held."""
+        """Records under leases; a repeated claim token returns those of the first answer that are still held."""
         sent = await self._claims.claim(grant, asked, gone)
         if sent:
             self._on_lease(self._shared_store.lease(asked.lease))
         return sent
 
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
-        """Renew; what is proved by nothing counts as lost."""
+        """Renew leases; those without a valid proof count as lost."""
         grant.need(Scope.CLAIM)
         if not 0 < held.lease <= LONGEST_LEASE:
             raise malformed(f"lease: {held.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
@@ -113,7 +113,7 @@ class StoreServer:
             return Beaten(lost=tuple(unproved))
         pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat(leases, lease))
         self._on_lease(lease)
-        # What the database refuses to renew is not the client's for long: it stops what it does there.
+        # A lease that the database refuses to renew will end soon: reported as lost, the client stops its attempt.
         lost = pulse.lost | pulse.refused
         self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in lost)
         return Beaten(
@@ -124,9 +124,9 @@ class StoreServer:
         )
 
     async def settle(self, grant: Grant, sent: Settlements, *, tells: bool = False) -> Verdicts:
-        """A verdict for each, in order; without a proof it is Lost, and nothing is changed.
+        """A verdict for each, in order; one without a valid proof is lost, and nothing is changed.
 
-        ``tells``: the client understands what was recorded otherwise, and what could not be written at all.
+        ``tells``: the client understands ``Verdicts.told``: what was recorded differently, or could not be written.
         """
         grant.need(Scope.CLAIM)
         _bounded("batch", sent.batch)
@@ -153,14 +153,14 @@ class StoreServer:
         return _verdicts(replies, tells)
 
     async def _settle(self, batch: dict[int, tuple[Lease, Settlement]], replies: list[Reply], *, repeat: bool) -> None:
-        """Puts the store's replies in their places."""
+        """Settle, and put the store's replies into ``replies``."""
         if batch:
             found = await self._store.settle(list(batch.values()), repeat=repeat)
             for place, reply in zip(batch, found, strict=True):
                 replies[place] = reply
 
     async def release(self, grant: Grant, release: Release) -> Released:
-        """Hand leases back, and let a claim token claim nothing more."""
+        """Hand leases back; a claim token that is released can never claim again."""
         grant.need(Scope.CLAIM)
         proved, _ = self._sort(grant, release.leases)
         busy: list[tuple[JobId, str]] = []
@@ -174,10 +174,10 @@ class StoreServer:
         return Released(busy=tuple(busy), abandoned=done)
 
     async def _abandon(self, token: str) -> bool:
-        """A claim that is being answered under it ends first; one that comes later finds it released."""
+        """A claim that is being answered with this token ends first; a later one finds the token released."""
         answer = self._answers.of(token)
         answer.released = True
-        answer.give_way()
+        answer.end_polls()
         async with answer.turn:
             done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(token))
         if done:
@@ -185,7 +185,7 @@ class StoreServer:
         return done
 
     async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
-        """Take back what died workers held: proved leases, and what was lent to a worker under the same token."""
+        """Take back what dead workers held: proved leases, and those of a worker under the same worker token."""
         grant.need(Scope.CLAIM)
         proved, _ = self._sort(grant, reset.leases)
         leases = [lease for _, lease in proved]
@@ -200,7 +200,7 @@ class StoreServer:
         return ResetDone(jobs=tuple(found))
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
-        """Append entries, then put others in the place of earlier ones. Raises LogRefused, LeaseLost."""
+        """Append entries, then replace others. Raises LogRefused, LeaseLost."""
         grant.need(Scope.CLAIM)
         _bounded("add", change.add)
         _bounded("update", change.update)
@@ -229,7 +229,7 @@ class StoreServer:
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
 
     async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
-        """The settlement; or that it is not written, because of a job that was to follow."""
+        """The settlement; or ``Unwritten``, where a following job may not use its key."""
         try:
             await self._check_keys(grant, settlement.then)
         except Refused as refusal:
@@ -237,8 +237,8 @@ class StoreServer:
         return settlement
 
     async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:
-        """Keys are of the whole store, and an enqueue replaces the job that holds its key: whoever may enqueue certain
-        tasks must not reach others so. Raises Refused."""
+        """Keys are unique in the whole store, and an enqueue replaces the job with its key: a token for some tasks must
+        not replace jobs of other tasks. Raises Refused."""
         if grant.tasks is None and grant.queues is None:
             return
         for job in jobs:
@@ -263,7 +263,7 @@ class StoreServer:
         return grant.shown(job)
 
     async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
-        """When something is due; or, with ``wait``, when the store was heard."""
+        """When a job is due; with ``wait``, wait for a wake-up."""
         grant.need(Scope.CLAIM)
         if not 0 <= asked.wait <= LONGEST_WAIT:
             raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
@@ -279,11 +279,11 @@ class StoreServer:
         )
 
     def terms(self) -> TermsOffered:
-        """What the lent store lays down."""
+        """The lent store's terms."""
         return self._shared_store.terms()
 
     def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[tuple[JobId, str]]]:
-        """Those that are proved, with their leases in the store; and the others."""
+        """Those with a valid proof, with their leases in the store; and the others."""
         _bounded("leases", proofs)
         proved, unproved = [], []
         for proof in proofs:
@@ -296,20 +296,20 @@ class StoreServer:
 
 
 def _verdicts(replies: Sequence[Reply], tells: bool) -> Verdicts:
-    words, told = [], []
+    words, changes = [], []
     for place, reply in enumerate(replies):
         match reply:
             case Settlement():
                 words.append(Verdict.SETTLED.value)
                 bare = msgspec.structs.replace(reply, result=None, payload=None, then=())
-                told.append(Told(place=place, recorded=bare))
+                changes.append(Told(place=place, recorded=bare))
             case Unwritten(why):
-                # To a client that does not know it: nothing was changed, and the lease is left to itself.
+                # An older client takes it for lost: nothing was changed, and the lease ends by itself.
                 words.append("unwritten" if tells else Verdict.LOST.value)
-                told.append(Told(place=place, unwritten=why))
+                changes.append(Told(place=place, unwritten=why))
             case _:
                 words.append(reply.value)
-    return Verdicts(verdicts=tuple(words), told=tuple(told) if tells else ())
+    return Verdicts(verdicts=tuple(words), told=tuple(changes) if tells else ())
 
 
 def _bounded(name: str, items: Sequence[T]) -> None:

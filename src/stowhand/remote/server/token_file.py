@@ -1,8 +1,8 @@
-"""The file of worker tokens: JSON, mode 0600, written atomically. A token itself is nowhere: only its SHA-256.
+"""The file of worker tokens: JSON, mode 0600, written atomically. The token itself is not stored, only its SHA-256.
 
     {"version": 1, "tokens": [{"id": "…", "name": "ci", "sha256": "…", "scopes": ["claim"], …}]}
 
-Beside it lies ``<file>.secret``: the key that leases are proved with; it stays, so that proofs survive a restart.
+Beside it is ``<file>.secret``: the key of the leases' proofs, kept in a file so that they survive a restart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZE_LIMIT = 16 * 1024 * 1024
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One token, as it is kept."""
+    """One token, as it is stored."""
 
     id: str
     name: str
@@ -50,7 +50,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return "expired" if self.expires is not None and self.expires <= now else "active"
 
     def grant(self) -> Grant:
-        """What it may do."""
+        """What the token may do."""
         return Grant(
             id=self.id,
             name=self.name,
@@ -67,35 +67,35 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 def new_token() -> tuple[str, str, str]:
-    """A token of 256 random bits, its id, and its hash. The id is part of the token, and no secret."""
+    """A token with 256 random bits, its id, and its hash. The id is part of the token, and not secret."""
     token_id = secrets.token_hex(6)
     token = f"{PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
     return token, token_id, hash_of(token)
 
 
 def hash_of(token: str) -> str:
-    """What is kept of it. A plain hash will do: nobody can go through 2^256 tokens."""
+    """What is stored of the token. A plain hash is enough: 2^256 tokens cannot be searched."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def id_of(token: str) -> str:
-    """The public part; empty when it has none."""
+    """The id within the token; empty where it has none."""
     prefix, _, rest = token.partition("_")
     return rest.partition("_")[0] if prefix == PREFIX else ""
 
 
 class TokenFile:
-    """All access to the file. Raises ConfigurationError for one that cannot be used, with the way to mend it."""
+    """Reads and writes the file. Raises ConfigurationError for an unusable one, and says how to mend it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def exists(self) -> bool:
-        """Have tokens ever been made here?"""
+        """Has a token ever been made here?"""
         return self.path.exists()
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Changes whenever the file does, its mode included: what was refused is read once it is mended."""
+        """Changes with the file's content and mode: a file that was refused is read again once its mode is mended."""
         try:
             found = self.path.stat()
         except OSError:
@@ -103,7 +103,7 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
     def read(self) -> tuple[TokenRecord, ...]:
-        """Every token; none where there is no file."""
+        """All tokens; none where there is no file."""
         raw = _read_private(self.path, SIZE_LIMIT)
         if raw is None:
             return ()
@@ -118,7 +118,7 @@ class TokenFile:
         return found.tokens
 
     def change(self, changed: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
-        """Replace the tokens; several programs may do so at once, and none undoes the other."""
+        """Replace the tokens, under a lock: of several programs none overwrites the change of another."""
         with self._locked():
             tokens = changed(self.read())
             if len(tokens) > MOST:
@@ -127,7 +127,7 @@ class TokenFile:
             _replace(self.path, body + b"\n")
 
     def secret(self) -> bytes:
-        """The key beside the file, made at the first use."""
+        """The key beside the file, generated at the first use."""
         place = self.path.with_name(self.path.name + ".secret")
         with self._locked():
             if (found := _read_private(place, 1024)) is not None:
@@ -156,7 +156,7 @@ class TokenFile:
 
 
 def _read_private(path: Path, limit: int) -> bytes | None:
-    """The bytes of a file that nobody else may read; ``None`` when it is not there."""
+    """The bytes of a file that only its owner may read; ``None`` where it is missing."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -173,8 +173,8 @@ def _read_private(path: Path, limit: int) -> bytes | None:
 
 
 def _replace(path: Path, body: bytes) -> None:
-    """Write a file of mode 0600 whole, or leave the old one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+    """Write a file of mode 0600 atomically."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # creates it with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)

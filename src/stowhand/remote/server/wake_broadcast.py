@@ -1,4 +1,4 @@
-"""One ear for all long polls: a single call of the store's ``wait``, as long as the server lives."""
+"""One listener for all long polls: a single call of the store's ``wait``, repeated as long as the server runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stowhand.protocols.store import Store
 
 LISTENING = 10.0
 POLLING = 2.0
-"""Seconds between two looks at a store, whose wake-ups are heard or not."""
+"""Seconds between two claims of a waiting request, where the store is listening for wake-ups or not."""
 NAME = "lending"
 
 
 class WakeBroadcast:
-    """Counts the store's wake-ups. ``count`` has the server's boot in it: another server's bell is news."""
+    """Counts the store's wake-ups. ``count`` begins with a random id, so that it changes at a restart."""
 
     def __init__(self, store: Store[Any], events: Events, clock: Clock) -> None:
         self._store, self._events, self._clock = store, events, clock
@@ -28,30 +28,30 @@ class WakeBroadcast:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.stopped = False
-        self.looked = clock.monotonic()
-        """When the store last answered."""
+        self.answered_at = clock.monotonic()
+        """When the store last answered, by the monotonic clock."""
 
     @property
     def count(self) -> str:
-        """Differs after every wake-up."""
+        """A text that differs after every wake-up."""
         return f"{self._boot}.{self._wakes}"
 
     @property
     def poll(self) -> float:
-        """Seconds after which it is worth looking without having been woken."""
+        """Seconds after which a claim is worth repeating without a wake-up."""
         return LISTENING if self._store.is_listening else POLLING
 
     def start(self) -> None:
-        """Listen from now on."""
-        self._task = asyncio.create_task(self._listen(), name="stowhand lending bell")
+        """Start listening."""
+        self._task = asyncio.create_task(self._listen(), name="stowhand lending wake-ups")
 
     def end_polls(self) -> None:
-        """End every poll; nobody waits any more."""
+        """End every poll, now and from now on."""
         self.stopped = True
         self._wake()
 
     async def stop(self) -> None:
-        """The same, and listen no more."""
+        """End every poll, and stop listening."""
         self.end_polls()
         if self._task is not None:
             self._task.cancel()
@@ -59,7 +59,7 @@ class WakeBroadcast:
                 await self._task
 
     async def until_changed(self, since: str, seconds: float) -> None:
-        """Return when ``count`` is not ``since`` any more, when the server stops, or after so many seconds."""
+        """Return when ``count`` differs from ``since``, when the server stops, or after ``seconds``."""
         loop = asyncio.get_running_loop()
         late: asyncio.Future[None] = loop.create_future()
         timer = self._clock.call_later(seconds, lambda: None if late.done() else late.set_result(None))
@@ -79,7 +79,7 @@ class WakeBroadcast:
         while True:
             try:
                 woken = await self._store.wait(self.poll)
-            except Exception as error:  # noqa: BLE001 - boundary of this loop: told, and tried again after a pause
+            except Exception as error:  # noqa: BLE001 - boundary of this loop: reported, and tried again after a pause
                 failures += 1
                 pause = OUTAGE(failures)
                 if failures == 1:
@@ -91,7 +91,7 @@ class WakeBroadcast:
             if failures or woken:
                 self._wake()
             failures = 0
-            self.looked = self._clock.monotonic()
+            self.answered_at = self._clock.monotonic()
 
     def _wake(self) -> None:
         self._wakes += 1
