@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -12,12 +13,16 @@ from stowhand.app.app import App
 from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.sync import Sync
 from stowhand.cron.sources import CronKeywords, CronSources
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.handler import Attempt
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Administrator, Inspector, Producer, Schema, Timetable
-from stowhand.protocols.store import StoreOptions
+from stowhand.protocols.store import Claim, StoreOptions
 from stowhand.stores.memory.store import MemoryStore
+from stowhand.tasks.context import Context
 from stowhand.tasks.registry import TaskOptions
+from tests.support.sources import package_sources
 
 PUBLIC = [
     "Ages",
@@ -89,6 +94,15 @@ def test_the_public_names_are_these_and_no_others() -> None:
     assert sorted(stowhand.__all__) == sorted(PUBLIC)
 
 
+PUBLIC_ROOMS = {"commands", "flows", "runner", "testing"}
+"""Packages whose own names users import; ``stowhand`` itself has its names lazily."""
+INNER_ROOMS = {
+    *("flows/queue", "flows/redis", "remote/client", "stores/table"),
+    *("stores/postgres/queue", "stores/postgres/table", "stores/sqlite/queue", "stores/sqlite/table"),
+}
+"""They import their one store or engine, so whoever imports a module of theirs loads it. May shrink, and not grow."""
+
+
 def test_every_public_name_is_there() -> None:
     for name in PUBLIC:
         assert getattr(stowhand, name) is not None
@@ -98,6 +112,36 @@ def test_importing_the_package_imports_no_driver() -> None:
     script = "import sys, stowhand; stowhand.App, stowhand.Worker; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"psycopg", "sqlite3", "pydantic", "rich"} & set(loaded)
+
+
+def test_importing_the_package_imports_no_other_module_of_it() -> None:
+    script = "import sys, stowhand; print(*(name for name in sys.modules if name.startswith('stowhand.')))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert loaded.split() == []
+
+
+def test_a_room_that_is_not_public_imports_nothing_by_itself() -> None:
+    importing = {
+        source.name.removesuffix("/__init__.py")
+        for source in package_sources()
+        if source.name.endswith("/__init__.py")
+        for node in source.tree.body
+        if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("stowhand"))
+    }
+    assert importing <= PUBLIC_ROOMS | INNER_ROOMS, sorted(importing)
+
+
+def test_a_handler_and_a_task_are_given_one_face() -> None:
+    """``Attempt`` is the ctx of a handler, ``Context`` of a task. What one alone has, it has for a reason."""
+    attempt = Attempt(Claim(Lease(1, "token", 1), None, "send", 1, 1), 0.0)
+    of_handlers = {name for name in dir(attempt) if not name.startswith("_")}
+    of_tasks = {name for name in dir(Context) if not name.startswith("_")}
+    assert sorted(of_handlers & of_tasks) == [
+        *("attempt", "canceled", "connection", "enqueue_after", "lease", "log", "logger", "max_attempts"),
+        "until_canceled",
+    ]
+    assert sorted(of_tasks - of_handlers) == ["job"]
+    assert sorted(of_handlers - of_tasks) == ["cancel", "cancel_reason", "claim", "record", "started", "store", "then"]
 
 
 def test_every_question_of_a_store_is_part_of_the_synchronous_face() -> None:
