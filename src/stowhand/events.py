@@ -1,4 +1,14 @@
-"""The closed list of things that happen. The core emits them; only ``observe/`` turns them into words and numbers."""
+"""The closed list of events: what the core reports, grouped by what it is about. ``observe/`` makes log lines, metrics
+and traces of them.
+
+    worker      WorkerStarted … DrainEnded, LoopBlocked, ChildDied, TasksReloaded
+    job         JobStarted … JobUnknown, JobsReturned, JobsReset, hooks, threads
+    store       its calls, its troubles, what it refuses
+    schedule    Cron…
+    lending     a store served over HTTP
+
+Durations are in seconds. ``worker`` is the worker's name.
+"""
 
 from __future__ import annotations
 
@@ -16,181 +26,45 @@ from stowhand.jobs.lifecycle import Ended
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened. The list is closed: these, and those of ``cron_events.py`` and ``lending_events.py``."""
+    """Something that happened. The list is closed: the classes of this module."""
+
+
+# -- worker ------------------------------------------------------------------------------------
 
 
 class WorkerStarted(Event, frozen=True):
-    """Connected and looking for jobs."""
+    """A worker has connected and looks for jobs. ``tasks``: those that it claims; ``None``: any."""
 
     worker: str
     tasks: tuple[str, ...] | None
 
 
-class WorkerStopping(Event, frozen=True):
-    """Takes nothing new. ``now``: running jobs are cancelled and handed back instead of awaited."""
-
-    worker: str
-    running: int
-    now: bool
-
-
 class WorkerQuieted(Event, frozen=True):
-    """Takes nothing new, and stays; or, not ``quiet`` any more, takes jobs again."""
+    """A worker claims nothing new and stays (``quiet``), or claims again."""
 
     worker: str
     running: int
     quiet: bool
 
 
+class WorkerStopping(Event, frozen=True):
+    """A worker claims nothing new. ``now``: running jobs are cancelled and handed back instead of awaited."""
+
+    worker: str
+    running: int
+    now: bool
+
+
 class WorkerStopped(Event, frozen=True):
-    """Nothing runs any more. ``unfinished`` handlers could not be ended; their jobs went back unspent."""
+    """A worker has ended. ``unfinished``: handlers that could not be stopped; their jobs went back unspent."""
 
     worker: str
     unfinished: int
 
 
-class Claiming(Event, frozen=True):
-    """About to ask the store for jobs."""
-
-    worker: str
-    limit: int
-
-
-class Claimed(Event, frozen=True):
-    """The store has answered. ``jobs``: how many it gave; 0: there was nothing to do."""
-
-    worker: str
-    jobs: int
-    seconds: float
-
-
-class Settled(Event, frozen=True):
-    """The store has recorded how ``jobs`` attempts ended, in one call."""
-
-    worker: str
-    jobs: int
-    seconds: float
-
-
-class Beaten(Event, frozen=True):
-    """The store has renewed leases: ``jobs`` of them were asked for, in one call."""
-
-    worker: str
-    jobs: int
-    seconds: float
-
-
-class Listening(Event, frozen=True):
-    """The connection that hears wake-ups: ``state`` is "connecting", "success" or "error"."""
-
-    worker: str
-    state: str
-    error: str | None
-
-
-class JobStarted(Event, frozen=True):
-    """A handler begins."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    attempt: int
-    waited: float | None = None
-    """Seconds that the job was due before it was claimed, by the store's clock; ``None``: of a record of yours."""
-
-
-class JobLeft(Event, frozen=True):
-    """What ``JobStarted`` began is over, however; its outcome, if it has one, is not recorded yet."""
-
-    worker: str
-    job_id: JobId
-    task: str
-
-
-class JobEnded(Event, frozen=True):
-    """A handler ended; the store has recorded it."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    attempt: int
-    max_attempts: int
-    ended: Ended
-    seconds: float
-    error: str | None
-
-
-class JobLost(Event, frozen=True):
-    """The lease was gone: whatever the handler did or will do, nothing was written for it."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    why: str
-
-
-class JobUnknown(Event, frozen=True):
-    """A settlement whose reply was lost has left no trace; or the worker stopped before the store had answered."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    ended: Ended | None = None
-    """The worker stopped: how the attempt had ended."""
-
-
-class JobSaid(Event, frozen=True):
-    """A handler wrote a line through ``ctx.logger``."""
-
-    worker: str
-    job_id: JobId | None
-    """``None``: said by ``pre_claim``, which has no job."""
-    task: str
-    level: str
-    """debug, info, warning, error."""
-    message: str
-    facts: dict[str, Any]
-
-
-class HookFailed(Event, frozen=True):
-    """``pre_claim`` or ``post_handle`` raised. Nothing depends on it but the next claim, which waits an interval."""
-
-    worker: str
-    hook: str
-    job_id: JobId | None
-    error: str
-
-
-class HookRan(Event, frozen=True):
-    """A hook (``pre_claim``, ``pre_handle``, ``handle``, ``post_handle``) has ended, well or not."""
-
-    worker: str
-    task: str
-    hook: str
-    seconds: float
-    failed: bool
-
-
-class StoreCalled(Event, frozen=True):
-    """A call to a table's store has ended. ``store``: its name."""
-
-    store: str
-    operation: str
-    seconds: float
-    failed: bool
-
-
-class JobsReturned(Event, frozen=True):
-    """Claimed but not started (or stopped before the end): handed back unspent."""
-
-    worker: str
-    job_ids: tuple[JobId, ...]
-    why: str
-
-
 class DrainStarted(Event, frozen=True):
-    """Workers died under this job, no child can be made for it, and it has waited behind other work: this worker takes
-    nothing more and waits for what runs."""
+    """A worker claims nothing more and waits for its running jobs, so that this suspect can run alone: workers died
+    under the job, no child process can be made for it, and it has waited behind other work."""
 
     worker: str
     job_id: JobId
@@ -203,81 +77,19 @@ class DrainStarted(Event, frozen=True):
 
 
 class DrainEnded(Event, frozen=True):
-    """It begins now."""
+    """The suspect that was waited for starts now."""
 
     worker: str
     job_id: JobId
     task: str
     seconds: float
-    """How long it was waited for."""
+    """How long the worker waited."""
     beside: int
     """Jobs that still run; 0: it runs alone."""
 
 
-class JobsReset(Event, frozen=True):
-    """Taken back from workers that are gone."""
-
-    jobs: tuple[ResetJob, ...]
-    by: str = ""
-    """The worker, or the resetter, that did it."""
-
-
-class ResultDropped(Event, frozen=True):
-    """The job completed; its result could not be kept."""
-
-    job_id: JobId
-    task: str
-    why: str
-
-
-class ChangeRefused(Event, frozen=True):
-    """The database refuses to write one job (a CHECK, a trigger): it is left to its lease, the others go on. Told once
-    for each job and kind of call; ``doing``: beat, release, reset."""
-
-    worker: str
-    job_id: JobId
-    doing: str
-    why: str
-
-
-class StoreTrouble(Event, frozen=True):
-    """A call to the store failed; it is tried again. ``doing``: claim, settle, beat, listen, reset;
-    or forbidden flags, where it is the function that failed."""
-
-    worker: str
-    doing: str
-    error: str
-    retry_in: float
-
-
-class StoreRecovered(Event, frozen=True):
-    """The call that kept failing works again."""
-
-    worker: str
-    doing: str
-    failures: int
-
-
-class StoreWarned(Event, frozen=True):
-    """What a person should know of a store that is worked on: jobs wait, run again or are not seen for this reason."""
-
-    store: str
-    """A table's name; else where the store is."""
-    warning: str
-    mend: str
-    """What mends it (DDL, mostly); empty where only a person can decide."""
-
-
-class LeaseEnding(Event, frozen=True):
-    """No beat has reached the store for so long that the lease may be given away: the handler is stopped."""
-
-    worker: str
-    lease: Lease
-    task: str
-
-
 class LoopBlocked(Event, frozen=True):
-    """A handler keeps the event loop from running. ``stack`` says where it is."""
+    """A handler blocks the event loop. ``stack``: where it is."""
 
     worker: str
     task: str | None
@@ -285,31 +97,11 @@ class LoopBlocked(Event, frozen=True):
     seconds: float
     stack: str
     beating: bool
-    """False once it is held to hang: its lease is renewed no more."""
-
-
-class ThreadAbandoned(Event, frozen=True):
-    """A synchronous handler outlived its timeout. The thread goes on; its result will be ignored."""
-
-    worker: str
-    job_id: JobId
-    task: str
-
-
-class ConnectionAwaited(Event, frozen=True):
-    """The pool had no connection for an attempt that had none yet: its job goes back unspent, to be due in ``later``
-    seconds. It is the ``times``-th time; beyond ``most`` it is an error of the attempt."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    times: int
-    most: int
-    later: float
+    """False once the handler counts as hanging: its lease is no longer renewed."""
 
 
 class ChildDied(Event, frozen=True):
-    """A worker process of a supervisor ended without being asked."""
+    """A worker process of a supervisor ended without being asked to. ``how``: the signal or the exit code, in words."""
 
     worker: str
     pid: int
@@ -326,11 +118,239 @@ class TasksReloaded(Event, frozen=True):
     problem: str | None
 
 
-Listener = Callable[[Any], None]
+# -- job ---------------------------------------------------------------------------------------
+
+
+class JobStarted(Event, frozen=True):
+    """A handler starts."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    attempt: int
+    waited: float | None = None
+    """Seconds for which it was due before its claim, by the store's clock; ``None``: a record of a user's table."""
+
+
+class JobLeft(Event, frozen=True):
+    """What ``JobStarted`` announced is over, however it ended; its outcome, if there is one, is not recorded yet."""
+
+    worker: str
+    job_id: JobId
+    task: str
+
+
+class JobEnded(Event, frozen=True):
+    """A handler has ended, and the store has recorded its outcome."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    attempt: int
+    max_attempts: int
+    ended: Ended
+    seconds: float
+    error: str | None
+
+
+class JobSaid(Event, frozen=True):
+    """A handler wrote a line through ``ctx.logger``."""
+
+    worker: str
+    job_id: JobId | None
+    """``None``: ``pre_claim`` wrote it, which has no job."""
+    task: str
+    level: str
+    """debug, info, warning, error."""
+    message: str
+    facts: dict[str, Any]
+
+
+class HookRan(Event, frozen=True):
+    """A hook (``pre_claim``, ``pre_handle``, ``handle``, ``post_handle``) has ended."""
+
+    worker: str
+    task: str
+    hook: str
+    seconds: float
+    failed: bool
+
+
+class HookFailed(Event, frozen=True):
+    """``pre_claim`` or ``post_handle`` raised. Nothing follows but that, after ``pre_claim``, the next claim waits."""
+
+    worker: str
+    hook: str
+    job_id: JobId | None
+    error: str
+
+
+class ThreadAbandoned(Event, frozen=True):
+    """A synchronous handler outlived its timeout. Its thread goes on; its result will be ignored."""
+
+    worker: str
+    job_id: JobId
+    task: str
+
+
+class ConnectionAwaited(Event, frozen=True):
+    """The pool had no connection for an attempt that needed its first one: the job goes back unspent, due in ``later``
+    seconds. This is the ``times``-th time; after ``most`` it is an error of the attempt."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    times: int
+    most: int
+    later: float
+
+
+class LeaseEnding(Event, frozen=True):
+    """No beat has reached the store for so long that the lease may be given away: the handler is stopped."""
+
+    worker: str
+    lease: Lease
+    task: str
+
+
+class JobLost(Event, frozen=True):
+    """The lease was lost: nothing is recorded of this attempt, whatever its handler did or still does."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    why: str
+
+
+class JobUnknown(Event, frozen=True):
+    """Whether a settlement was recorded is not known: its reply was lost and a repeat found no trace of it, or the
+    worker stopped before the store had answered."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    ended: Ended | None = None
+    """The worker stopped: how the attempt had ended."""
+
+
+class JobsReturned(Event, frozen=True):
+    """Jobs were handed back unspent: claimed and not started, or stopped before their end."""
+
+    worker: str
+    job_ids: tuple[JobId, ...]
+    why: str
+
+
+class JobsReset(Event, frozen=True):
+    """Jobs were taken back from workers that died."""
+
+    jobs: tuple[ResetJob, ...]
+    by: str = ""
+    """The worker, or the resetter, that did it."""
+
+
+class ResultDropped(Event, frozen=True):
+    """A job completed; its result could not be kept."""
+
+    job_id: JobId
+    task: str
+    why: str
+
+
+# -- store -------------------------------------------------------------------------------------
+
+
+class Listening(Event, frozen=True):
+    """The state of the connection that receives wake-ups: "connecting", "success" or "error"."""
+
+    worker: str
+    state: str
+    error: str | None
+
+
+class Claiming(Event, frozen=True):
+    """A worker is about to ask the store for up to ``limit`` jobs."""
+
+    worker: str
+    limit: int
+
+
+class Claimed(Event, frozen=True):
+    """The store has answered a claim with ``jobs`` jobs; 0: nothing is due."""
+
+    worker: str
+    jobs: int
+    seconds: float
+
+
+class Settled(Event, frozen=True):
+    """The store has recorded the ends of ``jobs`` attempts in one call."""
+
+    worker: str
+    jobs: int
+    seconds: float
+
+
+class Beaten(Event, frozen=True):
+    """The store has answered one heartbeat call, for ``jobs`` leases."""
+
+    worker: str
+    jobs: int
+    seconds: float
+
+
+class StoreCalled(Event, frozen=True):
+    """A call to a table store has ended. ``store``: its name."""
+
+    store: str
+    operation: str
+    seconds: float
+    failed: bool
+
+
+class StoreTrouble(Event, frozen=True):
+    """A call to the store failed and is tried again in ``retry_in`` seconds. ``doing``: claim, settle, beat, listen,
+    reset; or forbidden flags, where the function that returns them failed."""
+
+    worker: str
+    doing: str
+    error: str
+    retry_in: float
+
+
+class StoreRecovered(Event, frozen=True):
+    """A call that kept failing works again, after ``failures`` failures."""
+
+    worker: str
+    doing: str
+    failures: int
+
+
+class StoreWarned(Event, frozen=True):
+    """A person should know this of a store: because of it jobs wait, run again or are not seen."""
+
+    store: str
+    """A table store's name; of others, where the store is."""
+    warning: str
+    mend: str
+    """The fix (DDL, mostly); empty where only a person can decide."""
+
+
+class ChangeRefused(Event, frozen=True):
+    """The database refuses to write one job (a CHECK, a trigger): the job is left to its lease, the others go on.
+    Emitted once for each job and kind of call; ``doing``: beat, release, reset."""
+
+    worker: str
+    job_id: JobId
+    doing: str
+    why: str
+
+
+# -- schedule ----------------------------------------------------------------------------------
 
 
 class CronStarted(Event, frozen=True):
-    """The scheduler knows its items and has made up for what was missed."""
+    """The scheduler has registered its items and has made up for missed ticks (``backfilled``: how many)."""
 
     items: tuple[str, ...]
     backfilled: int
@@ -349,7 +369,7 @@ class CronScheduled(Event, frozen=True):
 
 
 class CronConflict(Event, frozen=True):
-    """Another scheduler has scheduled this tick, from an item that is not ours, under the same identifier."""
+    """Another scheduler has scheduled this tick from a different item with the same identifier."""
 
     identifier: str
     at: datetime
@@ -358,13 +378,13 @@ class CronConflict(Event, frozen=True):
 
 
 class CronClockMoved(Event, frozen=True):
-    """The store's clock is not where it should be. Back (negative): nothing is repeated. Forward: all is caught up."""
+    """The store's clock has jumped. Back (negative): no tick is repeated. Forward: missed ticks are made up for."""
 
     seconds: float
 
 
 class CronTrouble(Event, frozen=True):
-    """Scheduling failed; it begins anew, backfill included, after ``retry_in`` seconds."""
+    """Scheduling failed; it starts anew, backfill included, after ``retry_in`` seconds."""
 
     error: str
     retry_in: float
@@ -377,8 +397,11 @@ class CronReloaded(Event, frozen=True):
     problem: str | None
 
 
+# -- lending -----------------------------------------------------------------------------------
+
+
 class LendingStarted(Event, frozen=True):
-    """The server listens. ``open``: without tokens, for programs of this machine."""
+    """The server listens. ``open``: it takes no tokens, and serves programs of this machine only."""
 
     url: str
     store: str
@@ -388,13 +411,13 @@ class LendingStarted(Event, frozen=True):
 
 
 class LendingStopping(Event, frozen=True):
-    """No new connections; what is being answered has ``grace`` seconds to end."""
+    """The server accepts no new connections; running requests have ``grace`` seconds to end."""
 
     grace: float
 
 
 class RequestAnswered(Event, frozen=True):
-    """One request. ``who``: the id of its token."""
+    """A request was answered. ``who``: the id of its token."""
 
     call: str
     status: int
@@ -404,7 +427,7 @@ class RequestAnswered(Event, frozen=True):
 
 
 class LentChanged(Event, frozen=True):
-    """The audit: a call that changed something. ``ids`` and ``verdicts`` in one order; never a payload or a secret."""
+    """Audit: a call that changed something. ``ids`` and ``verdicts`` are in one order; never a payload or a secret."""
 
     call: str
     who: str
@@ -416,53 +439,56 @@ class LentChanged(Event, frozen=True):
 
 
 class WrongTokens(Event, frozen=True):
-    """An address keeps sending tokens that are not valid; for a minute it is told to wait."""
+    """An address keeps sending tokens that are not valid; for a minute it is asked to wait."""
 
     address: str
     count: int
 
 
 class TokensTrouble(Event, frozen=True):
-    """The file of tokens has changed and cannot be read; those that were known before still hold."""
+    """The file of tokens has changed and cannot be read; the tokens read before remain valid."""
 
     error: str
 
 
 class RequestBroken(Event, frozen=True):
-    """A bug: a request could not be answered. ``trace`` says where."""
+    """A bug: a request could not be answered. ``trace``: its traceback."""
 
     call: str
     trace: str
 
 
-class Events:
-    """Listeners by event type. ``emit`` never raises: a listener's error is another listener's business.
+Listener = Callable[[Any], None]
 
-    Events are only made for types that somebody wants (``wants``): a job that nobody watches costs nothing.
+
+class Events:
+    """Listeners by event type. ``emit`` never raises: a listener that fails stops neither the others nor the core.
+
+    Events are made only for types that have a listener (``wants``): unobserved jobs cost nothing.
     """
 
     def __init__(self) -> None:
         self._listeners: dict[type[Event], list[Listener]] = {}
         self._of_success: set[type[Event]] = set()
         self.around: Callable[[Any, str], AbstractContextManager[object]] | None = None
-        """Stands around each attempt (``handler.Attempt``, the worker's name) of workers that are made with these."""
+        """Encloses each attempt (``handler.Attempt``, the worker's name) of workers that are made with these."""
         self.on_listener_error: Callable[[Listener, Event, BaseException], None] | None = None
 
     def on(self, kind: type[Event], listener: Listener, *, success: bool = True) -> None:
-        """Call ``listener`` for events of this type, where they happen: on the loop, or in the heart's thread.
+        """Call ``listener`` for events of this type, where they happen: on the loop, or in the heartbeat's thread.
 
-        Without ``success`` it does without a ``JobEnded`` that says ``ok``, though it may hear of some.
+        ``success=False``: it does not need a ``JobEnded`` that says ``ok``, though it may receive some.
         """
         self._listeners.setdefault(kind, []).append(listener)
         if success:
             self._of_success.add(kind)
 
     def wants(self, kind: type[Event], *, success: bool = False) -> bool:
-        """Is there anybody to tell? With ``success``: of a job that went well."""
+        """Has this type a listener? ``success``: one that wants jobs that ended well, too."""
         return kind in (self._of_success if success else self._listeners)
 
     def emit(self, event: Event) -> None:
-        """Tell those who asked. A listener that raises stops neither the others nor the core."""
+        """Call the listeners of this type, in the order in which they were added."""
         for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
@@ -470,11 +496,11 @@ class Events:
                 self._report(listener, event, error)
 
     def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
-        """To whoever asked for it; else to the log, also of a program that has events of its own and no log lines."""
-        with suppress(Exception):  # a hook that fails too has nobody left to be told
+        """To ``on_listener_error``; else to the log, even where the program's own listeners write no log lines."""
+        with suppress(Exception):  # where reporting fails too, nothing is left to report it to
             if self.on_listener_error is not None:
                 self.on_listener_error(listener, event, error)
             else:
-                # By name: what formats lines stands above the core, which knows nothing of it.
+                # By name: what formats lines is above the core, which does not import it.
                 logger = import_module("stowhand.observe.job_logger").core_logger()
                 import_module("stowhand.observe.listener").complain(logger, listener, event, error)
