@@ -23,13 +23,6 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.validation import (
-    validate_reschedule,
-    validate_ids,
-    validate_reason,
-    validate_workers,
-    refuse_default_attempts,
-)
 from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.operating import (
     Ages,
@@ -53,6 +46,13 @@ from stowhand.protocols.queue_store import (
     Tick,
 )
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, StoreOptions, whole_batch
+from stowhand.protocols.validation import (
+    refuse_default_attempts,
+    validate_ids,
+    validate_reason,
+    validate_reschedule,
+    validate_workers,
+)
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.sqlite_trouble import find_damage
 from stowhand.stores.database.sqlite_writable import WriteProbe
