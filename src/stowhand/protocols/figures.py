@@ -1,4 +1,4 @@
-"""How many jobs stand where and how many ended lately: exact where that is cheap to know, estimated where it is not."""
+"""How many jobs are in which state and how many ended lately: exact where that is cheap, estimated elsewhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 from stowhand.jobs.job import State
 
 MINUTES = (1, 5, 15)
-"""Of which it is said what ended in them."""
+"""The periods for which ended jobs are counted."""
 NAMES = 100
-"""Tasks and queues that are named, at most: the largest. The others are summed up."""
+"""Tasks and queues that are listed by name, at most: the largest. The others are summed up."""
 UNQUEUED = "jobs without a queue"
 
 
@@ -31,13 +31,13 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Live jobs of one task, of one queue, or at one worker; ``name`` ``None``: of all that are not named."""
+    """Live jobs of one task, queue or worker. ``name`` ``None``: of all that are not listed by name."""
 
     name: str | None
     queued: Amount = Amount()
     errored: Amount = Amount()
     due: Amount = Amount()
-    """Of those two: jobs that could run now, if nothing of theirs is paused."""
+    """Of those two, jobs that could run now; pauses are not considered."""
     processing: Amount = Amount()
     failed: Amount = Amount()
 
@@ -48,7 +48,7 @@ class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one task that are over; ``name`` ``None``: of all tasks that are not named."""
+    """Ended jobs of one task. ``name`` ``None``: of all tasks that are not listed by name."""
 
     name: str | None
     completed: Amount = Amount()
@@ -62,7 +62,7 @@ class EndedCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pauses(msgspec.Struct, frozen=True, kw_only=True):
-    """What is paused beside queues, and since when."""
+    """What is paused besides queues, and since when."""
 
     tasks: Mapping[str, datetime] = {}
     """By name."""
@@ -71,33 +71,33 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, since: Mapping[str, datetime]) -> Pauses:
-        """As stores keep them: the empty name stands for the jobs without a queue."""
+        """From a store's rows, in which the empty name means the jobs without a queue."""
         return cls(tasks={task: at for task, at in since.items() if task}, unqueued=since.get(""))
 
     def since(self, task: str, queue: str | None) -> datetime | None:
-        """Since when a job is paused by one of them; ``None``: it is not."""
+        """Since when a job is paused by these; ``None``: it is not."""
         return self.tasks.get(task) or (self.unqueued if queue is None else None)
 
     def names(self) -> list[str]:
-        """For people."""
+        """What is paused, for people."""
         return [*(f"task {task}" for task in self.tasks), *([UNQUEUED] if self.unqueued is not None else [])]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue store can say of itself within a moment."""
+    """The counts of a queue store, which it can give fast at any size."""
 
     tasks: Sequence[LiveCounts]
     queues: Sequence[LiveCounts]
     workers: Sequence[LiveCounts]
-    """By name; ``processing``: what a worker holds, what it has claimed ahead too."""
+    """By name; ``processing``: a worker's jobs, those claimed ahead included."""
     history: Sequence[EndedCounts]
-    """All that the history keeps; nothing has failed there."""
+    """All jobs in the history, which holds no failed ones."""
     lately: Mapping[int, Sequence[EndedCounts]]
-    """By the last minutes: ``MINUTES``."""
+    """Jobs that ended within the last so many minutes: ``MINUTES``."""
     paused: Mapping[str, datetime]
     """Queues that are paused, by name, and since when."""
     pauses: Pauses = Pauses()
-    """Tasks that are, and the jobs without a queue."""
+    """Paused tasks, and the jobs without a queue."""
 
     def states(self) -> dict[State, Amount]:
         """Jobs by state; every state is a key."""
@@ -108,7 +108,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tallies:
-    """Amounts by name and part: what a store has counted, row by row."""
+    """Amounts by name and part, as a store counts them row by row."""
 
     def __init__(self) -> None:
         self._names: defaultdict[str | None, dict[str, Amount]] = defaultdict(dict)
@@ -119,11 +119,11 @@ class Tallies:
         amounts[part] = amounts.get(part, Amount()) + amount
 
     def live(self) -> list[LiveCounts]:
-        """The largest by name, and the others."""
+        """The largest, by name, and the sum of the others."""
         return [_live(name, amounts) for name, amounts in self._largest()]
 
     def ended(self) -> list[EndedCounts]:
-        """The largest by name, and the others."""
+        """The largest, by name, and the sum of the others."""
         return [EndedCounts(name=name, **amounts) for name, amounts in self._largest()]
 
     def _largest(self) -> Iterator[tuple[str | None, dict[str, Amount]]]:
@@ -146,7 +146,7 @@ def _live(name: str | None, amounts: dict[str, Amount]) -> LiveCounts:
 
 
 def total_ended(some: Iterable[EndedCounts]) -> EndedCounts:
-    """Of all tasks."""
+    """The sum over all tasks."""
     zero = EndedCounts(name=None)
     for one in some:
         completed, canceled = zero.completed + one.completed, zero.canceled + one.canceled
@@ -155,7 +155,7 @@ def total_ended(some: Iterable[EndedCounts]) -> EndedCounts:
 
 
 def about(number: int) -> str:
-    """An estimate in as many digits as it is worth: ``~0``, ``~840``, ``~3.1M``."""
+    """An estimate in as many digits as are meaningful: ``~0``, ``~840``, ``~3.1M``."""
     if number < 1000:
         return f"~{number}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

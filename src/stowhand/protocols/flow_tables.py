@@ -1,13 +1,14 @@
-"""What a queue store keeps of flows beside their steps, which are jobs like any other (flows/on_queue).
+"""What a queue store keeps of flows besides their steps, which are ordinary jobs (flows/queue).
 
-A step's key is ``flow:`` and the job's name in full: ``flow:<flow>:<id>``, or a child's ``flow:<parent>:<child>:<id>``.
-All steps of a job have one key, so at most one of them is live, and those before it lie in the history.
+A step's key is ``flow:`` and the full name of the flow's job: ``flow:<flow>:<id>``, or a child's
+``flow:<parent>:<child>:<id>``. All steps of a job have one key, so at most one of them is live; the earlier ones are in
+the history.
 
-flow_jobs      which jobs there are: without a row, what still waits or runs of one is a ghost, and ends
-flow_lookups   under what they can be found
-flow_limits    what a limiter has let pass in its window
-flow_lists     attributes too long for every step to carry: what the children of a parent are given
-flow_waits     whom it has told to wait: a set, so that whoever never comes back is forgotten
+flow_jobs      the jobs of flows: a step whose job has no row here is a ghost, and ends
+flow_lookups   the attributes by which they can be found
+flow_limits    how many jobs a limiter has let pass in its window
+flow_lists     attributes too long for every step to carry: the parameters of a parent's children
+flow_waits     the jobs that a limiter has asked to wait: a set, so that those that never come back are forgotten
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from stowhand.jobs.job import Job, NewJob
 
 PREFIX = "flow:"
 PARKED = "parked"
-"""The flag of a step that waits for the children it has made."""
+"""The flag of a step that waits for its children."""
 WAITS_FOR = "waits_for"
-"""In such a step's payload: the ids of the children; or, for all that begin alike, the beginning and ``ALL``."""
+"""In such a step's payload: the ids of the children; or a common prefix and ``ALL``."""
 ALL = "*"
 SHORTEST_WAIT = 0.001
 FORGIVEN = 60.0
-"""Seconds and a window after which somebody who was told to wait, and has not come back, does not count any more."""
+"""Seconds, besides a window, after which a waiting job that has not come back no longer counts."""
 IDLE_LIMIT = 86_400.0
-"""Seconds after which a limiter that nobody uses is forgotten."""
+"""Seconds after which an unused limiter is forgotten."""
 
 
 class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of a flow about to be created."""
+    """A job of a flow to create."""
 
     id: str
     step: NewJob
-    """Its first, with its key."""
+    """Its first step, with its key."""
     lookups: tuple[tuple[str, str], ...] = ()
     """(attribute, value)."""
     lists: tuple[tuple[str, str], ...] = ()
@@ -46,33 +47,33 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Woken(StrEnum):
-    """What became of a parent that a child has tried to wake."""
+    """The result of waking a parent."""
 
     WOKEN = "woken"
     """It is due now."""
     RUNNING = "running"
-    """It looks at its children just now, and may not have seen this one's end."""
+    """It is looking at its children, and may not have seen the end of this one."""
     OPEN = "open"
-    """It waits for others, too."""
+    """It still waits for other children."""
     GONE = "gone"
-    """It does not wait for children."""
+    """It is not waiting for children."""
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a limiter."""
+    """A request to a limiter."""
 
     limiter: str
     part: str
-    """Each has a reservoir of its own."""
+    """Each part has a reservoir of its own."""
     holder: str
-    """Who asks; one that was told to wait is known when it comes back."""
+    """Who requests: a holder that was asked to wait is recognised when it comes back."""
     reservoir: int
     interval: float
     """Seconds."""
 
 
 class StepState(StrEnum):
-    """Where a live step stands."""
+    """The state of a live step."""
 
     WAITING = "waiting"
     PROCESSING = "processing"
@@ -82,7 +83,7 @@ class StepState(StrEnum):
 
 
 class StepCount(msgspec.Struct, frozen=True):
-    """How many steps stand alike."""
+    """The number of steps of one task with the same priority and state."""
 
     task: str
     priority: int
@@ -97,59 +98,59 @@ class PlacedStep(msgspec.Struct, frozen=True):
     priority: int
     standing: StepState
     ready_at: float | None
-    """Delayed and parked ones: seconds since the epoch."""
+    """Of delayed and parked steps: seconds since the epoch."""
 
 
 class FlowTables(Protocol):
-    """The facet of a store that flows need. Every method raises StoreUnreachable and SchemaError."""
+    """The part of a queue store that flows need. Every method raises StoreUnreachable and SchemaError."""
 
     keeps: bool
     """Finished jobs are kept for a while, in the history."""
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
-        """All of them or none: rows, lookups and first steps. Repeated with the same ids it does nothing."""
+        """Create all of them or none: rows, lookups and first steps. A repeat with the same ids does nothing."""
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
-        """Long attributes (id, JSON text), for as long as the job is known; nothing for one that is not."""
+        """Keep long attributes (id, JSON text) for as long as the job exists; no effect for an unknown job."""
 
     async def kept(self, list_id: str) -> str | None:
-        """One of them."""
+        """The JSON text of one such attribute."""
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
-        """In id order."""
+        """The ids of jobs with this value, in order."""
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
-        """Those of them that have been created and not deleted."""
+        """Those of the jobs that have been created and not deleted."""
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
-        """The newest step of each, live or in the history."""
+        """The newest step with each key, live or in the history."""
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-        """Forget the job, and every step with one of these keys; a running one loses its key. False: there was none."""
+        """Delete the job, and every step with one of these keys; a running one loses its key. False: there was none."""
 
     async def wake(self, key: str) -> Woken:
-        """Make the parked step with this key due, if none of its children is open any more."""
+        """Make the parked step with this key due, if all of its children have ended."""
 
     async def spend(self, asked: Spending) -> float:
-        """0: go. Else seconds until the holder should ask again."""
+        """0: it passes; else the seconds until the holder should ask again."""
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """All live steps of these tasks, counted."""
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        """Of each standing but failed at most ``limit``, in the order in which they are served."""
+        """Of each state but failed at most ``limit`` steps, in the order in which they are served."""
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        """Keys of failed steps behind the key ``after``, in order."""
+        """Keys of failed steps after the key ``after``, in order."""
 
 
 class Spent(NamedTuple):
-    """What a limiter remembers of one part, and how long who has asked is to wait."""
+    """The state of one part of a limiter, and how long the holder is to wait."""
 
     slot: int
     """The window, in intervals since the epoch."""
     calls: int
-    """So many have passed in it."""
+    """Jobs that have passed in it."""
     following: int
     """The next ticket for a later window; each window has as many as the reservoir, numbered from the epoch on."""
     wait: float = 0.0
@@ -157,10 +158,10 @@ class Spent(NamedTuple):
 
 
 def spend(at: float, before: Spent, asked: Spending, *, came_back: bool) -> Spent:
-    """One more asks at this moment (seconds). ``came_back``: it was told to wait before.
+    """One more request, at this moment (seconds). ``came_back``: the holder was asked to wait before.
 
-    Exact after any pause: whoever is overdue passes as soon as a window has room, and takes a new ticket where none
-    has, so each window from now on is filled. Who comes for the first time does not pass while others wait.
+    Exact after any pause: an overdue holder passes as soon as a window has room, and takes a new ticket otherwise, so
+    that each later window is filled. A holder that comes for the first time does not pass while others wait.
     """
     here = max(before.slot, int(at // asked.interval))
     calls = before.calls if before.slot == here else 0

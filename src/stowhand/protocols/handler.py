@@ -1,4 +1,4 @@
-"""What is done with a record: one async callable, and three optional hooks."""
+"""What a worker runs for a record: one async callable with three optional hooks, and the attempt that it receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stowhand.protocols.callables import bare, inmost
 from stowhand.protocols.store import Claim, Reply
 
 if TYPE_CHECKING:
-    # Checkers know this module without its being installed; the default is for who writes plain ``Handler``.
+    # Checkers know this module without its being installed; the default is for a plain ``Handler``.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     R = TypeVarWithDefault("R", covariant=True, default=Any)
@@ -32,27 +32,27 @@ S = TypeVar("S")
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How one record is to be run."""
+    """How one record is run."""
 
     timeout: float | None = None
     """Seconds an attempt may take; ``None``: no limit."""
     backoff: Backoff | None = None
-    """How long to wait after a failure; ``None``: as the store, or the worker, says."""
+    """How long to wait after a failure; ``None``: the store's or the worker's own."""
 
 
 class Transaction(Protocol):
-    """An open transaction that holds an attempt's record locked: its end is written there, and nowhere else."""
+    """An open transaction that locks an attempt's record: the end of the attempt is written there, and nowhere else."""
 
     async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit.
 
-        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise. It
-        is asked again, with another settlement, where the reply is ``Unwritten``.
-        Raises nothing but StoreError; then it is not known.
+        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise. Where
+        the reply is ``Unwritten`` it is called again, with another settlement.
+        Raises nothing but StoreError; then it is not known whether it was written.
         """
 
     async def rollback(self) -> None:
-        """Undo everything. The record is as it was when it was claimed: to be handed back, or lost."""
+        """Undo everything: the record is as it was after its claim, to be handed back, or lost."""
 
 
 class AttemptControl(msgspec.Struct, eq=False):
@@ -219,7 +219,7 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class Claimable(msgspec.Struct, frozen=True):
-    """An answer of ``pre_claim`` in full: claim, with these conditions, up to ``limit`` records."""
+    """The full answer of ``pre_claim``: claim up to ``limit`` records, with these conditions."""
 
     conditions: tuple[Any, ...] = ()
     limit: int = 1
@@ -240,8 +240,8 @@ class Handler(Protocol[Given]):
         ``encode(result) -> str``             a result as JSON text; raises ValueError when it cannot be kept
         ``retryable(error) -> bool``          False: what it raised fails the record at once
 
-    ``Handler[Upload]`` says what the records are, and a checker compares it with the store. Hooks are optional, so it
-    compares theirs only where a class names them: ``class Index(Handler[Upload], PreHandle[Upload])``.
+    ``Handler[Upload]`` says what the records are, and a type checker compares it with the store. Hooks are optional, so
+    it compares theirs only where a class names them: ``class Index(Handler[Upload], PreHandle[Upload])``.
     """
 
     async def handle(self, ctx: Attempt[Given], record: Given) -> object:
@@ -249,14 +249,14 @@ class Handler(Protocol[Given]):
 
 
 class PreHandle(Protocol[Given]):
-    """A handler that says of which records its ``pre_handle`` is."""
+    """A handler with a ``pre_handle`` for these records."""
 
     async def pre_handle(self, ctx: Attempt[Given], record: Given) -> object:
         """Before ``handle``."""
 
 
 class PostHandle(Protocol[Given]):
-    """A handler that says of which records its ``post_handle`` is."""
+    """A handler with a ``post_handle`` for these records."""
 
     async def post_handle(self, ctx: Attempt[Given], record: Given) -> object:
         """After every ``pre_handle``, when the record has been marked."""
@@ -296,7 +296,7 @@ def handler_of(given: Handler[S] | Function[S]) -> Handler[S]:
 
 
 def _check(made: object) -> None:
-    """Before a record is touched: a hook that cannot be called as it will be would fail them all, one by one."""
+    """Before any record is claimed: a hook with a wrong signature would fail them all, one by one."""
     for name in ("handle", "pre_handle", "post_handle", *_ASKED):
         hook = getattr(made, name, None)
         if hook is None:
@@ -319,7 +319,7 @@ def _check(made: object) -> None:
 
 
 def _is_plain(made: object, hook: Callable[..., object]) -> bool:
-    """A ``def`` that says of no coroutine that it gives. What cannot be looked into is believed."""
+    """A plain ``def`` whose annotations name no coroutine. What cannot be inspected is trusted."""
     inner = _inmost(hook)
     if not (inspect.isfunction(inner) or inspect.ismethod(inner)) or inspect.iscoroutinefunction(inner):
         return False
@@ -330,8 +330,8 @@ def _is_plain(made: object, hook: Callable[..., object]) -> bool:
 
 
 def _inmost(hook: Callable[..., object]) -> object:
-    """The function that runs at last: of a partial, of what ``functools.wraps`` names, of an object with ``__call__``
-    (but one that hands on whatever it is given may give anything)."""
+    """The function that runs in the end: of a partial, of what ``functools.wraps`` names, of an object with
+    ``__call__`` (but one that passes its arguments on may return anything)."""
     inner = bare(hook)
     call = inmost(inner)
     hands_on = call is not inner and call.__code__.co_flags & inspect.CO_VARARGS
@@ -344,5 +344,5 @@ def _takes(hook: Callable[..., object], number: int) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True  # something written in C, of which nobody knows
+        return True  # written in C: its signature is not known
     return True

@@ -1,7 +1,7 @@
-"""What operators ask of a queue: pause it, purge it, who works on it, and why does a job not run.
+"""What operators do with a queue store: pause and purge, list the workers, explain why a job does not run.
 
-Operator   the questions, of every store that we own whole
-WorkerList       the heart's side of it: workers write down that they are there
+Operator      of every queue store
+WorkerList    its heartbeats' part: workers register themselves
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from stowhand.protocols.store import LONGEST_HISTORY
 
 PURGE = limits.PURGE
 BUILT_IN = limits.RESERVED
-"""Tasks that every worker has (service/built_in.py)."""
+"""Tasks that every worker has (app/built_in.py)."""
 SEEN_EVERY = 30.0
-"""Seconds between two entries of a worker in the roll."""
+"""Seconds between two updates of a worker in the list."""
 ALIVE_FOR = 3 * SEEN_EVERY
-"""Seconds after its last entry for which a worker counts as alive."""
+"""Seconds after its last update for which a worker counts as alive."""
 FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which a worker that said no goodbye is left out of the roll."""
+"""Seconds after which a worker that did not deregister is left out of the list."""
 MOST_AHEAD = 1000
-"""So many jobs ahead of another are counted, and no more."""
+"""Jobs ahead of another are counted up to this number."""
 
 
 class QueueChange(msgspec.Struct, frozen=True):
-    """What a pause or a resume did."""
+    """The result of a pause or a resume."""
 
     queue: str
     changed: bool
@@ -40,7 +40,7 @@ class QueueChange(msgspec.Struct, frozen=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True):
-    """What a pause or a resume of a task, or of the jobs without a queue, did."""
+    """The result of a pause or a resume of a task, or of the jobs without a queue."""
 
     task: str | None
     """``None``: the jobs without a queue."""
@@ -54,16 +54,16 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     paused_since: datetime | None
     held_by: int | None
-    """The job that runs: the next one of the queue waits for it."""
+    """The running job: the next one of the queue waits for it."""
     waiting: int
     due: int
-    """Of those that wait."""
+    """Of those that are waiting."""
     running: int
     failed: int
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds since they ended after which jobs are purged; ``None``: those of that state are left alone."""
+    """Seconds after their end when jobs are purged; ``None``: jobs of that state are not purged."""
 
     completed: float | None = None
     failed: float | None = None
@@ -85,7 +85,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself."""
+    """How a worker describes itself."""
 
     name: str
     host: str
@@ -95,23 +95,23 @@ class WorkerCard(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: any."""
     concurrency: int
     stopping: bool = False
-    """It takes nothing new."""
+    """It claims nothing new."""
     forbidden_flags: tuple[str, ...] | None = ()
-    """Jobs that bear one of these it leaves alone; ``None``: a function says which, anew each time."""
+    """It leaves jobs with one of these alone; ``None``: a function returns them before each claim."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker in the roll. For people: no lease and no claim depends on it."""
+    """A worker in the list. For people: no lease and no claim depends on it."""
 
     card: WorkerCard
     started_at: datetime
     seen_at: datetime
     alive: bool
-    """It was seen a short time ago; one that was killed stays in the roll for a day."""
+    """It was seen within ``ALIVE_FOR``; one that was killed stays in the list for a day."""
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """One reason why a job does not run just now."""
+    """One reason why a job is not running."""
 
     code: str
     """One of ``explaining.CODES``."""
@@ -129,71 +129,71 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Operator(Protocol):
-    """What an operator asks."""
+    """Pauses, purges, and questions about jobs and workers."""
 
     async def pause_queue(self, name: str) -> QueueChange:
-        """From now on no job of this queue is claimed; a running one goes on. Raises InvalidJob for no name."""
+        """Let no further job of this queue be claimed; a running one goes on. Raises InvalidJob for an invalid name."""
 
     async def resume_queue(self, name: str) -> QueueChange:
-        """Its jobs are claimed again; workers are woken."""
+        """Let its jobs be claimed again; workers are woken."""
 
     async def pause_task(self, name: str) -> TaskChange:
-        """From now on no job of this task is claimed, in whatever queue; a running one goes on. Raises InvalidJob for
-        no name."""
+        """Let no further job of this task be claimed, in any queue; running ones go on. Raises InvalidJob for an
+        invalid name."""
 
     async def resume_task(self, name: str) -> TaskChange:
-        """Its jobs are claimed again; workers are woken."""
+        """Let its jobs be claimed again; workers are woken."""
 
     async def pause_unqueued(self) -> TaskChange:
-        """From now on no job without a queue is claimed; a running one goes on."""
+        """Let no further job without a queue be claimed; running ones go on."""
 
     async def resume_unqueued(self) -> TaskChange:
-        """They are claimed again; workers are woken."""
+        """Let them be claimed again; workers are woken."""
 
     async def pauses(self) -> Pauses:
-        """The tasks that are paused, and since when; and the jobs without a queue."""
+        """Which tasks are paused, and whether jobs without a queue are; since when."""
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """Those of them that have failed are due now, attempts and resets 0; their ids, in order. Others stay."""
+        """Make those that have failed due now, attempts and resets 0; returns their ids, in order. Others stay."""
 
     async def queues(self) -> Sequence[QueueRow]:
-        """Those that have live jobs or are paused, by name."""
+        """Queues that have live jobs or are paused, by name."""
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
-        """Delete what ended longer ago than that, page by page; ``dry_run``: only count it. May be repeated."""
+        """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count. May be repeated."""
 
     async def workers(self) -> Sequence[WorkerRow]:
-        """Who works, or did and said no goodbye, by name."""
+        """Workers that are registered, those that died within a day included, by name."""
 
     async def explain(self, job_id: int) -> Explanation | None:
         """Why the job is not running; ``None``: there is no such job."""
 
     async def figures(self) -> Figures:
-        """How many jobs stand where, and how many ended lately; within a moment, whatever the store holds."""
+        """How many jobs are in which state, and how many ended lately; fast, however many jobs there are."""
 
 
 @runtime_checkable
 class WorkerList(Protocol):
-    """A heart that keeps the roll of workers. Blocking; raises StoreUnreachable."""
+    """Heartbeats that keep the list of workers. Blocking; raises StoreUnreachable."""
 
     def worker_seen(self, card: WorkerCard) -> None:
-        """It is there, now."""
+        """Register the worker, or update its entry: it is alive now."""
 
     def worker_gone(self, name: str) -> None:
-        """It has said goodbye. Harmless when it was never seen."""
+        """Deregister it. No error if it is not registered."""
 
 
 def read_queue(name: str) -> str:
-    """A name that a queue may have. Raises InvalidJob."""
+    """The name, if a queue may have it. Raises InvalidJob."""
     return limits.check_name("queue", name, limits.QUEUE_LIMIT)
 
 
 def read_task(name: str) -> str:
-    """A name that a task may have. Raises InvalidJob."""
+    """The name, if a task may have it. Raises InvalidJob."""
     return limits.check_name("task", name, limits.TASK_LIMIT)
 
 
 def worker_row(card: WorkerCard, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
-    """Judged by the store's clock."""
+    """Whether it is alive is decided by the store's clock."""
     alive = now - seen_at < timedelta(seconds=ALIVE_FOR)
     return WorkerRow(card=card, started_at=started_at, seen_at=seen_at, alive=alive)

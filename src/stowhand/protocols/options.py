@@ -1,4 +1,4 @@
-"""How a worker works. One frozen value with a sentence per field; contradictions are refused when it is made."""
+"""The options of a worker: one frozen value; contradictions are refused when it is made."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stowhand.retry import exponential, natural
 LOOK_AHEAD_SECONDS = 0.25
 STRETCHED_POLL = 10.0
 Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
-"""Gives the flags that are forbidden just now. Asked often, so it should be quick."""
+"""Returns the flags that are forbidden at present. Called before every claim, so it should be quick."""
 OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
-"""Seconds until a call is tried again that the store has not answered n times in a row. An outage may last for days."""
+"""Seconds until a call that has failed n times in a row is tried again. An outage may last for days."""
 
 
 MOST = 10_000
 LONGEST = 100 * 366 * 86_400.0
-"""Seconds: a hundred years. Infinity means nothing to a store."""
+"""Seconds: a hundred years. Stores cannot represent infinity."""
 NAME_LIMIT = 255
 _SECONDS = (
     "lease",
@@ -41,22 +41,22 @@ _WHOLE = ("concurrency", "look_ahead", "max_jobs")
 _MAY_BE_NONE = ("poll_interval", "heartbeat_interval", "job_timeout", "max_active_time", "max_jobs")
 _MAY_BE_ZERO = ("grace", "look_ahead")
 LEASE = 30.0
-"""Where nobody says."""
+"""Seconds; the default."""
 SHORTEST_LEASE = 1.0
-"""A pause of a machine is not a death."""
+"""Seconds. With less, a short pause of the machine would count as a death."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds everywhere; a ``timedelta``, or a phrase such as "30s", is taken too."""
+    """Durations are seconds; a ``timedelta``, or a phrase such as "30s", is accepted too."""
 
     name: str | None = None
-    """The worker's identity; host, pid and a random boot id unless a supervisor chose one."""
+    """The worker's identity. ``None``: host, pid and a random boot id, or what a supervisor chose."""
     concurrency: int = 4
     """Handlers running at once."""
     tasks: tuple[str, ...] | None = None
-    """Claim only these; ``None``: whatever the store has."""
+    """Claim only these; ``None``: any task."""
     poll_interval: float | None = None
-    """How often to look without having been woken. ``None``: 2 s, stretched to 10 s while wake-ups are heard."""
+    """How often to poll without having been woken. ``None``: 2 s, or 10 s while wake-ups arrive."""
     lease: float = LEASE
     """How long the store keeps a job for a worker that has gone silent."""
     heartbeat_interval: float | None = None
@@ -64,25 +64,25 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 25.0
     """How long running jobs may take to end after the first ``stop()``."""
     job_timeout: float | None = None
-    """How long one attempt may take, where the handler's policy does not say."""
+    """How long one attempt may take, unless the handler's policy sets it."""
     backoff: Backoff = natural
-    """How long to wait after a failure, where the handler's policy does not say."""
+    """How long to wait after a failure, unless the handler's policy sets it."""
     forbidden_flags: tuple[str, ...] | Flags = ()
-    """Jobs that bear one of these are left alone. A function, asynchronous or not, is asked before every claim, which
-    then takes one job; it gives a list, or ``None`` for no flags."""
+    """Jobs with one of these flags are left alone. A function, asynchronous or not, is called before every claim,
+    which then takes one job; it returns a list, or ``None`` for no flags."""
     look_ahead: int = 500
     """Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never."""
     fair: bool = False
-    """No task of ``tasks`` waits behind the flood of another: they take turns, each in its own order. Else all in one
-    order."""
+    """The tasks of ``tasks`` take turns, each in its own order, so none waits behind the flood of another. ``False``:
+    all in one order."""
     once: bool = False
     """End when nothing is due and nothing runs."""
     max_jobs: int | None = None
-    """Start so many jobs, and end when the last of them has."""
+    """Start so many jobs, and end when the last of them has ended."""
     max_active_time: float | None = None
-    """Take nothing new after this time, and end when nothing runs any more."""
+    """Claim nothing new after this time, and end when nothing runs any more."""
     sweep_interval: float = 5.0
-    """How often to look for dead workers' jobs while working, and for a lease after; six times rarer when idle."""
+    """How often to look for dead workers' jobs while working, and for a lease after that; six times rarer when idle."""
 
     def __post_init__(self) -> None:
         for name in _SECONDS:
@@ -93,7 +93,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             for name in (*_SECONDS, *_WHOLE)
             if (trouble := _trouble(name, getattr(self, name))) is not None
         ]
-        # The lease that nobody has given may be the store's to lay down: ``under`` looks at that one.
+        # A default lease may be replaced by the store's terms: ``under`` checks that one.
         own = not problems and self.lease != LEASE
         if own and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
             problems.append(trouble)
@@ -109,7 +109,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("; ".join(problems))
 
     def _read_names(self) -> list[str]:
-        """What is wrong with tasks, flags and the worker's own."""
+        """What is wrong with tasks, flags and the worker's name."""
         problems = []
         try:
             msgspec.structs.force_setattr(self, "tasks", _read_tasks(self.tasks))
@@ -130,7 +130,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.heartbeat_interval if self.heartbeat_interval is not None else self.lease / 3
 
     def under(self, terms: Terms | None) -> WorkerOptions:
-        """As they are on a store that lays down terms of its own. Raises ConfigurationError."""
+        """The options on a store with terms of its own. Raises ConfigurationError."""
         if terms is None:
             if (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
                 raise ConfigurationError(trouble)
@@ -145,20 +145,20 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)
         if beat is not None and (trouble := too_rare(beat, terms.lease, "stalled_max_age")) is not None:
             raise ConfigurationError(trouble)
-        settled = copy(self)  # not made anew: a store may lay down a shorter lease than a worker may ask for
+        settled = copy(self)  # no new value: a store's terms may have a shorter lease than a worker's options may
         msgspec.structs.force_setattr(settled, "lease", terms.lease)
         msgspec.structs.force_setattr(settled, "heartbeat_interval", beat)
         return settled
 
     def poll(self, *, is_listening: bool) -> float:
-        """Seconds between two looks of an idle worker."""
+        """Seconds between two polls of an idle worker."""
         if self.poll_interval is not None:
             return self.poll_interval
         return STRETCHED_POLL if is_listening else 2.0
 
 
 def _in_seconds(given: timedelta | str) -> object:
-    """What is no duration stays as it is, and is told with the rest."""
+    """What is no duration is returned as it is, and reported with the other problems."""
     try:
         return seconds(given)
     except ValueError:
@@ -166,7 +166,7 @@ def _in_seconds(given: timedelta | str) -> object:
 
 
 def _read_tasks(given: object) -> tuple[str, ...] | None:
-    """A lone text is iterable too, and every letter of it would be a task. Raises ValueError."""
+    """A single string is iterable too: every letter would be a task. Raises ValueError."""
     if given is None:
         return None
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -179,7 +179,7 @@ def _read_tasks(given: object) -> tuple[str, ...] | None:
 
 
 def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> None:
-    """What a worker or a resetter is made of. Raises ConfigurationError."""
+    """Check the arguments of a worker or a resetter. Raises ConfigurationError."""
     if isinstance(store, type) or not callable(getattr(store, "claim", None)):
         raise ConfigurationError(
             f"store: {reprlib.repr(store)} given; give a store: open_store(url), or a TableStore(url, TableOptions(…))"
@@ -189,7 +189,7 @@ def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> No
 
 
 def too_rare(beat: float, lease: float, name: str) -> str | None:
-    """What is wrong with beating so rarely: one beat may be lost, and one be late, before a job is given away."""
+    """Why this heartbeat is too rare for the lease: one beat may be lost, and one late, before a job is given away."""
     if beat * 3 <= lease * 1.000001:  # three times 0.1 is more than 0.3
         return None
     return (
@@ -199,7 +199,7 @@ def too_rare(beat: float, lease: float, name: str) -> str | None:
 
 
 def _trouble(name: str, value: object) -> str | None:
-    """What is wrong with one of the numbers."""
+    """What is wrong with the number, if anything."""
     if value is None and name in _MAY_BE_NONE:
         return None
     # bool is an int to Python; True as a number of jobs is a mistake.

@@ -1,11 +1,11 @@
-"""The seams of a store that we own whole, beyond what a worker needs.
+"""The protocols of a queue store: one whose tables are Stowhand's own. They are beyond what a worker needs.
 
 Producer       enqueue one, many, or inside the caller's own transaction
-Inspector      look at jobs, and act on them one by one: retry, cancel, remove
+Inspector      look at jobs, and act on one: retry, cancel, remove
 Administrator  complete, fail, reschedule and unlock many at once
-Timetable      what recurs: which items are known, and the ledger of their ticks
+Timetable      recurring jobs: the known items, and the ledger of their ticks
 Schema         install, check, plan, uninstall
-Operator       pause queues, purge, who works, why does a job not run (operating.py)
+Operator       pause queues, purge, list workers, explain why a job does not run (operating.py)
 QueueStore     all of these, a worker's Store, and what flows keep (flow_tables.py)
 """
 
@@ -27,21 +27,22 @@ from stowhand.protocols.store import Store
 
 
 class Producer(Protocol):
-    """Enqueueing. Jobs are checked before they come here; a store refuses what its own limits forbid."""
+    """Enqueueing. Jobs have passed ``limits.check`` before; a store refuses what its own limits forbid."""
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job and wake a worker. Raises OutcomeUnknown, SchemaMissing, StoreUnreachable."""
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
+        """Enqueue any number in one transaction, streamed: all or none. Returns their ids in the order given."""
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """As ``enqueue_many``, with the jobs themselves, in the order given. For hundreds, not for millions."""
+        """As ``enqueue_many``; returns the jobs themselves, in the order given. For hundreds, not for millions."""
 
     def enqueue_in(self, connection: object, job: NewJob) -> object:
-        """Enqueue inside the caller's transaction; the job is there when, and only if, the caller commits.
+        """Enqueue inside the caller's transaction: the job exists if and only if the caller commits.
 
-        Gives the ``Job``, or an awaitable of it when the connection is asynchronous.
+        Returns the ``Job``, or an awaitable of it when the connection is asynchronous. Raises ConfigurationError for
+        what is no connection of the store's driver.
         """
 
 
@@ -53,30 +54,30 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     key: str | None = None
     worker: str | None = None
-    """Only what this worker holds."""
+    """Only the jobs that this worker is running or has claimed."""
     error: str | None = None
-    """Only those whose last error holds this text, in whatever case."""
+    """Only those whose last error contains this text, in upper or lower case."""
     since: datetime | None = None
-    """Only those that ended at this moment or later; of those that are not over: that were made then."""
+    """Only those that ended at this moment or later; jobs that have not ended: that were enqueued then."""
     until: datetime | None = None
     """Only those before this moment, likewise."""
     newest_first: bool = False
-    """In falling order of ids; else in rising order."""
+    """In descending order of ids; else ascending."""
     after: int = 0
     """Keyset: only ids above this; newest first, below it, unless it is 0."""
     limit: int = 100
 
 
 NEWEST = JobFilter(newest_first=True)
-"""What is listed where nobody says: the newest hundred, live and failed."""
+"""The default: the newest hundred, live and failed."""
 
 
 class Done(StrEnum):
-    """What an action on a job did."""
+    """The result of an action on a job."""
 
     DONE = "done"
     ASKED = "asked"
-    """A running job was asked to cancel; its worker hears it at the next beat."""
+    """The cancellation of a running job was requested; its worker hears of it at the next beat."""
     UNCHANGED = "unchanged"
     REFUSED = "refused"
     """Not in this state; the answer's ``why`` says what to do instead."""
@@ -84,7 +85,7 @@ class Done(StrEnum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of one asked-for action."""
+    """What became of one requested action."""
 
     job_id: JobId | None
     done: Done
@@ -92,34 +93,34 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Inspector(Protocol):
-    """Looking at jobs, and acting on single ones."""
+    """Looking at jobs, and acting on one."""
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
-        """In id order, rising unless the filter says ``newest_first``."""
+        """In order of ids, ascending unless the filter says ``newest_first``."""
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""
 
     async def oldest_due(self) -> float:
-        """Seconds for which the job that is due longest could have run; 0 when none is due. Of any task.
+        """Seconds for which the job that has been due longest has waited; 0 when none is due. Of any task.
 
-        Jobs of paused queues wait for something else.
+        Jobs of paused queues are left out.
         """
 
     async def retry(self, job_id: int) -> Answer:
-        """Due now, attempts and resets 0. Refused while processing and when completed."""
+        """Make it due now, attempts and resets 0. Refused while processing and when completed."""
 
     async def cancel(self, job_id: int) -> Answer:
-        """At once, or asked of its worker."""
+        """Cancel it: at once, or, while it runs, by its worker at the next beat."""
 
     async def remove(self, job_id: int) -> Answer:
         """Delete. Refused while processing (cancel instead) and when completed."""
 
     async def remove_key(self, key: str) -> Answer:
-        """Delete the job that holds the key; a running one loses it and will not run again."""
+        """Delete the job with this key; a running one loses the key and will not run again."""
 
 
 class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,19 +135,19 @@ class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Administrator(Protocol):
-    """Acting on many jobs at once. Jobs under a live lease are skipped; what was changed is returned, in id order.
+    """Acting on many jobs at once. Jobs under a valid lease are skipped; the changed ones are returned, in id order.
 
     The state follows from the new numbers: the docs' table "what each call does in each state".
     """
 
     async def add_built_in(self, job: NewJob) -> Job:
-        """Enqueue a job of a built-in task, which nobody else may but a crontab. Raises InvalidJob."""
+        """Enqueue a job of a built-in task, which otherwise only a crontab may. Raises InvalidJob."""
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
-        """As if they had been worked off: waiting and failed ones are completed, their keys are free."""
+        """Waiting and failed jobs become completed, as if they had run; their keys are free."""
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
-        """Failed, with attempts = max_attempts; ``None``: "Manually marked as failed"."""
+        """They become failed, attempts = max_attempts; ``reason`` ``None``: "Manually marked as failed"."""
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """Set the given details."""
@@ -161,7 +162,7 @@ class Administrator(Protocol):
         """As ``remove``, of each; a transaction for some hundreds. Answers in id order, each id once."""
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
-        """Take back what these workers hold, as a reset does; they are fenced out should they still live."""
+        """Take back all jobs of these workers, as a reset does; they are fenced out should they still run."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,18 +173,18 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Aware, UTC, a whole minute."""
     job: NewJob
     spec: str
-    """The item in one spelling: two schedulers with different items under one identifier notice each other by it."""
+    """The item in canonical form: by it two schedulers notice that their items under one identifier differ."""
     backfilled: bool = False
 
 
 class Entered(msgspec.Struct, frozen=True):
-    """What the ledger says about a tick after ``schedule``."""
+    """The ledger's entry of a tick, after ``schedule``."""
 
     mine: bool
-    """This call enqueued the job; otherwise another scheduler had done so."""
+    """This call enqueued the job; False: another scheduler had done so."""
     job_id: int
     spec: str
-    """Of whoever did."""
+    """The item of the scheduler that did."""
 
 
 class KnownItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,19 +195,20 @@ class KnownItem(msgspec.Struct, frozen=True, kw_only=True):
     last_tick: datetime | None
     """The latest that was scheduled."""
     spec: str
-    """As it was registered last."""
+    """As last registered."""
 
 
 class Timetable(Protocol):
-    """What recurs. Time here is the store's, so several schedulers agree whatever their own clocks say."""
+    """Recurring jobs. All times are the store's, so several schedulers agree whatever their own clocks say."""
 
     async def now(self) -> datetime:
         """The store's clock, aware, UTC."""
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
-        """Make (identifier, spec) known, in the order given; what is known keeps its times, and takes the new spec.
+        """Register (identifier, spec) pairs; a known item keeps its times and takes the new spec.
 
-        Gives what was known *before* for items that were, and what is known now for new ones (last_tick ``None``).
+        Returns, in the order given, known items as they were *before*, and new ones as they are now (last_tick
+        ``None``).
         """
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
@@ -216,18 +218,18 @@ class Timetable(Protocol):
         """All of them, by identifier."""
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
-        """Those in the ledger from ``since`` on, in order: what a backfill must not schedule again."""
+        """Its ticks in the ledger from ``since`` on, in order: a backfill must not schedule them again."""
 
 
 LEDGER_DAYS = 400
-"""How long ticks are remembered. A backfill reaches back less far (``cron``: at most 366 days)."""
+"""Days for which ticks are remembered. A backfill reaches back less far (``cron``: at most 366 days)."""
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
     """How the installed schema compares with this package's."""
 
     installed: int | None
-    """Its number; ``None`` when there is none."""
+    """Its version; ``None``: there is none."""
     expected: int
     breaking: bool = False
     """It is newer, and this package cannot work with it."""
@@ -237,59 +239,58 @@ class Schema(Protocol):
     """The store's tables."""
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
-        """Install or upgrade. Safe when many do it at once; resumable.
+        """Install or upgrade. Safe to run concurrently; resumable.
 
-        ``roles``: make the roles of least privilege too, and grant them what each may do. Raises ConfigurationError
-        where there are none.
+        ``roles``: make the roles of least privilege too, and grant each its rights. Raises ConfigurationError where the
+        store has no roles.
         """
 
     async def status(self) -> SchemaStatus:
-        """What is there."""
+        """The installed schema, compared with this package's."""
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, for reading."""
 
     async def foreign_changes(self) -> Sequence[str]:
-        """What another hand has changed in functions and tables, each in a phrase; ``install`` mends what it can.
-
-        Nothing is said of a schema that is not of this version, nor by a store that nobody else takes for its own.
+        """Changes to functions and tables that this package has not made, a phrase each; ``install`` repairs what it
+        can. Empty for a schema of another version, and for a store whose schema others do not touch.
         """
 
     async def default_max_attempts(self) -> int:
-        """Of a job for which nobody gives a number. Raises SchemaError."""
+        """The ``max_attempts`` of a job that is enqueued without one. Raises SchemaError."""
 
     async def set_default_max_attempts(self, attempts: int) -> None:
-        """From now on, for all who enqueue. Raises InvalidJob, SchemaError; ConfigurationError where there is no such
-        setting."""
+        """Set it, for every producer, from now on. Raises InvalidJob, SchemaError; ConfigurationError where there is no
+        such setting."""
 
     async def uninstall(self) -> None:
-        """Remove everything of ours."""
+        """Remove all that ``install`` has made."""
 
 
 class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Schema, Operator, Protocol):
-    """A store we own whole: everything above at once."""
+    """A store whose tables are Stowhand's own: all of the protocols above."""
 
     on_listening: Callable[[str, BaseException | None], None] | None
-    """Told "connecting", "success", or "error" and why, by a store that listens on a connection."""
+    """Called with "connecting", "success", or "error" and the error, by a store that listens on a connection."""
     on_warning: Callable[[str, str], None] | None
-    """Told what a person should know of the store, and what mends it (or nothing). From any thread."""
+    """Called, from any thread, with what a person should know of the store, and with its fix (or an empty text)."""
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """A connection for a task's own statements, apart from any job's transaction.
 
-        PostgreSQL: a psycopg ``AsyncConnection`` of the pool; what was done on it is committed at the end of the block.
+        PostgreSQL: a psycopg ``AsyncConnection`` of the pool; it is committed at the end of the block.
         Other stores raise ConfigurationError.
         """
 
     def seat(self, slots: int) -> str | None:
-        """Said by a worker of tasks before it starts: have a connection for each of its slots.
+        """Called before a worker of tasks starts: have a connection for each of its slots.
 
-        Gives what is wrong, for a person, where connections are fewer than slots; ``None`` where nothing is.
+        Returns a warning for people where there are fewer connections than slots; else ``None``.
         """
 
     def flow_tables(self) -> FlowTables:
-        """What flows keep here. A store that only lends its jobs raises ConfigurationError."""
+        """The tables of flows. A store that is reached over HTTP raises ConfigurationError."""
 
     @property
     def description(self) -> str:
-        """Where it is, for people; never with a password."""
+        """Where the store is, for people; never with a password."""

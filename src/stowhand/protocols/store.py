@@ -1,10 +1,10 @@
-"""The seams between a worker and wherever its jobs live. (Those of a store that we own whole: queue_store.py.)
+"""The protocols between a worker and the place where its jobs are kept. (Those of a queue store: queue_store.py.)
 
-    Store    claim, settle, wait: what a worker's loop needs           (async, the loop's own connections)
-    Heartbeats    beat, release, reset: what keeps leases true              (blocking, one other thread, own connection)
+    Store         claim, settle, wait: what a worker's loop needs    (async, the loop's own connections)
+    Heartbeats    beat, release, reset: what keeps leases valid      (blocking, one other thread, its own connection)
 
-Claims and settlements are plural from the first day: speed comes from there. Every write after a claim is guarded by
-the *pair* (id, token); a write whose pair no longer holds changes nothing and says so.
+Claims and settlements are batches: throughput comes from there. Every write after a claim is guarded by the *pair*
+(id, token); a write whose pair is no longer valid changes nothing and reports it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Claim(msgspec.Struct, Generic[R], frozen=True):
-    """A record held under a lease, with the facts that the law needs to judge its attempt."""
+    """A record under a lease, with the facts that ``lifecycle`` needs to judge its attempt."""
 
     lease: Lease
     record: R
@@ -36,29 +36,29 @@ class Claim(msgspec.Struct, Generic[R], frozen=True):
     max_attempts: int
     queue: str | None = None
     resets: int = 0
-    """How often a worker has died under it since an attempt was last recorded."""
+    """How often a worker has died while running it since an attempt was last recorded."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker asks for."""
+    """One claim call."""
 
     worker: str
     token: str
     limit: int
     lease: float
-    """Seconds until the store may give the jobs away."""
+    """Seconds until the store may give the jobs to another worker."""
     tasks: tuple[str, ...] | None = None
-    """Only these; ``None``: any. A task that this worker lacks is never claimed."""
+    """Only these; ``None``: any. A task that the worker does not have is never claimed."""
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
     """Only jobs reset twice or more, instead of only the others."""
     overdue: float | None = None
-    """Of suspects those due for so many seconds, and only while ``lifecycle.may_make_way`` allows it: the worker will
-    make way for it."""
+    """Only suspects that have been due for so many seconds, and only while ``lifecycle.may_make_way`` allows it: the
+    worker will make way for it."""
     conditions: tuple[Any, ...] = ()
     """All of them must hold: ``Where``, ``Sql``, or what the store's driver composes. Stores that take none refuse."""
     ours: tuple[Lease, ...] | None = None
-    """What the worker renews: if nothing is found, ``Store.foreign`` is to tell of all others. ``None``: need not."""
+    """The leases that the worker renews: if nothing is due, ``Store.foreign`` reports the others. ``None``: no need."""
 
 
 class Verdict(StrEnum):
@@ -70,38 +70,38 @@ class Verdict(StrEnum):
     LOST = "lost"
     """The lease is no longer valid; nothing was changed."""
     BUSY = "busy"
-    """Somebody's open transaction holds the row; the lease is intact. Try this one again."""
+    """Another open transaction locks the row; the lease is valid. Try this one again."""
     UNKNOWN = "unknown"
-    """Repeated after a cut connection, and no trace of it either way. Counted; never called a success."""
+    """A repeat after a cut connection found no trace of the first call. Counted; never reported as a success."""
 
 
 class Unwritten(msgspec.Struct, frozen=True):
     """The database refuses to write this settlement (a CHECK, a trigger, a value that it cannot hold).
 
-    Nothing was changed, and the lease holds. The worker decides what is settled instead: stores never decide.
+    Nothing was changed, and the lease is still valid. The worker decides what is settled instead: stores never decide.
     """
 
     why: str
 
 
 Reply = Verdict | Settlement | Unwritten
-"""What became of one settlement. A ``Settlement``: it is settled, and recorded like this instead of as asked."""
+"""What became of one settlement. A ``Settlement``: this was recorded instead of the requested one."""
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: pairs (job id, token), never ids alone. What is in none of them was renewed."""
+    """The answer to a heartbeat: pairs (job id, token), never ids alone. A pair that is in no set was renewed."""
 
     lost: frozenset[tuple[JobId, str]] = frozenset()
     canceled: frozenset[tuple[JobId, str]] = frozenset()
-    """Renewed, and asked to cancel."""
+    """Renewed; its cancellation was requested."""
     busy: frozenset[tuple[JobId, str]] = frozenset()
-    """Ours, but locked by somebody's open transaction: alive, not renewed."""
+    """Valid, but locked by another open transaction: not renewed."""
     refused: frozenset[tuple[JobId, str]] = frozenset()
-    """Ours, but the database refuses to renew it: left to its lease (``Heartbeats.refused`` says why)."""
+    """Valid, but the database refuses to renew it: left to its lease (``Heartbeats.refused`` says why)."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The database refuses to change one job; the others of the call are none the worse."""
+    """The database refuses to change one job; the others of the call are not affected."""
 
     job_id: JobId
     doing: str
@@ -110,37 +110,37 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """What a store sees of *foreign* leases: those that the asking worker does not renew, its own orphans included."""
+    """What a store sees of *foreign* leases: those that the calling worker does not renew, its own orphans included."""
 
     late: bool = False
-    """One ended more than the slack ago: there is something to take back."""
+    """One ended more than the slack ago: there is a job to take back."""
     ends_in: float | None = None
-    """Seconds until the first of the others has been over for as long as the slack; ``None``: there is no other."""
+    """Seconds until the first of the others has been expired for the slack; ``None``: there is no other."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store lays down for whoever works on it, because it stands in the store's own options."""
+    """What the store's own options set for every worker on it."""
 
     lease: float
-    """Seconds until the store may give a job away; the worker's ``lease`` does not count."""
+    """Seconds until the store may give a job to another worker; the worker's ``lease`` is not used."""
     heartbeat_interval: float | None = None
-    """Where the worker does not say."""
+    """The default; the worker's own option takes precedence."""
     cancel_interval: float | None = None
-    """A running handler is to hear of a cancellation so soon: whatever is said of heartbeats, they are no rarer."""
+    """Seconds after which a running handler hears of a cancellation, at most: heartbeats are never rarer than that."""
     backoff: Backoff | None = None
-    """Where the handler's policy does not say."""
+    """The default; the handler's policy takes precedence."""
     polls: bool = False
-    """No wake-ups are to be expected: it is polled, and that is no trouble."""
+    """The store sends no wake-ups by design: it is polled, and nothing is reported about it."""
 
 
 class Store(Protocol[R]):
     """Where jobs are kept and how they are claimed and settled."""
 
     async def open(self) -> None:
-        """Connect, and check the schema. Raises StoreUnreachable, SchemaError."""
+        """Connect and check the schema. Raises StoreUnreachable, SchemaError."""
 
     async def close(self) -> None:
-        """Let every connection go. Harmless when repeated."""
+        """Close every connection. May be repeated."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
         """Move up to ``limit`` due jobs to processing, in the order (priority, run_at, id)."""
@@ -148,86 +148,87 @@ class Store(Protocol[R]):
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing; replies in the order of the batch.
 
-        One settlement never sinks another: what the store cannot write of one job is ``Unwritten``, with the reason.
-        Only the row knows that its cancellation was asked for or that its key is gone: what was written instead of
-        what was asked is the reply then. ``repeat`` says that an earlier call had no reply, so that *no trace* is
-        Unknown and not Lost.
-        Raises StoreUnreachable when the outcome of the call is not known; it may be repeated as it is.
+        One settlement never fails another: for a job that the store cannot write the reply is ``Unwritten``, with the
+        reason. Only the row knows that its cancellation was requested or that its key is gone: then the reply is the
+        settlement that was written instead. ``repeat``: an earlier call had no reply, so *no trace* means UNKNOWN and
+        not LOST.
+        Raises StoreUnreachable when the outcome of the call is not known; the same call may be repeated.
         """
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due (0 if one is); ``None`` if none waits."""
 
     def foreign(self) -> Foreign | None:
-        """What was seen of foreign leases when a claim with ``ours`` found nothing and ``next_due`` was asked then.
+        """The foreign leases seen when a claim with ``ours`` found nothing and ``next_due`` was called after it.
 
-        Told once; ``None`` where nothing was asked, or where the store leaves this to its heart. Counted with
-        ``lifecycle.slack``; ``late`` is never set: what is past would hurry every idle worker in vain.
+        Each answer is returned once; ``None`` where there is none, or where the store leaves this to its
+        ``Heartbeats``. Counted with ``lifecycle.slack``; ``late`` is never set: leases that are past would hurry every
+        idle worker in vain.
         """
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when there may be new work, False after ``timeout`` seconds. A hint, never the only way."""
+        """Return True when there may be new work, False after ``timeout`` seconds. A hint: workers poll besides."""
 
     @property
     def is_listening(self) -> bool:
-        """Wake-ups are known to arrive just now (a listening connection has answered), so polls may be rarer."""
+        """Wake-ups are known to arrive at present (a listening connection has answered), so polls may be rarer."""
 
     def heartbeats(self) -> Heartbeats:
-        """A blocking connection of its own, to be used from one other thread."""
+        """A blocking connection of its own, for use from one other thread."""
 
 
 class Heartbeats(Protocol):
-    """What keeps leases true while the loop is busy. Blocking; every method raises StoreUnreachable."""
+    """What keeps leases valid while the loop is busy. Blocking; every method raises StoreUnreachable."""
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        """Renew them for ``lease`` seconds from now, by the store's clock."""
+        """Renew these leases for ``lease`` seconds from now, by the store's clock."""
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent: queued, due at once, attempts − 1, nothing else. Gives those that are busy: try again."""
+        """Hand back unspent: queued, due at once, attempts − 1, nothing else. Returns the busy ones: try again."""
 
     def abandon(self, token: str) -> bool:
-        """Let this token claim nothing more, and give back whatever it holds. False: some of it is busy, try again."""
+        """Let this token claim nothing more, and hand back its jobs. False: some of them are busy, try again."""
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """All leases but these. One question where nothing is held; ``None``: only ``reset_stalled`` can tell."""
+        """Leases other than ``ours``; one query where that is empty. ``None``: only ``reset_stalled`` can find them."""
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again while it returns any."""
+        """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again as long as it returns any."""
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back at once what this worker holds: somebody saw it die."""
+        """Take back at once all jobs of this worker: its supervisor saw it die."""
 
     def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job: the child that ran it died."""
 
     def refused(self) -> Sequence[Refusal]:
-        """What the database refused to change since this was last asked. Each job is named once per kind of call."""
+        """What the database refused to change since the last call of this. Each job appears once per kind of call."""
 
     def check(self) -> None:
-        """Raises SchemaTooNew once somebody has upgraded the store's schema beyond what this version can work with."""
+        """Raises SchemaTooNew once the store's schema has been upgraded beyond what this version can work with."""
 
     def check_writable(self) -> None:
-        """Raises StoreUnreachable where nothing can be written just now, as far as that can be told without changing
-        anything or costing a round trip: a full disk below a file."""
+        """Raises StoreUnreachable where nothing can be written at present, as far as that can be seen without a change
+        or a round trip: a full disk below a file."""
 
     def maintain(self) -> None:
-        """Prune the history and whatever else must stay bounded. Cheap when there is nothing to do."""
+        """Prune the history and all else that must stay bounded. Cheap when there is nothing to do."""
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
 
 
 DAY = 86_400.0
 LONGEST_HISTORY = 100 * 366 * DAY
 RESERVED_CONNECTIONS = 5
-"""PostgreSQL: what one worker process keeps for itself: claims, settlements, listening, heartbeats, and one for what is
-enqueued and asked beside, which is the pool's own."""
+"""PostgreSQL: connections that one worker process reserves: claims, settlements, listening, heartbeats, and one for
+enqueueing and inspection, which is the pool's own."""
 POOL_SIZE = 10
-"""PostgreSQL: connections of a process at most, where nobody says and no worker needs more."""
+"""PostgreSQL: connections of a process at most, by default, unless a worker needs more."""
 
 
 def pool_refusal(said: str, size: int) -> str | None:
-    """Why a worker cannot work with so few; ``None``: it can. ``said``: how many, and in which words."""
+    """Why a worker cannot work with so few connections; ``None``: it can. ``said``: the number as the user gave it."""
     least = RESERVED_CONNECTIONS + 1
     if size >= least:
         return None
@@ -238,7 +239,7 @@ def pool_refusal(said: str, size: int) -> str | None:
 
 
 def pool_shortage(said: str, size: int, slots: int) -> str | None:
-    """What to say of a worker whose tasks have fewer connections than it has slots; ``None``: there are enough."""
+    """The warning for a worker whose tasks have fewer connections than it has slots; ``None``: there are enough."""
     left, most = size - RESERVED_CONNECTIONS, slots + RESERVED_CONNECTIONS
     if left >= slots:
         return None
@@ -268,7 +269,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def whole(job: NewJob, max_attempts: int | None) -> NewJob:
-    """The job with so many attempts, where nobody has said how many; ``None``: what keeps it decides."""
+    """The job with ``max_attempts``, unless it has a number of its own; ``None``: the schema decides."""
     if max_attempts is None or job.max_attempts is not None:
         return job
     return msgspec.structs.replace(job, max_attempts=max_attempts)
@@ -290,21 +291,21 @@ def whole_batch(
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a store of ours is opened. Options that a store has no use for are ignored by it, and the docs say which."""
+    """How a queue store is opened. A store ignores the options that it has no use for; the docs say which."""
 
     schema: str = "stowhand"
-    """PostgreSQL: the schema that holds everything of ours."""
+    """PostgreSQL: the schema that contains all tables and functions of Stowhand."""
     history: float | None = DAY
     """Seconds that completed and canceled jobs are kept; ``None``: completed jobs are deleted at once."""
     failed_retention: float | None = None
-    """Seconds that failed jobs are kept; ``None``: until somebody handles them."""
+    """Seconds that failed jobs are kept; ``None``: until they are retried or removed."""
     pool_size: int | None = None
     """PostgreSQL: connections at most, the reserved ones of a worker included. They are opened as they are needed.
     ``None``: 10, and more where a worker's slots and the reserved ones are more."""
     prepared_statements: bool = True
     """PostgreSQL: off for poolers in transaction mode that do not know them."""
     pool: object | None = None
-    """PostgreSQL: a ``psycopg_pool.AsyncConnectionPool`` of the application's; enqueueing, inspection and tasks' own
+    """PostgreSQL: a ``psycopg_pool.AsyncConnectionPool`` of the application; enqueueing, inspection and tasks' own
     statements borrow from it. The connections that a worker reserves are made as the pool makes its own."""
     listen_url: str | None = None
     """PostgreSQL: a direct connection for LISTEN when the other one goes through a transaction pooler."""
@@ -315,9 +316,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     """HTTP: certificates to trust instead of the public ones."""
     insecure: bool = False
-    """HTTP: send the token over http:// to another machine, readable to whoever listens."""
+    """HTTP: send the token over http:// to another machine, where anyone on the network can read it."""
     max_attempts: int | None = None
-    """Of jobs that are made through this store and do not say; ``None``: the schema's default, or 25."""
+    """Of jobs made through this store without a number of their own; ``None``: the schema's default, or 25."""
     pinned: Callable[[], datetime] | None = None
     """Tests only: the store's idea of now."""
 
@@ -338,7 +339,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"synchronous: {self.synchronous!r} given; there are: FULL, NORMAL")
 
     def whole(self, job: NewJob) -> NewJob:
-        """The job as it is made through this store: a number of attempts that nobody has said is the store's."""
+        """The job as it is made through this store: ``max_attempts``, if it has none, is the store's."""
         return whole(job, self.max_attempts)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an administrator and a timetable may be asked for; ``limits`` says the same of jobs. They raise InvalidJob."""
+"""Validates the arguments of a queue store's methods, as ``limits`` validates jobs. Raises InvalidJob."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, T
 
 IDENTIFIER_LIMIT = 256
 """Characters of a crontab item's identifier."""
-NOBODY = 0
-"""The number of no job."""
+NO_JOB = 0
+"""An id that no job has."""
 MANUALLY_FAILED = "Manually marked as failed"
 
 
 def validate_id(job_id: int, field: str = "job_id") -> int:
-    """The number; NOBODY's for one that no job can have, so that it is found as little as any unknown one."""
+    """The id; ``NO_JOB`` for a number that no job can have, so that it is not found, like any unknown id."""
     if type(job_id) is not int:
         raise InvalidJob(f"{field}: a {type(job_id).__qualname__}; give a whole number")
-    return job_id if 0 < job_id < 2**63 else NOBODY
+    return job_id if 0 < job_id < 2**63 else NO_JOB
 
 
 def wrong_connection(connection: object, wanted: str) -> ConfigurationError:
-    """What to raise where ``enqueue_in`` was given what is no connection of the store's driver."""
+    """The error for an argument of ``enqueue_in`` that is no connection of the store's driver."""
     kind = type(connection)
     hint = (
         "; SQLAlchemy hands over its driver's: session.connection().connection.driver_connection, or, asynchronous,"
@@ -40,21 +40,21 @@ def wrong_connection(connection: object, wanted: str) -> ConfigurationError:
 
 
 def validate_key(key: str) -> str:
-    """The key; an empty one, which no job bears, for what no store could hold."""
+    """The key; an empty one, which no job has, for a text that no store can keep."""
     if not isinstance(key, str):
         raise InvalidJob(f"key: a {type(key).__qualname__}; give a string")
     return key if is_storable(key) else ""
 
 
 def validate_filter(wanted: JobFilter) -> JobFilter:
-    """The same, with empty names, which nothing bears, for what no store could hold."""
+    """The filter; names that no store can keep are replaced by empty ones, which nothing has."""
     names = {field: getattr(wanted, field) for field in ("task", "queue", "key", "worker", "error")}
     for field in ("since", "until"):
         if (moment := getattr(wanted, field)) is not None and moment.tzinfo is None:
             raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
     unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}
-    if "error" in unknown:  # an empty text would be in every error: that nothing is found says the key
+    if "error" in unknown:  # every error contains the empty text: the empty key makes the filter find nothing
         unknown |= {"key": "", "error": None}
     elif wanted.error == "":
         unknown["error"] = None
@@ -62,18 +62,18 @@ def validate_filter(wanted: JobFilter) -> JobFilter:
 
 
 def is_storable(text: str) -> bool:
-    """Neither NUL nor a lone surrogate in it."""
+    """It contains neither NUL nor a lone surrogate."""
     return clean(text, 4 * len(text)) == text
 
 
 def validate_ids(job_ids: Iterable[int]) -> list[int]:
-    """Each id once, in order. Numbers that no job can have are left out: to name an unknown job is harmless."""
+    """Each id once, in order. Numbers that no job can have are left out: unknown ids are no error."""
     _refuse_text("job_ids", job_ids, "a list of numbers")
-    return sorted({validate_id(one, "job_ids") for one in job_ids} - {NOBODY})
+    return sorted({validate_id(one, "job_ids") for one in job_ids} - {NO_JOB})
 
 
 def validate_workers(workers: Iterable[str]) -> list[str]:
-    """The names; what no store could hold, no worker is called."""
+    """The names, without those that no store can keep: no worker has them."""
     _refuse_text("workers", workers, "a list of names")
     names = list(workers)
     for name in names:
@@ -83,13 +83,13 @@ def validate_workers(workers: Iterable[str]) -> list[str]:
 
 
 def _refuse_text(field: str, given: object, instead: str) -> None:
-    # A lone text is iterable too, and every letter of it would be one of many.
+    # A single string is iterable too: every letter would be an element.
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidJob(f"{field}: a {type(given).__qualname__}; give {instead}")
 
 
 def validate_reschedule(to: Reschedule) -> Reschedule:
-    """The values that a job may have, and no others."""
+    """The changes, if a job may have these values."""
     if not isinstance(to, Reschedule):
         raise InvalidJob(f"to: a {type(to).__qualname__}; give a Reschedule")
     limits.check_details(priority=to.priority, attempts=to.attempts, max_attempts=to.max_attempts, run_at=to.run_at)
@@ -97,7 +97,7 @@ def validate_reschedule(to: Reschedule) -> Reschedule:
 
 
 def validate_reason(reason: str | None) -> str:
-    """Why jobs are failed by hand, safe to store."""
+    """The reason of ``permanently_fail_jobs``, safe to store."""
     if reason is None:
         return MANUALLY_FAILED
     if not isinstance(reason, str):
@@ -116,12 +116,12 @@ def validate_items(items: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def validate_ticks(ticks: Iterable[Tick], now: datetime) -> list[Tick]:
-    """Whole minutes that the ledger still remembers: of older ones nobody could say whether they were scheduled."""
+    """The ticks: whole minutes that the ledger still remembers; whether older ones were scheduled is not known."""
     return [_check_tick(tick, now - timedelta(days=LEDGER_DAYS)) for tick in ticks]
 
 
 def validate_since(since: datetime) -> datetime:
-    """Where a look at the ledger begins."""
+    """The moment from which the ledger is read."""
     given: object = since
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise InvalidJob(f"since: {given}; give a moment with a time zone")
@@ -151,7 +151,7 @@ def _check_spec(identifier: str, spec: str) -> str:
 
 
 def refuse_default_attempts() -> NoReturn:
-    """Where every job comes from this package there is nobody for whom such a number would be kept."""
+    """For stores whose jobs all come from this package: a default in the schema would have no user."""
     raise ConfigurationError(
         "how many attempts a job has for which nobody says it is a setting of a PostgreSQL schema; here the call, the"
         " task or the preset says it"
