@@ -1,4 +1,4 @@
-"""A handler runs inside its lane, and nothing of it reaches the next job: no cancellation, context or timer."""
+"""A handler runs inside its slot, and nothing of it reaches the next job: no cancellation, context or timer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobo
 
 
 async def probe(attempt: Attempt[Job]) -> str:
-    """What a clean lane looks like: not cancelled, before and after a wait, with the context of the worker."""
+    """What a clean slot looks like: not cancelled, before and after a wait, with the context of the worker."""
     task = asyncio.current_task()
     assert task is not None
     found = (task.cancelling(), name.get())
@@ -251,11 +251,11 @@ def this_task() -> asyncio.Task[Any]:
 
 
 async def assert_lane_is_clean(harness: WorkerHarness) -> None:
-    """The next job in the same lane finds no trace."""
+    """The next job in the same slot finds no trace."""
     done = len(harness.told(JobEnded))
     await harness.add("probe")
     await harness.clock.settle()
-    assert len(harness.told(JobEnded)) > done, "the lane does not work any more"
+    assert len(harness.told(JobEnded)) > done, "the slot does not work any more"
     verdict = next(row for row in harness.store.rows() if row.task == "verdict")
     assert verdict.payload == '[0, "nobody", 0, "nobody"]'
 
@@ -357,15 +357,15 @@ async def test_a_handler_that_is_no_coroutine_fails_its_own_attempt_only() -> No
         assert (await harness.does("good")).state is State.COMPLETED
 
 
-async def test_a_lane_cancelled_by_somebody_else_ends_the_worker_loudly_and_in_order() -> None:
+async def test_a_slot_cancelled_by_code_outside_the_worker_ends_the_worker_loudly_and_in_order() -> None:
     clock = FakeClock()
 
-    async def cancels_the_idle_lane(attempt: Attempt[Job]) -> None:
+    async def cancels_the_idle_slot(attempt: Attempt[Job]) -> None:
         for task in asyncio.all_tasks() - others - {this_task()}:
-            if task.get_name() == "stowhand lane":
+            if task.get_name() == "stowhand slot":
                 task.cancel()
 
-    acts = {"brief": taking(clock, 1), "long": taking(clock, 100), "cancels": cancels_the_idle_lane}
+    acts = {"brief": taking(clock, 1), "long": taking(clock, 100), "cancels": cancels_the_idle_slot}
     async with at_work(acts, clock=clock, concurrency=3) as harness:
         kept = await harness.add("long")
         await harness.clock.settle()
@@ -373,7 +373,7 @@ async def test_a_lane_cancelled_by_somebody_else_ends_the_worker_loudly_and_in_o
         await harness.add("brief", count=2)
         await harness.clock.advance(2)
         await harness.add("cancels")
-        with pytest.raises(RuntimeError, match="cancelled by somebody else"):
+        with pytest.raises(RuntimeError, match="cancelled by code outside the worker"):
             await harness.ended()
         assert (await harness.job(kept)).state is State.QUEUED
 

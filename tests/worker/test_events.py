@@ -32,7 +32,7 @@ async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.Mon
         raise AssertionError("built although nobody listens")
 
     monkeypatch.setattr(endings, "JobStarted", build)
-    monkeypatch.setattr(settler.Settler, "_ended", build)
+    monkeypatch.setattr(settler.Settler, "_job_ended", build)
     clock = FakeClock()
     store = FaultyStore(clock)
     await store.enqueue_many([NewJob(task="act")] * 20)

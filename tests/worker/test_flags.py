@@ -288,7 +288,7 @@ async def test_tasks_may_change_while_a_worker_runs() -> None:
             await harness.add(task)
         await harness.clock.advance()
         assert worked_off(harness) == [1]
-        harness.worker.retask(("c",))
+        harness.worker.internals.retask(("c",))
         await harness.clock.advance()
         assert worked_off(harness) == [1, 3]
         await harness.add("a")

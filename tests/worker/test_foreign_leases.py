@@ -17,7 +17,7 @@ from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 
 class SilentStore(FaultyStore):
-    """As a table: claims say nothing of foreign leases, only the heart looks at them."""
+    """As a table: claims say nothing of foreign leases, only the heartbeat thread looks at them."""
 
     def foreign(self) -> Foreign | None:
         return None
@@ -42,7 +42,7 @@ async def test_a_dead_workers_job_starts_elsewhere_within_its_lease_and_two_seco
     store = kind(clock)
     store.is_listening = is_listening
     async with at_work(nothing, clock=clock, store=store, lease=lease) as harness:
-        harness.worker.retask(("nothing",))
+        harness.worker.internals.retask(("nothing",))
         await clock.advance(120 + since)
         await dies(store, lease)
         harness.worker._claimer.tasks = ("act",)  # as if it had served it all along, and had not been woken
@@ -131,7 +131,7 @@ async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_h
     store = FaultyStore(clock)
     async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await dies(store, 30.0)
-        sweep = harness.worker._heartbeater._sweep
+        sweep = harness.worker._heartbeater._sweeper
         sweep._jitter = 0.5
         await clock.advance(11)
         ends = sweep.ends
@@ -149,4 +149,4 @@ async def test_settled_leases_name_nothing() -> None:
         await clock.advance(11)
         await store.settle([(Lease(1, "t30.0", 1), COMPLETED)])
         await clock.advance(11)
-        assert harness.worker._heartbeater._sweep.ends == float("inf")
+        assert harness.worker._heartbeater._sweeper.ends == float("inf")

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import threading
 
-from stowhand.worker.frames import frame_of
+from stowhand.worker.watchdog import frame_of
 from tests.support.sources import ROOT
 
 # A collection may begin at any allocation, and what it takes away lets other threads run.
 PROGRAM = """
 import gc, threading, time
-from stowhand.worker.frames import frame_of
+from stowhand.worker.watchdog import frame_of
 
 class Knot:
     def __init__(self):

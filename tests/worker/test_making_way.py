@@ -144,7 +144,7 @@ async def test_what_was_claimed_ahead_goes_back_and_not_the_suspect() -> None:
         await clock.advance(7)
         (begun,) = harness.told(DrainStarted)
         assert harness.worker.running <= 3
-        held = [one for one in harness.worker.held if one.job_id != 1]
+        held = [one for one in harness.worker.internals.held() if one.job_id != 1]
         assert len(held) <= 3, "of what was ahead nothing is held"
         assert harness.row(1).state is State.PROCESSING
         await clock.advance(9)
@@ -171,7 +171,7 @@ async def test_a_suspect_that_is_taken_away_meanwhile_is_waited_for_no_longer() 
     acts = {"act": taking(clock, 1000), "suspect": nothing}
     async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], concurrency=2) as harness:
         await clock.advance(9)
-        (lease,) = (one for one in harness.worker.held if one.job_id == 1)
+        (lease,) = (one for one in harness.worker.internals.held() if one.job_id == 1)
         store.heartbeats().reset_lease(lease)
         store._rows.live[1].run_at = clock.now().replace(year=2031)
         await harness.add("act")

@@ -151,7 +151,7 @@ async def test_what_cannot_be_looked_at_ends_nothing_but_its_attempt(made: Calla
         bad = await harness.does("bad")
         assert (bad.state, bad.attempts) == (State.ERRORED, 1)
         assert str(bad.last_error).startswith(said)
-        assert "lanes.py" not in str(bad.last_error)
+        assert "executor.py" not in str(bad.last_error)
         assert (await harness.does("good")).state is State.COMPLETED
 
 

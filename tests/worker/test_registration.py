@@ -7,7 +7,7 @@ import os
 from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard
 from stowhand.testing import FakeClock
-from stowhand.worker.registration import AGAIN
+from stowhand.worker.registration import RETRY_AFTER
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
 
 
@@ -54,7 +54,7 @@ async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
     async with at_work(taking(clock, 20), clock=clock) as harness:
         await harness.add()
         await clock.advance(1)
-        harness.worker.retask(("act", "new"))
+        harness.worker.internals.retask(("act", "new"))
         await clock.advance(1)
         (row,) = await harness.store.workers()
         assert (row.card.tasks, row.card.stopping) == (("act", "new"), False)
@@ -78,13 +78,13 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_seen")  # and nothing else is to be written
         await clock.advance(SEEN_EVERY + 20)
-        assert [event.retry_in for event in harness.told(StoreTrouble)[:1]] == [AGAIN]
+        assert [event.retry_in for event in harness.told(StoreTrouble)[:1]] == [RETRY_AFTER]
         assert harness.told(StoreRecovered) == []
-        assert harness.worker.liveness.refused()["heartbeat"] >= 19
+        assert harness.worker.internals.liveness.refused()["heartbeat"] >= 19
         store.down.clear()
-        await clock.advance(AGAIN + 1)
+        await clock.advance(RETRY_AFTER + 1)
         assert [event.doing for event in harness.told(StoreRecovered)] == ["beat"]
-        assert harness.worker.liveness.refused() == {}
+        assert harness.worker.internals.liveness.refused() == {}
 
 
 async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no_longer() -> None:
@@ -94,15 +94,15 @@ async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no
         await clock.advance(60)
         assert store.called("check_writable") == []
         for _ in range(10):
-            assert harness.worker.liveness.refused() == {}
+            assert harness.worker.internals.liveness.refused() == {}
             await clock.advance(1)
         assert 4 <= len(store.called("check_writable")) <= 6
         store.down.add("check_writable")
         await clock.advance(3)
-        assert harness.worker.liveness.refused().keys() == {"heartbeat"}
+        assert harness.worker.internals.liveness.refused().keys() == {"heartbeat"}
         store.down.clear()
         await clock.advance(3)
-        assert harness.worker.liveness.refused() == {}
+        assert harness.worker.internals.liveness.refused() == {}
         await clock.advance(60)
         looked = len(store.called("check_writable"))
         await clock.advance(600)

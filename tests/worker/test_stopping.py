@@ -127,7 +127,7 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         assert (harness.row(stubborn_id).state, harness.row(act_id).state) == (State.PROCESSING, State.QUEUED)
         assert [event.unfinished for event in harness.told(WorkerStopped)] == [1]
         left = [task for task in before if not task.done() and task is not asyncio.current_task()]
-        assert sum(task.get_name() == "stowhand lane" for task in left) == 1
+        assert sum(task.get_name() == "stowhand slot" for task in left) == 1
         said, calls = len(harness.said), len(harness.store.calls)
         released.set()
         await clock.advance(5)
@@ -422,7 +422,7 @@ async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> No
 
 def hearts() -> set[threading.Thread]:
     """Those of workers of other tests too."""
-    return {thread for thread in threading.enumerate() if thread.name == "stowhand heart"}
+    return {thread for thread in threading.enumerate() if thread.name == "stowhand heartbeat"}
 
 
 async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
@@ -463,21 +463,21 @@ async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
     async with at_work(taking(clock, 10), clock=clock, concurrency=2) as harness:
         first = await harness.add()
         await clock.advance(1)
-        harness.worker.quiet()
-        harness.worker.quiet()
+        harness.worker.internals.quiet(True)
+        harness.worker.internals.quiet(True)
         second = await harness.add()
         await clock.advance(3600)
         assert [(await harness.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
         (row,) = await harness.store.workers()
         assert row.alive
         assert row.card.stopping, "it takes nothing new"
-        harness.worker.quiet(on=False)
+        harness.worker.internals.quiet(False)
         await clock.advance(11)
         assert (await harness.job(second)).state is State.COMPLETED
 
 
 async def test_a_quiet_worker_stops_like_any_other() -> None:
     async with at_work(nothing) as harness:
-        harness.worker.quiet()
+        harness.worker.internals.quiet(True)
         harness.worker.stop()
         await harness.ended()

@@ -1,4 +1,4 @@
-"""A handler that blocks the loop: the heart's own thread keeps the leases alive and says where it is. Real time."""
+"""A handler that blocks the loop: the heartbeat thread keeps the leases alive and says where it is. Real time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
-from stowhand.worker.heartbeater import LoopWatchdog
+from stowhand.worker.internals import Host
+from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, handler_of
 
@@ -104,7 +105,7 @@ async def test_a_loop_that_hangs_beyond_timeout_and_three_leases_is_given_up_onc
 
     await store.enqueue(NewJob(task="act"))
     options = WorkerOptions(lease=1.0, job_timeout=0.3, sweep_interval=60.0)
-    worker = Worker(store, handler_of(act), options, clock=clock, on_hang=on_hang)
+    worker = Worker(store, handler_of(act), options, clock=clock, host=Host(on_hang=on_hang))
     worker.events.on(LoopBlocked, reports.append)
     lost: list[JobLost] = []
     ended: list[JobEnded] = []
@@ -127,18 +128,18 @@ def test_a_long_hang_is_reported_ever_more_rarely_and_given_up_once_each_time() 
     events = Events()
     reports: list[LoopBlocked] = []
     events.on(LoopBlocked, reports.append)
-    watch = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
+    watchdog = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
     given_up: list[float] = []
-    watch.on_hang = lambda: given_up.append(clock.monotonic())
+    watchdog.on_hang = lambda: given_up.append(clock.monotonic())
     for _ in range(2):
-        watch.seen()
+        watchdog.alive()
         began = clock.monotonic()
         for _ in range(2000):
             clock._elapsed += 0.5
-            watch.look(clock.monotonic())
-        watch.seen()
+            watchdog.look(clock.monotonic())
+        watchdog.alive()
         clock._elapsed += 0.5
-        watch.look(clock.monotonic())
+        watchdog.look(clock.monotonic())
         assert 30 < given_up[-1] - began <= 31
     assert len(given_up) == 2
     assert 8 <= len(reports) <= 2 * 14
@@ -148,19 +149,19 @@ def test_a_long_hang_is_reported_ever_more_rarely_and_given_up_once_each_time() 
 def test_a_process_that_stood_still_as_a_whole_is_not_blocked_and_does_not_hang(seconds: float) -> None:
     """Stopped by a signal, or with its machine: whichever thread goes on first, the loop's goes on too."""
     clock, events = FakeClock(), Events()
-    told: list[object] = []
-    events.on(LoopBlocked, told.append)
-    watch = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
-    watch.on_hang = lambda: told.append("hangs")
+    calls: list[object] = []
+    events.on(LoopBlocked, calls.append)
+    watchdog = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
+    watchdog.on_hang = lambda: calls.append("hangs")
     for _ in range(3):
-        watch.seen()
+        watchdog.alive()
         clock._elapsed += seconds
-        watch.look(clock.monotonic())
-        assert not watch.hangs
-        watch.seen()
+        watchdog.look(clock.monotonic())
+        assert not watchdog.hangs
+        watchdog.alive()
         clock._elapsed += 0.5
-        watch.look(clock.monotonic())
-    assert told == []
+        watchdog.look(clock.monotonic())
+    assert calls == []
 
 
 async def test_a_loop_that_runs_is_never_reported() -> None:

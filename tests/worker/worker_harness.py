@@ -23,6 +23,7 @@ from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply,
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.rows import Row
 from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker.internals import Host
 from stowhand.worker.slot import Isolate
 from stowhand.worker.worker import Worker
 
@@ -228,7 +229,7 @@ async def at_work(
         events.on(kind, said.append)
     before = asyncio.all_tasks()
     worker = Worker(
-        store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, isolate=isolate
+        store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, host=Host(isolate)
     )
     harness = WorkerHarness(worker, store, clock, said)
     await clock.settle()

@@ -44,8 +44,8 @@ from stowhand.service.process_observer import NEEDED, ProcessObserver, count
 from stowhand.service.status_server import JSON, Answer, StatusServer
 from stowhand.service.store_probe import StoreProbe
 from stowhand.service.supervisor import Supervisor
-from stowhand.worker.heartbeater import BLOCKED_AFTER
 from stowhand.worker.liveness import Liveness
+from stowhand.worker.watchdog import BLOCKED_AFTER
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class HealthReporter(ProcessObserver):
         self._probe.of(store, lent=self._settings.store.connection.is_lent)
         self._scheduler = scheduler
         if worker is not None:
-            self._liveness = worker.liveness
+            self._liveness = worker.internals.liveness
 
     def stops(self, wish: Callable[[], object]) -> Callable[[], object]:
         def told() -> None:

@@ -44,6 +44,7 @@ from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.program import kill_programs
 from stowhand.worker.hooks import enclosed
+from stowhand.worker.internals import Host
 from stowhand.worker.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
@@ -115,7 +116,7 @@ class Stopper:
         """The same, said by the supervisor."""
         self._quiet = on
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(lambda: self._worker.quiet(on=on))
+            self.loop.call_soon_threadsafe(lambda: self._worker.internals.quiet(on))
 
     def now(self) -> None:
         """Hand everything back at once (the supervisor is gone, or was asked twice)."""
@@ -155,13 +156,13 @@ async def _work(
         # Of several processes the supervisor schedules: it outlives them all.
         recurring = Recurring(settings, loaded, store, events) if control is None else None
         await open_to_work(store, settings.store)
+        isolate = enclosed(Quarantine(settings, name, handler).run, events, name)
         worker = Worker(
             store,
             handler,
             settings.worker_options(with_built_in(loaded.names, lent=settings.store.connection.is_lent), name),
             events=events,
-            isolate=enclosed(Quarantine(settings, name, handler).run, events, name),
-            on_hang=_leave_when_hung(settings.grace),
+            host=Host(isolate, _leave_when_hung(settings.grace)),
         )
         tell_listening(store, events, worker.id)
         watch.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
@@ -256,8 +257,8 @@ def leave(
         _leave_spans(_TRACES)  # they had their time, or have it just now
         hard_exit(code)
     kill_programs()
-    _within(worker.give_up, UNREAD)
-    _within(lambda: _release(store, worker.held, worker.id), within)
+    _within(worker.internals.give_up, UNREAD)
+    _within(lambda: _release(store, worker.internals.held(), worker.id), within)
     hard_exit(exit_codes.FAILURE)
 
 

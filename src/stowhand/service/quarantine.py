@@ -73,7 +73,7 @@ class ChildAnswer(msgspec.Struct, frozen=True):
 
 
 class Quarantine:
-    """Runs one attempt in a child. ``run`` is the worker's ``isolate``; ``handler`` is the worker's own."""
+    """Runs one attempt in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own."""
 
     def __init__(self, settings: WorkerSettings, worker: str, handler: TaskHandler) -> None:
         self._settings, self._worker, self._handler = settings, worker, handler

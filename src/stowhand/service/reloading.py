@@ -82,7 +82,7 @@ class Reloader:
             return
         self._names = loaded.names
         self._handler.replace(loaded.registry)
-        self._worker.retask(with_built_in(loaded.names, lent=self._settings.store.connection.is_lent))
+        self._worker.internals.retask(with_built_in(loaded.names, lent=self._settings.store.connection.is_lent))
         self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
         report_problems(loaded, self._settings)
         self._forget_but_one(loaded.load)

@@ -41,7 +41,7 @@ class Reporter(ProcessObserver):
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
         del store, scheduler
         if worker is not None:
-            liveness = worker.liveness
+            liveness = worker.internals.liveness
             self._ticker = self._clock.ticker("stowhand reporter", lambda: self._report(liveness))
 
     def close(self) -> None:

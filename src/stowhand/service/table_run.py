@@ -97,7 +97,9 @@ async def _work(asked: Asked) -> int:
     routines = routines_of(asked.target)
     workers, clock = workers_of(routines), SystemClock()
     pages: Pages = {
-        "/healthz": lambda: _health([text for one in workers for text in stuck(one.liveness.ages(), _bounds(one))]),
+        "/healthz": lambda: _health(
+            [text for one in workers for text in stuck(one.internals.liveness.ages(), _bounds(one))]
+        ),
         "/readyz": lambda: _ready([text for one in workers for text in _unready(one)]),
         "/metrics": partial(_metrics, None),
     }
@@ -107,9 +109,9 @@ async def _work(asked: Asked) -> int:
 
 
 def _unready(worker: Worker) -> list[str]:
-    if not worker.liveness.claimed:
+    if not worker.internals.liveness.claimed:
         return ["it is starting: the table has answered no claim yet"]
-    return refusals(worker.liveness.refused())
+    return refusals(worker.internals.liveness.refused())
 
 
 def _bounds(worker: Worker) -> dict[str, float]:
@@ -122,7 +124,7 @@ def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Itera
     if folder is None:
         yield
         return
-    liveness = workers[0].liveness
+    liveness = workers[0].internals.liveness
 
     def report() -> float:
         reporter.write(folder, Report(at=clock.monotonic(), ages=liveness.ages(), heard=liveness.heard,

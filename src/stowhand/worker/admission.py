@@ -1,7 +1,7 @@
-"""What stands before every claim: the flags that are forbidden just now, and the handler's ``pre_claim``.
+"""Whether a claim may go out now: the flags that are forbidden, and the handler's ``pre_claim``.
 
-Both are somebody else's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be
-allowed; it is told in an event and asked again after a pause.
+Both are the application's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be
+allowed; the error is reported in an event, and the code is called again after a pause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PreClaim = Callable[[Asking], Awaitable[object]]
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """To claim."""
+    """To send one claim."""
 
     limit: int
     flags: tuple[str, ...] = ()
@@ -42,18 +42,21 @@ class Admission:
     """Of one worker."""
 
     def __init__(self, handler: Handler, options: WorkerOptions, events: Events, clock: Clock, worker: str) -> None:
-        self._options, self._events, self._clock, self._worker = options, events, clock, worker
+        self._options = options
+        self._events = events
+        self._clock = clock
+        self._worker = worker
         self._flags = ForbiddenFlags(options.forbidden_flags, clock)
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
         self._logger = AttemptLogger(events.emit, worker, "pre_claim", None)
         self._refusals = 0
         self.asks = self._pre_claim is not None
-        """The answer may change with every record that begins or ends."""
+        """There is a ``pre_claim``: its answer may change with every record that begins or ends."""
         self.one_by_one = self._flags.one_by_one or self.asks
-        """What was claimed last must have begun, and been counted, before the next is asked for."""
+        """The last record must have begun, and been counted by the application, before the next claim."""
 
     async def ask(self, *, free: int, running: int, limit: int) -> Permit | Pause:
-        """May be claimed, and what? ``limit``: how many the worker would take if nothing stood here."""
+        """May a claim go out, and for what? ``limit``: how many the worker would claim by itself."""
         try:
             flags = await self._flags.now()
         except FlagsUnknown as error:
@@ -68,7 +71,7 @@ class Admission:
             limit = min(limit, 1)
         if self._pre_claim is None:
             return Permit(limit, flags)
-        answer = await self._asked(self._pre_claim, Asking(self._worker, free, running, self._logger))
+        answer = await self._call_apart(self._pre_claim, Asking(self._worker, free, running, self._logger))
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
             return Pause(self._options.poll(is_listening=False))
@@ -76,9 +79,9 @@ class Admission:
             return Pause()
         return Permit(min(limit, answer.limit), flags, answer.conditions)
 
-    async def _asked(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
-        """What it says, or raises. In a task of its own: no cancellation in it, and none that it ignores, is ours."""
-        task = asyncio.ensure_future(self._said(pre_claim, asking))
+    async def _call_apart(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+        """Its answer, or what it raises. In a task of its own: it can neither cancel this one nor ignore its end."""
+        task = asyncio.ensure_future(self._call(pre_claim, asking))
         try:
             await asyncio.wait((task,))
             return task.result()
@@ -87,13 +90,13 @@ class Admission:
                 task.cancel()
                 await asyncio.wait((task,), timeout=LAST_WORDS)
 
-    async def _said(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+    async def _call(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
         began, failed = self._clock.monotonic(), True
         try:
             answer = read(await awaitable(pre_claim(asking), "pre_claim"))
             failed = False
             return answer
-        except BaseException as error:  # noqa: BLE001 - boundary: told in an event, and asked again after an interval
+        except BaseException as error:  # noqa: BLE001 - boundary: reported in an event, and called again after a pause
             return error
         finally:
             if self._events.wants(HookRan):
@@ -102,7 +105,7 @@ class Admission:
 
 
 def read(answer: object) -> Claimable | None:
-    """What ``pre_claim`` has said. ``None``: not now. Raises ConfigurationError for what is no answer."""
+    """The answer of ``pre_claim``. ``None``: not now. Raises ConfigurationError for what is no answer."""
     match answer:
         case True:
             return Claimable()

@@ -1,11 +1,11 @@
-"""A budget: what runs at once may need so much and no more, however many slots there are.
+"""A budget limits what runs at once by what each record needs, however many slots there are.
 
     budget = Budget(8 * 1024**3, cost=lambda upload: upload.size, column="size")
     worker = Worker(store, budget.around(handle), WorkerOptions(concurrency=16))
 
-Before each claim the store is asked for records that fit together into what is left; what one costs is taken before its
-handler and given back after it, so larger records are skipped over, not waited for. A record that costs more than the
-whole budget is never claimed: look for such now and then.
+Each claim asks the store for records that fit together into what is left. The cost of a record is taken before its
+handler and given back after it, so larger records are skipped, not waited for. A record that costs more than the whole
+budget is never claimed: look for such records now and then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stowhand.jobs.conditions import TOGETHER, Condition, Where
 from stowhand.protocols.handler import Asking, Attempt, Claimable, Function, Handler, handler_of
 
 if TYPE_CHECKING:
-    # A lambda's cost says nothing of the record's type. (Checkers know this module without its being installed.)
+    # A lambda for ``cost`` does not reveal the record's type. (Checkers know this module without its being installed.)
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     R = TypeVarWithDefault("R", default=Any)
@@ -43,9 +43,9 @@ class Budget(Generic[R]):
     ) -> None:
         """``cost``: what a record needs, in the unit of ``capacity``.
 
-        ``column``: where the store keeps that: it sums what it claims then, and several come at once. Or a function
-        from what is left to a condition, such as ``lambda left: sql("j.pages * 4096 <= {}", left)``: one comes at a
-        time. Raises ConfigurationError.
+        ``column``: where the store keeps that; then it sums what it claims, and several come at once. Or a function
+        from what is left to a condition, such as ``lambda left: sql("j.pages * 4096 <= {}", left)``; then one comes at
+        a time. Raises ConfigurationError.
         """
         self.capacity = _check(capacity, cost, column)
         self._cost = cost
@@ -57,16 +57,16 @@ class Budget(Generic[R]):
 
     @property
     def taken(self) -> float:
-        """What the running handlers need together."""
+        """The cost of all running handlers."""
         return sum(self._taken.values())
 
     @property
     def left(self) -> float:
-        """Headroom."""
+        """What is free."""
         return self.capacity - self.taken
 
     async def pre_claim(self, ctx: Asking) -> Claimable | bool:
-        """Only what fits into the headroom; nothing at all when there is none."""
+        """Only records that fit into what is left; nothing when nothing is left."""
         if self.left <= 0:
             return False
         if callable(self._column):
@@ -74,10 +74,10 @@ class Budget(Generic[R]):
         return Claimable((Where(self._column, TOGETHER, self.left),), limit=max(ctx.free, 1))
 
     async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
-        """Take what the record costs.
+        """Take the record's cost.
 
-        If it costs more than the condition let expect, wait until there is room. Raises NonRetryable when it can never
-        fit, or its cost is no number.
+        If it is higher than the condition promised, wait until there is room. Raises NonRetryable when it can never
+        fit, or is no number.
         """
         given = self._cost(record)
         cost = _number(given)
@@ -92,7 +92,7 @@ class Budget(Generic[R]):
         self.peak = max(self.peak, self.taken)
 
     async def post_handle(self, ctx: Attempt[R], record: R) -> None:
-        """Give it back."""
+        """Give its cost back."""
         self._taken.pop(_pair(ctx), None)
         self._freed.set()
 
@@ -110,26 +110,26 @@ class _Budgeted:
         for name in ("policy", "encode", "retryable"):
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
-        self._theirs: Callable[[Asking], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
+        self._inner_pre_claim: Callable[[Asking], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
         self._begun: set[tuple[Any, str]] = set()
 
     async def pre_claim(self, ctx: Asking) -> object:
-        ours = await self._budget.pre_claim(ctx)
-        if isinstance(ours, bool) or self._theirs is None:
-            return ours
-        theirs = await self._theirs(ctx)
-        if theirs is False:
+        own = await self._budget.pre_claim(ctx)
+        if isinstance(own, bool) or self._inner_pre_claim is None:
+            return own
+        answer = await self._inner_pre_claim(ctx)
+        if answer is False:
             return False
-        if theirs is True:
-            theirs = Claimable()
-        elif not isinstance(theirs, Claimable):
-            theirs = Claimable(tuple(theirs) if isinstance(theirs, list | tuple) else (theirs,))
-        # A budget of theirs within this one, or a limit, says that several may come at once.
-        return Claimable((*ours.conditions, *theirs.conditions), min(ours.limit, theirs.limit))
+        if answer is True:
+            answer = Claimable()
+        elif not isinstance(answer, Claimable):
+            answer = Claimable(tuple(answer) if isinstance(answer, list | tuple) else (answer,))
+        # A budget within this one, or a limit, may say that several come at once.
+        return Claimable((*own.conditions, *answer.conditions), min(own.limit, answer.limit))
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)
-        self._begun.add(_pair(ctx))  # what finds no room has not begun for them, and has nothing to be tidied up
+        self._begun.add(_pair(ctx))  # what waits for room has not reached the inner hooks, and needs no clean-up
         if hasattr(self._inner, "pre_handle"):
             await self._inner.pre_handle(ctx, record)
 

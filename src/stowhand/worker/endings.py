@@ -1,4 +1,4 @@
-"""What happens when a handler begins and ends: it is judged, settled, handed back or forgotten; then its hook runs."""
+"""What happens when a handler begins and ends: it is judged, settled, given back or dropped; then its hook runs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ from stowhand.worker.slot import Stop
 
 
 class Endings:
-    """Told by the lanes (``lane.Ending``)."""
+    """Called by the executor (``slot.Ending``)."""
 
     def __init__(self, leases: Leases, judge: Judge, hooks: Hooks, events: Events, worker: str) -> None:
-        self._leases, self._judge, self._hooks = leases, judge, hooks
-        self._events, self._worker = events, worker
+        self._leases = leases
+        self._judge = judge
+        self._hooks = hooks
+        self._events = events
+        self._worker = worker
         self.settler: Settler
         self.heartbeater: Heartbeater
-        self.suspect_ended: Callable[[], None] = lambda: None
-        self.progress: Callable[[], None] = lambda: None
-        """Told after each: something ended that a stopping worker may be waiting for."""
+        self.on_suspect_ended: Callable[[], None] = lambda: None
+        self.on_ended: Callable[[], None] = lambda: None
+        """Called after each: a stopping worker may be waiting for it."""
         self.unfinished: list[Lease] = []
-        """Of handlers that could not be ended. To be released only as the last write."""
+        """Leases of handlers that could not be ended. To be released only as the last write."""
 
     def started(self, held: Held) -> None:
-        """A handler begins."""
+        """A handler is about to run."""
         if self._events.wants(JobStarted):
             claim = held.claim
             waited = _waited(claim.record)
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
 
-    def left(self, held: Held) -> None:
-        """What began is over; maybe long after the worker has stopped, if it would not be ended."""
+    def slot_freed(self, held: Held) -> None:
+        """A handler has ended; maybe long after the worker has stopped, if it ignored its cancellation."""
         if self._events.wants(JobLeft):
             self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
 
@@ -48,35 +51,35 @@ class Endings:
         attempt = held.attempt
         assert attempt is not None
         if held.suspect:
-            self.suspect_ended()
+            self.on_suspect_ended()
         if control_of(attempt).detached:
             self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
-        held_on = not self._hooks.bare and self._hooks.over(attempt)
+        holds_slot = not self._hooks.bare and self._hooks.handler_ended(attempt)
         if outcome is None:
             self._hooks.undo(attempt, lambda: self._unrecorded(held, stop))
         else:
-            marked = self._hooks.marked if held_on else None
-            self.settler.add(Ended(held, self._judge.settle(attempt, outcome), marked))
-        self.progress()
+            on_answered = self._hooks.record_answered if holds_slot else None
+            self.settler.add(Ended(held, self._judge.settle(attempt, outcome), on_answered))
+        self.on_ended()
 
     def _unrecorded(self, held: Held, stop: Stop | None) -> None:
-        """It ended without an outcome to record: lost, returned unspent, or its child died or could not begin."""
+        """No outcome to record: lost, returned by a stopping worker, or its child process died or never started it."""
         assert held.attempt is not None
         lease = held.claim.lease
         if stop is Stop.RETURNED and control_of(held.attempt).detached:
-            self.unfinished.append(lease)  # a thread still runs for it: its lease is kept to the last moment
+            self.unfinished.append(lease)  # a thread still runs for it: its lease is kept until the last moment
             return
         self._leases.drop([held])
         if stop is Stop.LOST:
             why = "its lease ended before its handler"
             self._events.emit(JobLost(self._worker, lease.job_id, held.claim.task, why))
         elif stop is Stop.CRASHED:
-            self.heartbeater.crashed(lease)
+            self.heartbeater.child_crashed(lease)
         elif stop is Stop.UNABLE:
             self.heartbeater.give_back([held], "its child process could not begin")
         else:
             self.heartbeater.give_back([held], "the worker stopped before its handler had ended")
-        self._hooks.marked(held.attempt)
+        self._hooks.record_answered(held.attempt)
 
 
 def _waited(record: object) -> float | None:

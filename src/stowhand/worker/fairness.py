@@ -1,8 +1,9 @@
-"""Whose turn it is among tasks, so that no task waits behind the flood of another.
+"""Tasks take turns, so that none waits behind the flood of another.
 
 Jobs are claimed in the order (priority, run_at, id), whatever their tasks: a hundred thousand of one task, all due
-earlier, keep every other task waiting. A fair worker asks for the tasks that it has not served in this round; when they
-have nothing, for all, and a new round begins. Inside one task the order stays, and an idle worker asks once, as ever.
+earlier, keep every other task waiting. A fair worker claims jobs of the tasks that it has not served in this round;
+when they have none, of all tasks, and a new round begins. Within one task the order stays; an idle worker
+claims once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Tasks = tuple[str, ...] | None
 
 
 class Fairness:
-    """Of one worker. Raises ConfigurationError for a fair one of any task: whom to ask for next, it cannot know."""
+    """Of one worker. Raises ConfigurationError for a fair worker without a list of tasks: it could name none next."""
 
     def __init__(self, *, fair: bool, tasks: Tasks) -> None:
         if fair and tasks is None:
@@ -25,24 +26,24 @@ class Fairness:
         """In this round."""
 
     def next(self, tasks: Tasks) -> Tasks:
-        """What to ask for, of these. ``tasks`` itself where nobody has to be passed over."""
+        """Of which of these to claim. ``tasks`` itself where none is passed over."""
         if not self._served or tasks is None:
             return tasks
-        left = tuple(task for task in tasks if task not in self._served)
-        if left:
-            return left
+        unserved = tuple(task for task in tasks if task not in self._served)
+        if unserved:
+            return unserved
         self._served.clear()
         return tasks
 
     def served(self, tasks: Iterable[str], *, full: bool, round_open: bool) -> None:
-        """What a claim brought. ``full``: there may be more of it; ``round_open``: it passed somebody over."""
+        """A claim brought jobs of these. ``full``: there may be more; ``round_open``: it passed some tasks over."""
         if not self._fair:
             return
         if full or round_open:
             self._served.update(tasks)
         else:
-            self._served.clear()  # everything that was due is here: nobody waits behind anybody
+            self._served.clear()  # everything that was due is here: no task waits behind another
 
     def restart(self) -> None:
-        """Those whose turn it was have nothing."""
+        """The tasks whose turn it was have no jobs."""
         self._served.clear()

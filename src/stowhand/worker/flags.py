@@ -1,7 +1,7 @@
-"""Which flags are forbidden just now: a list that never changes, or a function that is asked before every claim.
+"""Which flags are forbidden just now: a list that never changes, or a function that is called before every claim.
 
-A function may count what runs, read a cache, or ask a database: whatever it does, it is somebody else's code on the
-worker's loop. When it fails nothing is claimed, because nothing is known to be allowed.
+A function may count what runs, read a cache, or query a database: it is the application's code on the worker's loop.
+When it fails nothing is claimed, because nothing is known to be allowed.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from stowhand.protocols.options import Flags
 PATIENCE = 10.0
 """Seconds that an asynchronous function may take."""
 LAST_WORDS = 1.0
-"""Seconds that it, or a hook, has to end when it took longer, or the worker stops; then it is left behind."""
+"""Seconds that it, or a hook, has to end once it is cancelled; then it is left behind."""
 
 
 class FlagsUnknown(Exception):
-    """The function raised, gave no list of flags, or took too long; the text says which."""
+    """The function raised, returned no list of flags, or took too long; the text says which."""
 
 
 class ForbiddenFlags:
     """``await now()`` before every claim."""
 
     def __init__(self, flags: tuple[str, ...] | Flags, clock: Clock) -> None:
-        self._ask = flags if callable(flags) else None
-        self._fixed = () if callable(flags) else flags
+        self._function = flags if callable(flags) else None
+        self._list = () if callable(flags) else flags
         self._clock = clock
-        self.one_by_one = self._ask is not None
-        """The answer may change with every job that starts, so each is claimed by itself."""
+        self.one_by_one = self._function is not None
+        """The answer may change with every job that starts, so jobs are claimed one by one."""
 
     async def now(self) -> tuple[str, ...]:
         """The flags. Raises FlagsUnknown."""
-        if self._ask is None:
-            return self._fixed
+        if self._function is None:
+            return self._list
         try:
-            given = _uncancelled(self._ask)
-            return limits.read_forbidden(await self._within(given) if inspect.isawaitable(given) else given)
+            answer = _uncancelled(self._function)
+            return limits.read_forbidden(await self._within(answer) if inspect.isawaitable(answer) else answer)
         except InvalidJob as error:
             raise FlagsUnknown(str(error)) from error
         except FlagsUnknown:
             raise
-        except Exception as error:  # boundary: told in an event, and asked again after a pause
+        except Exception as error:  # boundary: reported in an event, and called again after a pause
             raise FlagsUnknown(describe(error)) from error
 
     async def _within(self, answer: Awaitable[object]) -> object:
@@ -68,7 +68,7 @@ class ForbiddenFlags:
 
 
 def _uncancelled(call: Callable[[], object]) -> object:
-    """A cancellation that comes out of the function is a mistake of its own, and no word to the worker."""
+    """A cancellation that the function raises is its own mistake, and does not cancel the worker."""
     try:
         return call()
     except asyncio.CancelledError as error:

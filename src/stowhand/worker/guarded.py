@@ -1,6 +1,6 @@
 """The process groups of programs that run for this process, and the guardian that ends them if this process dies.
 
-The guardian (guardian.py) is started with the first program, and dismissed when a worker has ended and none runs.
+The guardian (guardian.py) is started with the first program, and dismissed when a worker has ended and no program runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.resources import files
 
 DISMISSED_WITHIN = 1.0
-"""Seconds in which a guardian that is not wanted any more has ended."""
+"""Seconds that a guardian has to end when it is dismissed."""
 
 
 class Guarded:
@@ -24,8 +24,8 @@ class Guarded:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._of = 0
-        """The process that the guardian watches: a fork of it has none."""
+        self._guarded_pid = 0
+        """The process that the guardian watches: a fork of that process has no guardian."""
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
@@ -34,63 +34,63 @@ class Guarded:
             self._start()
 
     def add(self, group: int) -> None:
-        """It runs."""
+        """A program runs in this process group."""
         with self._lock:
             self._groups.add(group)
-            self._tell(f"+{group}")
+            self._send(f"+{group}")
 
     def discard(self, group: int) -> None:
-        """It is over."""
+        """It has ended."""
         with self._lock:
             self._groups.discard(group)
-            self._tell(f"-{group}")
+            self._send(f"-{group}")
 
     def kill(self) -> None:
-        """Kill them all: this process is about to leave without a word."""
+        """Kill all programs: this process is about to end at once."""
         for group in tuple(self._groups):
-            with suppress(ProcessLookupError, PermissionError):  # gone, or become somebody else by setuid
+            with suppress(ProcessLookupError, PermissionError):  # gone, or of another user since a setuid
                 os.killpg(group, signal.SIGKILL)
 
     def dismiss(self) -> None:
-        """Let the guardian end, unless there is something to guard."""
+        """End the guardian, unless there is something to guard."""
         with self._lock:
             guardian = self._guardian
-            if guardian is None or self._of != os.getpid() or self._groups:
+            if guardian is None or self._guarded_pid != os.getpid() or self._groups:
                 return
             self._guardian = None
             _end(guardian)
 
     def _start(self) -> None:
-        """Anew after somebody has killed it, and in a fork. A Python that is embedded cannot say how to start it."""
+        """Again after it was killed, and in a fork. An embedded Python cannot say how to start one."""
         if not sys.executable:
             return
-        if self._of != os.getpid():
+        if self._guarded_pid != os.getpid():
             self._groups.clear()
         elif self._guardian is not None:
             if self._guardian.poll() is None:
                 return
             _end(self._guardian)
         source = (files("stowhand.worker") / "guardian.py").read_text("utf-8")
-        self._of = os.getpid()
-        # Whoever stops a service may signal all of its processes; the guardian is to outlive ours. What is blocked here
-        # is blocked there from its first moment.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        self._guarded_pid = os.getpid()
+        # A service manager may signal all processes of a service; the guardian is to outlive this one. A signal that is
+        # blocked here is blocked there from its first moment.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", source, str(self._of)],
+                [sys.executable, "-I", "-S", "-c", source, str(self._guarded_pid)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         assert self._guardian.stdin is not None
-        os.set_blocking(self._guardian.stdin.fileno(), False)  # one that stands still must not hold us
+        os.set_blocking(self._guardian.stdin.fileno(), False)  # a guardian that hangs must not block this process
         for group in self._groups:
-            self._tell(f"+{group}")
+            self._send(f"+{group}")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         guardian = self._guardian
         if guardian is not None and guardian.stdin is not None:
             with suppress(OSError):  # it was killed: the next program gets another

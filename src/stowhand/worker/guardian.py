@@ -1,11 +1,11 @@
-"""Ends the programs of a process that died without a word. It is a process of its own, run as a script by program.py.
+"""Ends the programs of a worker process that was killed. It is a process of its own, run as a script by guarded.py.
 
-A program is in a session of its own, so whatever kills its worker leaves it running while its job begins anew
-elsewhere. A signal at the parent's death would have to be asked for between fork and exec, where a process with threads
-may run no Python; it would reach the program alone, and not what that has started; and not every system has it. This
-process lives beside the worker, is told of every group, and kills those that run when the worker is gone.
+A program is in a session of its own, so what kills its worker leaves it running while its job starts again elsewhere. A
+signal at the parent's death would have to be requested between fork and exec, where a process with threads may run no
+Python; it would reach the program alone, and not what that has started; and not every system has it. This process runs
+beside the worker, receives every process group, and kills those that are left when the worker is gone.
 
-stdin       ``+GROUP`` when a program runs, ``-GROUP`` when it is over; its end: the worker is gone, or wants it no more
+stdin       ``+GROUP`` when a program runs, ``-GROUP`` when it has ended; its end: the worker is gone, or dismisses this
 argument    the worker's process id
 """
 
@@ -16,35 +16,35 @@ import select
 import signal
 import sys
 
-WITHOUT_WORD = 1.0
-"""Seconds between two looks at the parent, where the system does not tell of its end."""
+POLL = 1.0
+"""Seconds between two looks at the parent, where the system does not report its end."""
 
 
 def main() -> None:
-    """Until the worker is gone. What asks a worker to stop is blocked here (guarded.py)."""
+    """Until the worker is gone. Signals that stop a worker are blocked here (guarded.py)."""
     groups = watch(int(sys.argv[1]))
     for group in groups:
         try:
             os.killpg(group, signal.SIGKILL)
         except OSError:
-            continue  # gone, or become somebody else
+            continue  # gone, or of another user now
 
 
 def watch(parent: int) -> set[int]:
-    """Read until the parent has gone, or has closed the pipe; gives the groups that run then."""
+    """Read until the parent has gone, or has closed the pipe; gives the groups that are left then."""
     groups: set[int] = set()
     os.set_blocking(0, False)
     death = _death_of(parent)
     begun = b""
     while True:
-        # A process that the worker forked may hold the pipe as well: its end alone would not tell.
+        # A process that the worker forked may hold the pipe open as well: its end alone is no proof.
         gone = os.getppid() != parent
         try:
             data = os.read(0, 65_536)
         except BlockingIOError:
             if gone:
                 return groups
-            select.select([0, *death], [], [], None if death else WITHOUT_WORD)
+            select.select([0, *death], [], [], None if death else POLL)
             continue
         if not data:
             return groups
@@ -54,7 +54,7 @@ def watch(parent: int) -> set[int]:
 
 
 def _death_of(parent: int) -> list[int]:
-    """What can be waited for; nothing where the system has no such thing."""
+    """Descriptors that become readable then; none where the system has no such thing."""
     try:
         return [os.pidfd_open(parent)]
     except (AttributeError, OSError):

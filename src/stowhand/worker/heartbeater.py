@@ -1,49 +1,48 @@
-"""Keeps leases true while the loop works: one tick, called again and again by a thread of its own.
+"""Keeps leases valid while the loop works: one tick, called again and again by a thread of its own.
 
-    beat     renew what is held; hear what is lost, canceled, busy
-    return   give back what was claimed ahead and has not started, and what stopped unfinished
-    reset    take back the jobs of dead workers
-    enroll   write down, for people, that this worker is there
-    watch    notice a handler that blocks the loop, and say where
+    beat      renew leases; learn which are lost, canceled or busy
+    return    give back what was claimed ahead and has not started, and what stopped unfinished
+    sweep     reset the jobs of dead workers
+    register  write down, for people, that this worker exists
+    watch     notice a handler that blocks the loop, and report where
 
-A failed call is tried again at the next tick; it cancels nothing. What a lease really is worth is its local deadline,
-which the worker's loop watches (``Worker._guard``).
+A failed call is tried again at the next tick; it cancels nothing. How long a lease is safe is its local deadline, which
+the worker's loop watches (``Worker._guard``).
 """
 
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.errors import SchemaTooNew, StoreError
-from stowhand.events import Beaten, Events, JobsReturned, LoopBlocked, StoreRecovered, StoreTrouble
+from stowhand.events import Beaten, Events, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE, WorkerOptions
 from stowhand.protocols.store import Foreign, Heartbeats
-from stowhand.worker.frames import frame_of
 from stowhand.worker.leases import Held, Leases, leases_of
-from stowhand.worker.registration import AGAIN, Registration
+from stowhand.worker.registration import RETRY_AFTER, Registration
 from stowhand.worker.sweeper import Sweeper
-from stowhand.worker.write_look import WriteLook
+from stowhand.worker.watchdog import LoopWatchdog
 
 AHEAD_AT_MOST = 1.0
-"""Seconds a job may be held without having been started."""
+"""Seconds that a job may be held without having been started."""
 TOKENS = 100
 """Lost claims that are still to be abandoned, at most."""
 TICK = 0.5
 SOON = 0.01
-GOODBYE = 1.0
-BLOCKED_AFTER = 1.0
-SEEN_EVERY = 0.25
+DEREGISTER_WITHIN = 1.0
+"""Seconds that a stopping worker waits until its entry in the list of workers is removed."""
+CHECK_EVERY = 2.0
+"""Seconds between two checks that the store can be written."""
+CHECK_FOR = 60.0
+"""Seconds for which these checks go on after a health probe: probes come every few seconds."""
 
 
 class Heartbeater:
-    """Used by one thread at a time; ``tick`` is the whole of its life. Answers go back through two callbacks."""
+    """Used by one thread at a time, which calls ``tick`` until the end. Answers go back through two callbacks."""
 
     def __init__(
         self,
@@ -53,46 +52,41 @@ class Heartbeater:
         events: Events,
         clock: Clock,
         worker: str,
-        tell_lost: Callable[[list[Held]], None],
-        tell_canceled: Callable[[list[Held]], None],
+        on_lost: Callable[[list[Held]], None],
+        on_canceled: Callable[[list[Held]], None],
     ) -> None:
-        self._heartbeats, self._leases, self._options = heartbeats, leases, options
-        self._events, self._clock, self._worker = events, clock, worker
-        self._tell_lost, self._tell_canceled = tell_lost, tell_canceled
-        interval, lease = options.sweep_interval, options.lease
-        self._sweep = Sweeper(
-            heartbeats,
-            events,
-            clock,
-            name=worker,
-            interval=interval,
-            slack=slack(lease),
-            memory=lease + options.every_beat + interval,
-            lease=lease,
-        )
+        self._heartbeats = heartbeats
+        self._leases = leases
+        self._options = options
+        self._events = events
+        self._clock = clock
+        self._worker = worker
+        self._on_lost = on_lost
+        self._on_canceled = on_canceled
+        self._sweeper = _sweeper_of(worker, options, heartbeats, events, clock)
         self.registration = Registration(heartbeats, worker, options)
-        self._write_look = WriteLook(heartbeats, clock)
+        self.watchdog = LoopWatchdog(events, clock, worker, options)
+        self._write_check = WriteCheck(heartbeats, clock)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
-        self._dead_tokens: list[str] = []
+        self._lost_tokens: list[str] = []
         self._crashed: list[Lease] = []
         self._failures = 0
-        self._refused: float | None = None
+        self._refused_since: float | None = None
         self._beat_now = False
         self.returned = 0
-        """How many leases went back so far."""
+        """How many leases were given back so far."""
         self.beats = 0
         """Good beats so far: after a store's restart the worker waits for one before it claims again."""
         self.is_leaving = False
-        """This worker has nothing more to do but to say goodbye."""
+        """Nothing is left to do but to remove this worker from the list of workers."""
         self.ticked = clock.monotonic()
-        """When a tick last began or ended: it is older than two seconds only while the store keeps one waiting."""
-        self.watch = LoopWatchdog(events, clock, worker, options)
+        """When a tick last began or ended: older than two seconds only while a call to the store hangs."""
 
-    # -- asked by the loop -----------------------------------------------------------------------
+    # -- called by the loop ----------------------------------------------------------------------
 
     def give_back(self, held: list[Held], why: str) -> None:
-        """Hand these back unspent, at the next tick. They are already out of the book."""
+        """Return these at the next tick without using an attempt. They are already out of ``Leases``."""
         if held:
             with self._lock:
                 self._returns.append((leases_of(held), why))
@@ -100,92 +94,98 @@ class Heartbeater:
     def abandon(self, token: str) -> None:
         """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended."""
         with self._lock:
-            self._dead_tokens.append(token)
-            if len(self._dead_tokens) > TOKENS:
-                del self._dead_tokens[0]
+            self._lost_tokens.append(token)
+            if len(self._lost_tokens) > TOKENS:
+                del self._lost_tokens[0]
 
-    def crashed(self, lease: Lease) -> None:
-        """The child that ran this job died."""
+    def child_crashed(self, lease: Lease) -> None:
+        """The child process that ran this job died."""
         with self._lock:
             self._crashed.append(lease)
 
-    def ours(self) -> tuple[Lease, ...]:
+    def own_leases(self) -> tuple[Lease, ...]:
         """What this worker renews; every other lease is foreign to it. From any thread."""
         now = self._clock.monotonic()
         return tuple(held.claim.lease for held in self._leases.all() if self._worth_keeping(held, now))
 
     def foresee(self, seen: Foreign) -> None:
         """A claim that found nothing has seen foreign leases: the sweep comes when the first of them ends."""
-        self._sweep.foresee(seen)
+        self._sweeper.foresee(seen)
 
-    def refused(self) -> float | None:
-        """Since when the store refuses what is written here; ``None``: it does not. Who asks has it looked at."""
-        self._write_look.want()
-        return self._refused
+    def refused_since(self) -> float | None:
+        """Since when the store refuses what is written here; ``None``: it does not. Keeps the write checks going."""
+        self._write_check.want()
+        return self._refused_since
 
     def beat_soon(self) -> None:
         """Renew everything at the next tick, due or not."""
         self._beat_now = True
 
-    def leave(self) -> float:
-        """Take this worker out of the roll at the next tick, unless the store is away; the seconds that it is worth."""
+    def deregister(self) -> float:
+        """Remove the worker's entry at the next tick, unless the store is away. Gives the seconds to wait for that."""
         self.is_leaving = True
-        self.registration.leaving = not self._failures
-        return GOODBYE if self.registration.leaving else 0.0
+        self.registration.removing = not self._failures
+        return DEREGISTER_WITHIN if self.registration.removing else 0.0
 
     def close(self) -> None:
-        """After the last tick: let the heart's connection go."""
+        """Close the connection, after the last tick."""
         self._heartbeats.close()
 
     @property
-    def owes(self) -> int:
-        """How many errands wait for the store."""
-        return len(self._returns) + len(self._dead_tokens) + len(self._crashed)
+    def errands(self) -> int:
+        """How many calls besides beats are still to be made."""
+        return len(self._returns) + len(self._lost_tokens) + len(self._crashed)
 
     # -- the tick --------------------------------------------------------------------------------
 
     def tick(self) -> float:
         """One round. Gives the seconds until the next."""
         now = self.ticked = self._clock.monotonic()
-        self.watch.look(now)
+        self.watchdog.look(now)
         try:
             self._beat(now)
             stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
             self.give_back(stale, "claimed ahead and not started within a second")
             self._run_errands()
-            self._sweep.tick(worked=self._worked(now), ours=self.ours)
-            self._write_look.tick(now)
+            self._sweeper.tick(worked=self._worked(now), ours=self.own_leases)
+            self._write_check.tick(now)
             self.registration.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
-            self._failures += 1
-            self._refused = now if self._refused is None else self._refused
-            pause = float(min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0))
-            if self._failures == 1 or self._failures % 10 == 0:
-                again = pause if self._is_written else max(pause, AGAIN)
-                self._events.emit(StoreTrouble(self._worker, "beat", str(error), again))
-            return pause
+            return self._failed(error, now)
         finally:
             self.ticked = self._clock.monotonic()
         if self._failures and self._is_written:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
-            self._failures, self._refused = 0, None
+            self._failures = 0
+            self._refused_since = None
         return self._pause()
+
+    def _failed(self, error: StoreError, now: float) -> float:
+        """Seconds until the next tick."""
+        self._failures += 1
+        if self._refused_since is None:
+            self._refused_since = now
+        pause = float(min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0))
+        if self._failures == 1 or self._failures % 10 == 0:
+            again = pause if self._is_written else max(pause, RETRY_AFTER)
+            self._events.emit(StoreTrouble(self._worker, "beat", str(error), again))
+        return pause
 
     @property
     def _is_written(self) -> bool:
-        """What was last to be written was; else all that goes well is that nothing has to be."""
-        return self.registration.recorded and self._write_look.well
+        """The last write succeeded. A tick without an error may mean only that there was nothing to write."""
+        return self.registration.recorded and self._write_check.succeeded
 
     def _worked(self, now: float) -> float:
         """When there was work last."""
         return now if len(self._leases) else self._leases.taken_at
 
     def _pause(self) -> float:
-        """Until the next tick, which is no later than what is ahead may wait, or than the next sweep."""
+        """Until the next tick, which is no later than jobs claimed ahead may wait, or than the next sweep."""
         now = self._clock.monotonic()
-        sweep = self._sweep.due(self._worked(now)) - now
+        sweep = self._sweeper.due(self._worked(now)) - now
         pause = min(TICK, self._options.every_beat / 2, max(sweep, SOON))
         oldest = self._leases.oldest_ahead()
         if oldest is not None:
@@ -206,123 +206,78 @@ class Heartbeater:
         pulse = self._heartbeats.beat(leases_of(due), self._options.lease)
         if self._events.wants(Beaten):
             self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
-        self._sweep.refusals.hear()
-        unwell = pulse.lost | pulse.busy | pulse.refused
-        self._leases.renewed((held for held in due if held.pair not in unwell), sent)
+        self._sweeper.refusals.report()
+        not_renewed = pulse.lost | pulse.busy | pulse.refused
+        self._leases.renewed((held for held in due if held.pair not in not_renewed), sent)
         for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
             self._leases.kept_busy(held, sent + self._options.every_beat)
         if pulse.lost:
-            self._tell_lost(self._leases.find(pulse.lost))
+            self._on_lost(self._leases.find(pulse.lost))
         if pulse.canceled:
-            self._tell_canceled(self._leases.find(pulse.canceled))
+            self._on_canceled(self._leases.find(pulse.canceled))
 
     def _worth_keeping(self, held: Held, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
-        if self.watch.hangs:
+        if self.watchdog.hangs:
             return False
         return held.stopped_at is None or now - held.stopped_at < 3 * self._options.lease
 
     def _run_errands(self) -> None:
-        """Each is forgotten only after the store has taken it; each is harmless when repeated."""
+        """Each is forgotten only after the store has answered; each is harmless when repeated."""
         while self._crashed:
-            self._sweep.tell(self._heartbeats.reset_lease(self._crashed[0]))
+            self._sweeper.report(self._heartbeats.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
-        for token in tuple(self._dead_tokens):
+        for token in tuple(self._lost_tokens):
             if self._heartbeats.abandon(token):
                 with self._lock:  # it may have been forgotten meanwhile
-                    self._dead_tokens = [one for one in self._dead_tokens if one != token]
+                    self._lost_tokens = [one for one in self._lost_tokens if one != token]
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
             busy = self._heartbeats.release(leases)
-            left = {one.job_id for one in self._sweep.refusals.hear()}  # these come back when their leases end
-            self.returned += len(leases) - len(busy)  # before nothing is owed any more
+            refused = {one.job_id for one in self._sweeper.refusals.report()}  # these come back when their leases end
+            self.returned += len(leases) - len(busy)  # before ``errands`` can be 0
             with self._lock:
                 self._returns.pop(0)
-                if busy:  # somebody's transaction holds them; dropped, they would count as if this worker had died
+                if busy:  # another transaction has them locked; dropped, they would count as if this worker had died
                     self._returns.append((list(busy), why))
-            if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in left):
+            if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in refused):
                 self._events.emit(JobsReturned(self._worker, returned, why))
 
 
-class LoopWatchdog:
-    """Notices a blocked loop: the loop says ``seen()`` some times a second, another thread looks when it last did."""
-
-    def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
-        self._events, self._clock, self._worker, self._options = events, clock, worker, options
-        self._thread = threading.get_ident()
-        self.last = clock.monotonic()
-        """When the loop last said that it runs."""
-        self.pause = min(SEEN_EVERY, options.lease / 20)
-        """Seconds between two of its words."""
-        self._late = 0.0
-        self._next_report = BLOCKED_AFTER
-        self._hang_reported = False
-        self._doubted = False
-        """The last look believed it blocked only if the next one does: the whole process may have stood still."""
-        self.driving: Callable[[], Held | None] = lambda: None
-        self.timeout_of: Callable[[Any], float | None] = lambda claim: None
-        self.on_hang: Callable[[], None] = lambda: None
-        self.hangs = False
-
-    def here(self) -> None:
-        """LoopWatchdog the thread that calls this."""
-        self._thread = threading.get_ident()
-        self.seen()
-
-    def seen(self) -> None:
-        """The loop runs."""
-        last, self.last = self.last, self._clock.monotonic()
-        self._late = max(self._late, self.last - last)
-        self.hangs = self._doubted = False
-
-    def late(self) -> float:
-        """Seconds by which its words came late, the most since this was last asked. From any thread."""
-        late, self._late = self._late, 0.0
-        return max(late, self._clock.monotonic() - self.last) - self.pause
-
-    def look(self, now: float) -> None:
-        """Report a blocked loop: after a second, then at each doubling."""
-        blocked = now - self.last
-        if blocked < self._next_report:
-            if blocked < BLOCKED_AFTER:
-                self._next_report, self._hang_reported = BLOCKED_AFTER, False
-            return
-        self._next_report = max(blocked, self._next_report) * 2
-        self._judge(blocked)
-
-    def _judge(self, blocked: float) -> None:
-        held = self.driving()
-        claim = held.claim if held is not None else None
-        patience = 3 * self._options.lease + (self.timeout_of(claim) or 0.0 if claim is not None else 0.0)
-        if not self._doubted and (held is None or blocked > patience):
-            self._doubted, self._next_report = True, blocked
-            return
-        self.hangs = blocked > patience
-        self._next_report = min(self._next_report, max(patience, blocked) + 0.01)
-        if self.hangs:
-            self._next_report = blocked * 2
-        stack = frame_of(self._thread)
-        self._events.emit(
-            LoopBlocked(
-                worker=self._worker,
-                task=claim.task if claim is not None else None,
-                job_id=claim.lease.job_id if claim is not None else None,
-                seconds=blocked,
-                stack=_their_stack(stack) if stack is not None else "",
-                beating=not self.hangs,
-            )
-        )
-        if self.hangs and not self._hang_reported:
-            self._hang_reported = True
-            self.on_hang()
+def _sweeper_of(worker: str, options: WorkerOptions, heartbeats: Heartbeats, events: Events, clock: Clock) -> Sweeper:
+    return Sweeper(
+        heartbeats,
+        events,
+        clock,
+        name=worker,
+        interval=options.sweep_interval,
+        slack=slack(options.lease),
+        memory=options.lease + options.every_beat + options.sweep_interval,
+        lease=options.lease,
+    )
 
 
-def _their_stack(frame: FrameType) -> str:
-    """The stack from the handler's own first frame on: the loop's and ours say nothing to its author."""
-    frames = list(traceback.walk_stack(frame))[::-1]
-    names = [str(one.f_globals.get("__name__")) for one, _ in frames]
-    first = max((place + 1 for place, name in enumerate(names) if name == "asyncio.events"), default=0)
-    while first < len(names) and names[first].startswith("stowhand."):
-        first += 1
-    return "".join(traceback.StackSummary.extract(iter(frames[first:] or frames)).format())
+class WriteCheck:
+    """Checks that the store can be written, which an idle worker would not notice: only while health is asked for."""
+
+    def __init__(self, heartbeats: Heartbeats, clock: Clock) -> None:
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self._wanted = float("-inf")
+        self._checked = float("-inf")
+        self.succeeded = True
+        """The last check did."""
+
+    def want(self) -> None:
+        """A health probe came, and more may follow. From any thread."""
+        self._wanted = self._clock.monotonic()
+
+    def tick(self, now: float) -> None:
+        """Check, if it is time. Raises StoreError where nothing can be written."""
+        due = not self.succeeded or now - self._wanted < CHECK_FOR
+        if due and now - self._checked >= CHECK_EVERY:
+            self._checked = now
+            self.succeeded = False
+            self._heartbeats.check_writable()
+            self.succeeded = True

@@ -1,10 +1,10 @@
 """The optional hooks of a handler, and what a store puts around it.
 
-    pre_claim      gate.py
+    pre_claim      admission.py
     around         the store binds its tools to the attempt, and may enclose it in a transaction
     pre_handle     before the handler
-    post_handle    after every pre_handle, however the attempt ended, when the record has been marked;
-                   the attempt's slot falls free after it
+    post_handle    after every pre_handle, however the attempt ended, when the store has answered its settlement;
+                   the attempt's slot becomes free after it
 
 A handler without hooks, on a store that encloses nothing, is run bare: none of this costs it anything.
 """
@@ -34,36 +34,39 @@ SHUT = 1.0
 
 
 class Hooks:
-    """Of one worker. Its own tasks (post_handle, rollbacks) are counted in ``pending`` until they are done."""
+    """Of one worker. Its own tasks (post_handle, ends of transactions) are counted in ``pending`` until they end."""
 
     def __init__(self, handler: Handler, store: object, events: Events, clock: Clock, worker: str) -> None:
-        self._handler, self._events, self._clock, self._worker = handler, events, clock, worker
+        self._handler = handler
+        self._events = events
+        self._clock = clock
+        self._worker = worker
         self._around = store.around if isinstance(store, EnclosingStore) else None
         self._before: Hook | None = getattr(handler, "pre_handle", None)
         self._after: Hook | None = getattr(handler, "post_handle", None)
         self._retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
         self.holds_slots = self._before is not None or self._after is not None
-        """A slot is taken from the claim to the end of post_handle; so nothing is claimed ahead."""
+        """A job holds a slot from the claim to the end of post_handle; so nothing is claimed ahead."""
         self.handle: Callable[[Attempt[Any], Any], Coroutine[Any, Any, object]] = handler.handle
-        waited_for = self._around is not None or self.holds_slots or self._retryable is not None
-        gives = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
-        self.bare = gives and not waited_for and not events.wants(HookRan)
-        """None of this stands around the handler."""
+        wraps = self._around is not None or self.holds_slots or self._retryable is not None
+        is_async = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
+        self.bare = is_async and not wraps and not events.wants(HookRan)
+        """Nothing of this module runs around the handler."""
         if not self.bare:
             self.handle = self._handle
         self.handle = enclosed(self.handle, events, worker)
         self.preparing = 0
         """Attempts that have begun and whose pre_handle has not returned."""
         self.pending = 0
-        """Tasks of our own: post_handle, ends and rollbacks of transactions."""
-        self.freed: Callable[[], None] = lambda: None
-        """Told when either has become less."""
-        self.broke: Callable[[BaseException], None] = lambda error: None
-        """Told when one of our own tasks fails."""
+        """Tasks of this object: post_handle, ends and rollbacks of transactions."""
+        self.on_progress: Callable[[], None] = lambda: None
+        """Called when one of these numbers has fallen, or a slot has become free."""
+        self.on_error: Callable[[BaseException], None] = lambda error: None
+        """Called when one of the tasks fails."""
         self._closed = False
         self._begun: dict[Attempt[Any], Context] = {}
-        """Their post_handle is to come, in the context in which they ran: its lines and spans are theirs."""
-        self._over: set[Attempt[Any]] = set()
+        """Their post_handle is to come, in the context of the attempt, to which its log lines and spans belong."""
+        self._ended: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,14 +74,14 @@ class Hooks:
         if isinstance(record, Unreadable):
             return Retry(f"the record could not be read: {record.error}")
         self.preparing += 1
-        waiting = True
+        is_prepared = False
 
         def prepared() -> None:
-            nonlocal waiting
-            if waiting:
-                waiting = False
+            nonlocal is_prepared
+            if not is_prepared:
+                is_prepared = True
                 self.preparing -= 1
-                self.freed()
+                self.on_progress()
 
         try:
             around = self._around(attempt) if self._around is not None else None
@@ -109,7 +112,8 @@ class Hooks:
         return decided if decided is not None else returned
 
     async def _timed(self, hook: str, attempt: Attempt[Any], call: Awaitable[object]) -> object:
-        began, failed = self._clock.monotonic(), True
+        began = self._clock.monotonic()
+        failed = True
         try:
             returned = await awaitable(call, hook)
             failed = False
@@ -123,36 +127,37 @@ class Hooks:
 
     @property
     def occupied(self) -> int:
-        """Slots of attempts that have ended: the record is not marked yet, or post_handle has not returned."""
-        return len(self._over)
+        """Slots of attempts that have ended: the store has not answered yet, or post_handle has not returned."""
+        return len(self._ended)
 
-    def over(self, attempt: Attempt[Any]) -> bool:
-        """The handler has ended. True: its slot is held until the record has been marked, and ``marked`` is told."""
+    def handler_ended(self, attempt: Attempt[Any]) -> bool:
+        """True: its slot is held until ``record_answered`` is called."""
         control = control_of(attempt)
         control.ended = True
         if attempt in self._begun or control.transaction is not None:
-            self._over.add(attempt)
+            self._ended.add(attempt)
             return True
         return False
 
-    def marked(self, attempt: Attempt[Any]) -> None:
-        """The record has been marked, or never will be by us: post_handle's turn."""
+    def record_answered(self, attempt: Attempt[Any]) -> None:
+        """The store has answered the settlement, or there is none: post_handle's turn."""
         begun = self._begun.pop(attempt, None)
         if begun is not None and self._after is not None:
-            self.soon(self._post(attempt, self._after), begun)
-        elif attempt in self._over:
-            self._over.discard(attempt)
-            self.freed()
+            self.run_soon(self._post(attempt, self._after), begun)
+        elif attempt in self._ended:
+            self._ended.discard(attempt)
+            self.on_progress()
 
     def undo(self, attempt: Attempt[Any], then: Callable[[], None]) -> None:
-        """The attempt ends without an outcome to record: roll its transaction back, if it has one; ``then`` go on."""
+        """No outcome is to be recorded: roll the attempt's transaction back, if it has one; ``then`` is called next."""
         control = control_of(attempt)
-        transaction, control.transaction = control.transaction, None
+        transaction = control.transaction
+        control.transaction = None
         if transaction is None:
             then()
             return
 
-        async def rolled_back() -> None:
+        async def roll_back() -> None:
             try:
                 await transaction.rollback()
             except StoreError:
@@ -160,17 +165,17 @@ class Hooks:
             finally:
                 then()
 
-        self.soon(rolled_back())
+        self.run_soon(roll_back())
 
-    def soon(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
-        """Do it in a task of its own, which the worker waits for when it stops."""
+    def run_soon(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+        """In a task of its own, which a stopping worker waits for."""
         self.pending += 1
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     async def close(self) -> None:
-        """End what still runs, or leave it behind; what that does from now on concerns nobody."""
+        """End what still runs, or leave it behind; its errors are not reported any more."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -183,22 +188,22 @@ class Hooks:
         if self._closed:
             return
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.broke(error)
-        self.freed()
+            self.on_error(error)
+        self.on_progress()
 
     async def _post(self, attempt: Attempt[Any], hook: Hook) -> None:
         try:
             await self._timed("post_handle", attempt, hook(attempt, attempt.record))
-        except BaseException as error:  # boundary: the record is marked; the event says what went wrong
+        except BaseException as error:  # boundary: the settlement is answered; the event reports the error
             if self._closed:
                 raise  # this task is being ended
             self._events.emit(HookFailed(self._worker, "post_handle", attempt.lease.job_id, describe(error)))
         finally:
-            self._over.discard(attempt)
+            self._ended.discard(attempt)
 
 
 def enclosed(run: Run, events: Events, worker: str) -> Run:
-    """``run``, which is given an attempt first, within what stands around attempts (``Events.around``), if anything."""
+    """``run``, whose first argument is an attempt, within the context manager ``Events.around``, if there is one."""
     around = events.around
     if around is None:
         return run
@@ -211,7 +216,7 @@ def enclosed(run: Run, events: Events, worker: str) -> Run:
 
 
 async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:
-    """False: the store could not; that is no fault of the handler's, and costs it no attempt. Raises LeaseLost."""
+    """False: the store could not; that is no fault of the handler, and uses no attempt. Raises LeaseLost."""
     try:
         await stack.enter_async_context(around)
     except LeaseLost:

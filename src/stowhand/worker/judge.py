@@ -1,6 +1,6 @@
-"""The law applied to one attempt: what the handler says about a record, and the settlement of what became of it.
+"""The settlement of one attempt: ``jobs/lifecycle.py`` decides, under the handler's policy for the record.
 
-Policy, backoff and encoding are somebody else's code. When one of them fails, the job's own settlement says so; the
+Policy, backoff and encoding are the application's code. When one of them fails, the job's own settlement says so; the
 worker goes on.
 """
 
@@ -20,46 +20,50 @@ from stowhand.protocols.store import Claim
 from stowhand.retry import natural
 
 UNWRITTEN = "its settlement could not be written"
-"""How the error of an attempt begins whose end the store refused."""
+"""How the error of an attempt begins whose settlement the store refused."""
 
 
 class Judge:
-    """One handler's policies. ``default`` stands where the handler does not say."""
+    """One handler's policies. ``default`` holds where the handler gives none."""
 
     def __init__(self, handler: Handler, default: Policy, events: Events) -> None:
         self._policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: default)
         self._encode: Callable[[object], str] | None = getattr(handler, "encode", None)
-        self._default, self._events = default, events
+        self._default = default
+        self._events = events
 
     def timeout(self, claim: Claim[Any]) -> float | None:
-        """Seconds that this attempt may take. Raises whatever the handler's policy raises."""
+        """Seconds that this attempt may take. Raises what the handler's policy raises."""
         timeout = self._policy(claim).timeout
         return timeout if timeout is not None else self._default.timeout
 
     def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
-        """The settlement. A policy that fails costs its own job a wait by the natural table, and says so there."""
+        """The settlement. Where a policy fails, its job waits by the natural table, and its error says so."""
         result = None
         if isinstance(outcome, Complete):
             if outcome.result is not None:
                 result = self._encoded(attempt.claim, outcome.result)
             elif not attempt.then:
-                return COMPLETED  # the commonest, and no policy has a say in it
+                return COMPLETED  # the most common, and no policy can change it
         try:
             return self._settle(attempt, outcome, result)
-        except BaseException as trouble:  # noqa: BLE001 - boundary: told in the job's error text
-            said, rest = (f"{outcome.error}\n", outcome.payload) if isinstance(outcome, Retry) else ("", None)
-            words = clean(f"{said}(how long to wait could not be decided: {describe(trouble)})")
-            return self._settle(attempt, Retry(words, payload=rest), None, natural)
+        except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
+            text = f"(how long to wait could not be decided: {describe(trouble)})"
+            payload = None
+            if isinstance(outcome, Retry):
+                text = f"{outcome.error}\n{text}"
+                payload = outcome.payload
+            return self._settle(attempt, Retry(clean(text), payload=payload), None, natural)
 
-    def instead(self, attempt: Attempt[Any], asked: Settlement, why: str, refusals: int) -> Settlement | None:
-        """What is settled when the store has refused ``asked``: an error of the attempt, retried by the rules; refused
-        again, a failure. ``None``: every end was refused. ``refusals``: how many there were, this one included."""
+    def instead(self, attempt: Attempt[Any], refused: Settlement, why: str, refusals: int) -> Settlement | None:
+        """What is settled when the store has ``refused`` a settlement: an error of the attempt, retried by the rules;
+        refused again, a failure. ``None``: all were refused. ``refusals``: how many there were, this one included."""
         reason = clean(f"{UNWRITTEN}: {why}")
         match refusals:
             case 1:
-                first = (asked.error or "").partition("\n")[0]
+                first = (refused.error or "").partition("\n")[0]
                 return self.settle(attempt, Retry(clean(f"{first}\n({reason})") if first else reason))
-            case 2 if asked.state is not State.FAILED:
+            case 2 if refused.state is not State.FAILED:
                 return self.settle(attempt, Fail(reason))
         return None
 
@@ -84,7 +88,7 @@ class Judge:
         return settlement
 
     def _wait(self, claim: Claim[Any], attempts: int) -> float:
-        """Seconds before the next attempt. Asked for a retry alone: a policy that fails changes no other end.
+        """Seconds before the next attempt. Called for a retry alone: a policy that fails changes no other settlement.
 
         A plain number, whatever kind of number or duration the policy gave: no store has to know a ``Decimal``.
         """
@@ -97,6 +101,6 @@ class Judge:
             return None
         try:
             return self._encode(result)
-        except BaseException as error:  # noqa: BLE001 - boundary: a result may raise anything; the event says what
+        except BaseException as error:  # noqa: BLE001 - boundary: a result may raise anything; the event reports it
             self._events.emit(ResultDropped(claim.lease.job_id, claim.task, describe(error).partition("\n")[0]))
             return None

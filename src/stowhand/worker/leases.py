@@ -1,8 +1,8 @@
-"""The book of leases: what this worker holds, in which phase, and until when by its own clock.
+"""The leases of this worker: what it holds, in which phase, and until when by its own clock.
 
-Two threads write here: the loop (takes, starts, settles) and the keeper's (renews, returns what was not started). Every
-step is one method under one lock; in particular *claimed ahead -> started* and *claimed ahead -> given back* exclude
-each other.
+Two threads write here: the loop (claims, starts, settles) and the heartbeat thread (renews, gives back what was not
+started). Every step is one method under one lock; in particular *claimed ahead -> started* and *claimed ahead -> given
+back* exclude each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Pair = tuple[int, str]
 
 
 class Phase(IntEnum):
-    """Where a held job stands inside this worker."""
+    """Of a held job, inside this worker."""
 
     AHEAD = 0
     RUNNING = 1
@@ -31,7 +31,7 @@ class Phase(IntEnum):
 
 
 class Held:
-    """One lease of ours."""
+    """One job that this worker holds."""
 
     __slots__ = (
         "attempt",
@@ -50,27 +50,27 @@ class Held:
     def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
         self.claim = claim
         self.pair: Pair = (claim.lease.job_id, claim.lease.token)
-        """What answers about leases are matched by."""
+        """By which replies about leases are matched."""
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
         self.waits = False
-        """It has not started because its worker makes way for it: it stays, however long that takes."""
+        """The worker makes way for it: it is not given back, however long that takes."""
         self.phase = Phase.AHEAD
         self.since = since
-        """When it came: a slow reply is no reason to hand it back at once."""
+        """When the reply to the claim came: a slow reply is no reason to give the job back at once."""
         self.beaten = sent
-        """When the last good renewal was *sent* (not answered): what the store promised counts from no earlier."""
+        """When the last good renewal was *sent*, not answered: the lease is sure to last only from that moment on."""
         self.deadline = deadline
         """After this the store may give the job away."""
         self.attempt: Attempt[Any] | None = None
         self.stopped_at: float | None = None
-        """When the handler was first told to stop."""
+        """When the handler was first cancelled."""
         self.seconds = 0.0
         """How long the handler took."""
 
 
 class Leases:
-    """All of them. ``lease`` is in seconds; ``margin`` is kept back from each, for the way to the handler."""
+    """All of them. ``lease`` is in seconds; a margin of each is kept back, for the time until a handler is stopped."""
 
     def __init__(self, lease: float) -> None:
         self._lease = lease
@@ -84,7 +84,7 @@ class Leases:
         return len(self._held)
 
     def take(self, claims: Sequence[Claim[Any]], *, sent: float, since: float, suspects: bool = False) -> list[Held]:
-        """Enter what a claim brought that was sent at ``sent`` and answered at ``since``."""
+        """Enter the jobs of a claim that was sent at ``sent`` and answered at ``since``."""
         deadline = sent + self._lease - self._margin
         entered = [Held(claim, sent, since, deadline, suspects) for claim in claims]
         with self._lock:
@@ -94,7 +94,7 @@ class Leases:
         return entered
 
     def start(self, held: Held) -> bool:
-        """Ahead -> running. False when the keeper gave it back first."""
+        """Ahead -> running. False when the heartbeat thread gave it back first."""
         with self._lock:
             if held.phase is not Phase.AHEAD:
                 return False
@@ -107,7 +107,7 @@ class Leases:
             held.phase = Phase.ENDED
 
     def drop(self, gone: Iterable[Held]) -> None:
-        """No longer ours, whatever the reason."""
+        """No longer held, whatever the reason."""
         with self._lock:
             for held in gone:
                 held.phase = Phase.GONE
@@ -116,7 +116,7 @@ class Leases:
     def pull_ahead(self, before: float, *, waiting: bool = False) -> list[Held]:
         """Take out what was claimed by that moment and has not started: it is to be given back.
 
-        ``waiting``: what the worker makes way for, too.
+        ``waiting``: a job for which the worker makes way, too.
         """
         if not self._held:
             return []
@@ -129,7 +129,7 @@ class Leases:
         return stale
 
     def oldest_ahead(self) -> float | None:
-        """When the first of what is held and has not started was claimed; but for what the worker makes way for."""
+        """When the oldest that has not started was claimed; a job for which the worker makes way does not count."""
         with self._lock:
             held = self._held.values()
             return min((one.since for one in held if one.phase is Phase.AHEAD and not one.waits), default=None)
@@ -151,7 +151,7 @@ class Leases:
                 held.deadline = deadline
 
     def kept_busy(self, held: Held, until: float) -> None:
-        """Locked by somebody's transaction: alive, though not renewed; it cannot be given away meanwhile."""
+        """Locked by another transaction: not renewed, but it cannot be given away meanwhile either."""
         with self._lock:
             held.deadline = max(held.deadline, until)
 
@@ -163,16 +163,16 @@ class Leases:
             return [held for held in self._held.values() if held.deadline <= now]
 
     def find(self, pairs: Iterable[Pair]) -> list[Held]:
-        """Those of these pairs that are still ours. Answers about leases no longer held are thereby ignored."""
+        """Those of these pairs that are still held. Replies about other leases are thereby ignored."""
         with self._lock:
             return [self._held[pair] for pair in pairs if pair in self._held]
 
     def all(self) -> list[Held]:
-        """A copy of everything held."""
+        """A copy."""
         with self._lock:
             return list(self._held.values())
 
 
 def leases_of(held: Iterable[Held]) -> list[Lease]:
-    """Their leases, in id order: rows are locked in that order everywhere."""
+    """Their leases, in the order of ids, in which rows are locked everywhere."""
     return sorted((one.claim.lease for one in held), key=lambda lease: lease.job_id)

@@ -1,4 +1,4 @@
-"""How the loops of a worker do: since when each is at what it does. Written by the loops, read from any thread."""
+"""Since when each loop of a worker is at what it does. Written by the loops, read from any thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stowhand.errors import StoreError
 
 
 class Call:
-    """A call that one loop makes again and again: ``with call: answer = await store.claim(…)``."""
+    """A call that one loop makes again and again: ``with call: reply = await store.claim(…)``."""
 
     __slots__ = ("_clock", "good", "refused", "seconds", "since")
 
@@ -23,7 +23,7 @@ class Call:
         self.good: float | None = None
         """When the last one was answered; ``None``: never yet."""
         self.refused: float | None = None
-        """Since when the store has answered none of them but with an error; ``None``: the last one went well."""
+        """Since when the store has answered with errors alone; ``None``: the last call succeeded."""
 
     def __enter__(self) -> None:
         self.since = self._clock.monotonic()
@@ -46,37 +46,39 @@ class Call:
 
 
 class Liveness:
-    """Of one worker, for as long as it is there: whoever holds it sees the parts that the worker has now."""
+    """Of one worker, and of the parts that the worker has now: they may be replaced when it opens its store."""
 
     lag: Callable[[], float]
-    """Seconds by which the loop was late, the most since this was last asked; not above 0: it was not."""
+    """Seconds by which the loop was late, the most since the last call of this; 0 or less: it was not."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def watch(
+    def bind(
         self,
         moments: Mapping[str, Callable[[], float]],
         calls: Mapping[str, Call],
         lag: Callable[[], float] = lambda: 0.0,
-        refused: Callable[[], float | None] = lambda: None,
+        refused_since: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """``moments``: by loop, when it last moved; ``calls``: by loop, what it calls the store for; ``refused``: since
-        when what the heart writes is refused."""
-        self._moments, self._calls, self._beats_refused = moments, calls, refused
+        """By loop: ``moments``, when it last moved; ``calls``, its calls to the store. ``refused_since``: since when
+        the store refuses what the heartbeater writes."""
+        self._moments = moments
+        self._calls = calls
+        self._heartbeat_refused_since = refused_since
         self.lag = lag
 
     def ages(self) -> dict[str, float]:
-        """By loop: seconds since it moved, or those that its call to the store has taken so far. At rest it is 0."""
+        """By loop: seconds since it moved, or that its call to the store has taken so far; 0 when it rests."""
         now = self._clock.monotonic()
         moved = {name: max(now - moment(), 0.0) for name, moment in self._moments.items()}
         return moved | {name: call.age(now) for name, call in self._calls.items()}
 
     def refused(self) -> dict[str, float]:
-        """By loop: seconds for which the store has answered it with errors alone. Not of waking: it polls instead."""
+        """By loop: seconds for which the store has answered with errors alone. Not of waking: it polls instead."""
         since = {name: self._calls[name].refused for name in ("claiming", "settling")}
         now = self._clock.monotonic()
-        since["heartbeat"] = self._beats_refused()
+        since["heartbeat"] = self._heartbeat_refused_since()
         return {name: max(now - moment, 0.0) for name, moment in since.items() if moment is not None}
 
     @property
@@ -87,5 +89,5 @@ class Liveness:
 
     @property
     def claimed(self) -> bool:
-        """A claim has been answered: it works."""
+        """A claim has been answered: the worker has started."""
         return self._calls["claiming"].good is not None

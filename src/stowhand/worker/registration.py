@@ -1,4 +1,4 @@
-"""A worker's entry in the roll: for people, who ask who works. Nothing else depends on it."""
+"""A worker's entry in the list of workers: for people, who ask who works. Nothing else depends on it."""
 
 from __future__ import annotations
 
@@ -12,44 +12,48 @@ from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Heartbeats
 
-AGAIN = 2.0
-"""Seconds until an entry is written again that the store has not taken."""
+RETRY_AFTER = 2.0
+"""Seconds until an entry is written again that the store has not accepted."""
 
 
 class Registration:
-    """Used by the heart's thread. With a store that keeps no roll it does nothing."""
+    """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing."""
 
     def __init__(self, heartbeats: Heartbeats, worker: str, options: WorkerOptions) -> None:
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
-        self._worker, self._options = worker, options
-        self.says: Callable[[], tuple[tuple[str, ...] | None, bool]] = lambda: (options.tasks, False)
-        """The tasks that it claims just now, and whether it is stopping."""
-        self.leaving = False
-        """It is to be taken out, and has not been yet."""
+        self._worker = worker
+        self._options = options
+        self.status: Callable[[], tuple[tuple[str, ...] | None, bool]] = lambda: (options.tasks, False)
+        """The tasks that the worker claims just now, and whether it is stopping."""
+        self.removing = False
+        """The entry is to be removed, and has not been yet."""
         self.recorded = True
-        """The store has taken the last entry."""
-        self._written = float("-inf")
-        self._said: WorkerCard | None = None
+        """The store has accepted the last entry."""
+        self._written_at = float("-inf")
+        self._written: WorkerCard | None = None
 
     def tick(self, now: float) -> None:
-        """Write what is due: a new entry, one that is getting old or has changed, the goodbye.
+        """Write what is due: a new entry, one that is getting old or has changed, or its removal.
 
-        A goodbye that could not be written is not said again: the store's maintenance mends it.
+        A removal that fails is not tried again: the store's maintenance does it.
         """
         if self._worker_list is None:
-            self.leaving = False
-        elif self.leaving:
+            self.removing = False
+        elif self.removing:
             try:
                 self._worker_list.worker_gone(self._worker)
             finally:
-                self._worker_list, self.leaving = None, False
-        elif now - self._written >= (SEEN_EVERY if self.recorded else AGAIN) or self._card() != self._said:
-            self._written, self._said, self.recorded = now, self._card(), False
-            self._worker_list.worker_seen(self._said)
+                self._worker_list = None
+                self.removing = False
+        elif now - self._written_at >= (SEEN_EVERY if self.recorded else RETRY_AFTER) or self._card() != self._written:
+            self._written_at = now
+            self._written = self._card()
+            self.recorded = False
+            self._worker_list.worker_seen(self._written)
             self.recorded = True
 
     def _card(self) -> WorkerCard:
-        tasks, stopping = self.says()
+        tasks, stopping = self.status()
         return WorkerCard(
             name=self._worker,
             host=socket.gethostname(),

@@ -1,7 +1,7 @@
-"""A resetter of its own: finds jobs whose worker died and gives them back, beside workers or without any.
+"""A resetter: resets jobs whose worker died, beside workers or without any.
 
-Every worker does this too. One of its own is for a process that outlives its workers, or for a table that other
-programs work on.
+Every worker does this too. A resetter is for a process that outlives its workers, or for a table on which other
+programs work.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stowhand.jobs.durations import seconds
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.options import LONGEST, NAME_LIMIT, check_made
 from stowhand.protocols.store import Store
-from stowhand.worker.speaking import speak
+from stowhand.worker.default_log import log_by_default
 from stowhand.worker.sweeper import Sweeper
 
 STOP_PATIENCE = 5.0
-"""Seconds that a call on its way may take when the resetter is to stop."""
+"""Seconds that a call on its way may take when the resetter stops."""
 CLOSE_PATIENCE = 1.0
 
 
@@ -72,7 +72,7 @@ def _in_seconds(given: object) -> float:
 
 
 class Resetter:
-    """``run()`` looks at once and then every interval, until ``stop()``. A look that fails is told and tried again."""
+    """``run()`` looks at once and then every interval, until ``stop()``. A failed look is reported and tried again."""
 
     serves = True
     """``run_all`` stops it when the routines that it serves have ended."""
@@ -87,33 +87,34 @@ class Resetter:
     ) -> None:
         check_made(store, options, ResetterOptions)
         self.options = options or ResetterOptions()
-        self._speaks = events is None
+        self._logs_by_default = events is None
         self.events = events if events is not None else Events()
-        self._store, self._clock = store, clock or SystemClock()
+        self._store = store
+        self._clock = clock or SystemClock()
         self._stopping = asyncio.Event()
-        self._sooner = asyncio.Event()
-        self._sweep: Sweeper | None = None
+        self._expected = asyncio.Event()
+        self._sweeper: Sweeper | None = None
         self._failures = 0
 
     async def run(self) -> None:
         """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
-        if self._speaks:
-            speak(self.events)
+        if self._logs_by_default:
+            log_by_default(self.events)
         if isinstance(self._store, EnclosingStore):
             await self._store.validate()
         heartbeats = self._store.heartbeats()
-        # Of its own: what hangs there keeps nobody else's thread, and the heart is closed behind it, not under it.
+        # A thread of its own: a call that hangs blocks no other, and the connection is closed after it, not during it.
         thread = ThreadPoolExecutor(1, "stowhand resetter")
-        self._sweep = sweep = Sweeper(
+        self._sweeper = sweeper = Sweeper(
             heartbeats,
             self.events,
             self._clock,
             name=self.options.name,
-            interval=0.0,  # ``_rest`` says when
+            interval=0.0,  # ``_rest`` decides when
             slack=self.options.slack,
             is_over=self._stopping.is_set,
         )
-        looking = asyncio.ensure_future(self._looks(sweep, thread))
+        looking = asyncio.ensure_future(self._keep_looking(sweeper, thread))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -127,24 +128,25 @@ class Resetter:
             thread.shutdown(wait=False)
             await asyncio.wait((closing,), timeout=CLOSE_PATIENCE)
 
-    async def _looks(self, sweep: Sweeper, thread: Executor) -> None:
+    async def _keep_looking(self, sweeper: Sweeper, thread: Executor) -> None:
         while not self._stopping.is_set():
-            await self._look(sweep, thread)
-            await self._rest(sweep)
+            await self._look(sweeper, thread)
+            await self._rest(sweeper)
 
     def stop(self, *, now: bool = False) -> None:
         """End soon. Harmless when repeated. On the resetter's own loop."""
         self._stopping.set()
 
     def expect(self, lease: float) -> None:
-        """A lease of so many seconds begins: one of those that are shorter than an interval. On the resetter's loop."""
-        if self._sweep is not None and self.options.prompt and lease < self.options.interval:
-            self._sweep.expect(lease)
-            self._sooner.set()
+        """A lease of ``lease`` seconds begins; a prompt resetter looks when it ends. On the resetter's loop."""
+        if self._sweeper is not None and self.options.prompt and lease < self.options.interval:
+            self._sweeper.expect(lease)
+            self._expected.set()
 
-    async def _look(self, sweep: Sweeper, thread: Executor) -> None:
+    async def _look(self, sweeper: Sweeper, thread: Executor) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(thread, lambda: sweep.tick(worked=self._clock.monotonic()))
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(thread, lambda: sweeper.tick(worked=self._clock.monotonic()))
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -155,20 +157,20 @@ class Resetter:
             self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
             self._failures = 0
 
-    async def _rest(self, sweep: Sweeper) -> None:
+    async def _rest(self, sweeper: Sweeper) -> None:
         end = self._clock.monotonic() + self.options.interval
         while not self._stopping.is_set():
-            self._sooner.clear()
-            left = (min(end, sweep.ends) if self.options.prompt else end) - self._clock.monotonic()
+            self._expected.clear()
+            left = (min(end, sweeper.ends) if self.options.prompt else end) - self._clock.monotonic()
             if left <= 0:
                 return
             await self._pause(left)
 
     async def _pause(self, seconds: float) -> None:
-        """Until then, or until it stops or is to look sooner."""
+        """So long, or until it stops or a lease is expected."""
         over = asyncio.Event()
         timer = self._clock.call_later(seconds, over.set)
-        waiting = [asyncio.ensure_future(one.wait()) for one in (over, self._stopping, self._sooner)]
+        waiting = [asyncio.ensure_future(one.wait()) for one in (over, self._stopping, self._expected)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:

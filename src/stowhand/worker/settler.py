@@ -29,17 +29,19 @@ BUSY_PAUSE = 0.25
 class Ended:
     """An ended attempt on its way to the store."""
 
-    __slots__ = ("held", "marked", "refusals", "repeat", "settlement")
+    __slots__ = ("held", "on_answered", "refusals", "repeat", "settlement")
 
     def __init__(
-        self, held: Held, settlement: Settlement, marked: Callable[[Attempt[Any]], None] | None = None
+        self, held: Held, settlement: Settlement, on_answered: Callable[[Attempt[Any]], None] | None = None
     ) -> None:
-        self.held, self.settlement, self.marked = held, settlement, marked
-        """``marked``: told when the store has answered, whatever it has."""
+        self.held = held
+        self.settlement = settlement
+        self.on_answered = on_answered
+        """Called when the store has answered, whatever the reply."""
         self.repeat = False
-        """An earlier call that carried it had no reply."""
+        """An earlier call with it had no reply."""
         self.refusals = 0
-        """How often the store has refused to write an end of it."""
+        """How often the store has refused to write a settlement of it."""
 
 
 class Settler:
@@ -54,18 +56,22 @@ class Settler:
         clock: Clock,
         worker: str,
     ) -> None:
-        self._store, self._leases, self._judge = store, leases, judge
-        self._events, self._clock, self._worker = events, clock, worker
-        self.freed: Callable[[], None] = lambda: None
-        """Told when something may have become claimable."""
-        self.quiet: Callable[[], None] = lambda: None
-        """Told when the pile is gone; what is busy may still come back."""
-        self.soon: Callable[[Coroutine[Any, Any, None]], None]
-        """Do this in a task of its own."""
+        self._store = store
+        self._leases = leases
+        self._judge = judge
+        self._events = events
+        self._clock = clock
+        self._worker = worker
+        self.on_claimable: Callable[[], None] = lambda: None
+        """Called when something may have become claimable."""
+        self.on_pile_empty: Callable[[], None] = lambda: None
+        """Called when the pile is recorded; what is busy may still come back."""
+        self.run_soon: Callable[[Coroutine[Any, Any, None]], None]
+        """Runs this in a task of its own."""
         self._pile: list[Ended] = []
-        self._flying: list[Ended] = []
-        self._later_on: set[Ended] = set()
-        """Held by somebody's transaction, or settled in one of their own: not on the pile, and not recorded."""
+        self._in_flight: list[Ended] = []
+        self._apart: set[Ended] = set()
+        """Locked by another transaction, or settled in the attempt's own: not on the pile, and not recorded."""
         self._arrived = asyncio.Event()
         self._failures = 0
         self.settled = 0
@@ -74,65 +80,68 @@ class Settler:
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""
         attempt = ended.held.attempt
-        if attempt is not None and (transaction := control_of(attempt).transaction) is not None:
-            self._apart(ended, transaction)
+        transaction = None if attempt is None else control_of(attempt).transaction
+        if transaction is not None:
+            self._settle_apart(ended, transaction)
             return
         if not self._pile:
             self._arrived.set()
         self._pile.append(ended)
 
-    def _apart(self, ended: Ended, transaction: Transaction) -> None:
-        """Its end is written in its own transaction, and nowhere else; in a task, since others need not wait for it."""
+    def _settle_apart(self, ended: Ended, transaction: Transaction) -> None:
+        """Its settlement is written in the attempt's own transaction alone; in a task, for others need not wait."""
 
-        async def settled() -> None:
+        async def settle() -> None:
             reply: Reply
             try:
                 reply = await transaction.settle(ended.settlement)
             except StoreError as error:
                 self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
                 reply = Verdict.UNKNOWN
-            self._later_on.discard(ended)
+            self._apart.discard(ended)
             self._answer([ended], [reply])
-            self.quiet()
+            self.on_pile_empty()
 
-        self._later_on.add(ended)
-        self.soon(settled())
+        self._apart.add(ended)
+        self.run_soon(settle())
 
     @property
     def underway(self) -> int:
-        """On the pile, or in the call that is on its way: their slots fall free together, soon."""
-        return len(self._pile) + len(self._flying)
+        """On the pile, or in the call that is on its way: their slots become free together, soon."""
+        return len(self._pile) + len(self._in_flight)
 
     @property
     def backlog(self) -> int:
         """Ended and not yet recorded."""
-        return len(self._pile) + len(self._flying) + len(self._later_on)
+        return len(self._pile) + len(self._in_flight) + len(self._apart)
 
     async def run(self) -> None:
-        """Settle until cancelled; what no store has recorded by then is told."""
+        """Settle until cancelled; what no store has recorded by then is reported."""
         try:
             while True:
                 await self._arrived.wait()
                 self._arrived.clear()
                 while self._pile:
-                    self._flying, self._pile = self._pile[:BATCH], self._pile[BATCH:]
-                    await self._record(self._flying)
-                    self._flying = []
-                self.quiet()
+                    self._in_flight = self._pile[:BATCH]
+                    self._pile = self._pile[BATCH:]
+                    await self._record(self._in_flight)
+                    self._in_flight = []
+                self.on_pile_empty()
         finally:
             self.give_up()
 
     def give_up(self) -> None:
-        """Tell what no store has recorded, once. From any thread, as the last thing."""
-        lost = (*self._flying, *self._pile, *self._later_on)
-        self._flying, self._pile = [], []
-        self._later_on.clear()
+        """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""
+        lost = (*self._in_flight, *self._pile, *self._apart)
+        self._in_flight = []
+        self._pile = []
+        self._apart.clear()
         for ended in lost:
             claim = ended.held.claim
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended))
 
     async def _record(self, batch: list[Ended]) -> None:
-        """Until the store has answered: a lost reply is repeated as it is, the fence makes that harmless."""
+        """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless."""
         pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
         while True:
             try:
@@ -158,51 +167,52 @@ class Settler:
         await self._clock.sleep(pause)
 
     def _answer(self, batch: list[Ended], replies: Sequence[Reply]) -> None:
-        gone: list[Held] = []
+        answered: list[Held] = []
         busy: list[Ended] = []
-        freed = False
-        tell, tell_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
+        claimable = False
+        report, report_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
         for ended, reply in zip(batch, replies, strict=True):
             if reply is Verdict.BUSY:
                 busy.append(ended)
                 continue
-            if isinstance(reply, Unwritten) and self._instead(ended, reply.why):
+            if isinstance(reply, Unwritten) and self._try_another(ended, reply.why):
                 continue
-            gone.append(ended.held)
-            if ended.marked is not None and ended.held.attempt is not None:
-                ended.marked(ended.held.attempt)
+            answered.append(ended.held)
+            if ended.on_answered is not None and ended.held.attempt is not None:
+                ended.on_answered(ended.held.attempt)
             if isinstance(reply, Settlement):
-                ended.settlement = reply  # what is told is what was recorded
+                ended.settlement = reply  # what was recorded is reported
             elif isinstance(reply, Unwritten) or not (reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED):
                 self._unsettled(ended, reply)
                 continue
             self.settled += 1
-            freed = freed or _frees(ended)
-            if tell and (tell_success or ended.settlement.ended is not _OK):
-                self._events.emit(self._ended(ended))
-        self._leases.drop(gone)
+            claimable = claimable or _makes_claimable(ended)
+            if report and (report_success or ended.settlement.ended is not _OK):
+                self._events.emit(self._job_ended(ended))
+        self._leases.drop(answered)
         if busy:
-            self._later(busy)
-        if freed:
-            self.freed()
+            self._retry_later(busy)
+        if claimable:
+            self.on_claimable()
 
-    def _instead(self, ended: Ended, why: str) -> bool:
-        """Put another end on the pile, which the store may take. False: it has refused every one."""
+    def _try_another(self, ended: Ended, why: str) -> bool:
+        """Put another settlement on the pile, which the store may accept. False: it has refused every one."""
         ended.refusals += 1
         attempt = ended.held.attempt
         other = None if attempt is None else self._judge.instead(attempt, ended.settlement, why, ended.refusals)
         if other is None:
             return False
-        ended.settlement, ended.repeat = other, False
+        ended.settlement = other
+        ended.repeat = False
         self.add(ended)
         return True
 
-    def _later(self, busy: list[Ended]) -> None:
-        """Somebody's transaction holds these rows: try them again, apart from the others, their leases kept alive."""
-        self._later_on.update(busy)
+    def _retry_later(self, busy: list[Ended]) -> None:
+        """Other transactions have these rows locked: try again, apart from the rest; their leases stay renewed."""
+        self._apart.update(busy)
 
         def again() -> None:
-            self._later_on.difference_update(busy)
+            self._apart.difference_update(busy)
             for ended in busy:
                 self.add(ended)
 
@@ -219,7 +229,7 @@ class Settler:
             why = "its lease was given to somebody else before the outcome could be recorded"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
 
-    def _ended(self, ended: Ended) -> JobEnded:
+    def _job_ended(self, ended: Ended) -> JobEnded:
         claim, settlement = ended.held.claim, ended.settlement
         return JobEnded(
             worker=self._worker,
@@ -233,8 +243,8 @@ class Settler:
         )
 
 
-def _frees(ended: Ended) -> bool:
-    """Did its settlement make something claimable: its queue, itself, or jobs enqueued along with it?"""
+def _makes_claimable(ended: Ended) -> bool:
+    """Its queue, the job itself, or jobs enqueued along with it."""
     settlement = ended.settlement
     if settlement is COMPLETED:
         return ended.held.claim.queue is not None

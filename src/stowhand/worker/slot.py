@@ -1,4 +1,4 @@
-"""One slot for a handler: what runs in it, why that is told to stop, and who is told how it ended."""
+"""One slot for a handler: what runs in it, why that is stopped, and what is called when it has ended."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from stowhand.worker.leases import Held
 
 
 class Stop(StrEnum):
-    """Why a running handler is told to stop."""
+    """Why a running handler is stopped."""
 
     TIMEOUT = "timeout"
     CANCELED = "canceled"
-    """Somebody asked the job to cancel."""
+    """The job was asked to cancel."""
     LOST = "lost"
-    """Its lease is gone, or may be given away any moment."""
+    """Its lease is lost, or may be given away any moment."""
     RETURNED = "returned"
-    """The worker stops: the job goes back unspent."""
+    """The worker stops: the job is returned without using an attempt."""
     CRASHED = "crashed"
     """The child process that ran it died."""
     UNABLE = "unable"
-    """The child process could not begin with it."""
+    """The child process could not start it."""
 
 
 class ChildCrashed(Exception):
-    """Raised by an isolating handler: the child process died before it could say how the attempt ended."""
+    """Raised by an isolating handler: the child process died before it reported how the attempt ended."""
 
 
 class ChildUnable(Exception):
-    """Raised by an isolating handler: the child process never came to the job (no store, no such task any more). That
-    is no death: the job goes back unspent."""
+    """Raised by an isolating handler: the child process never started the job (no store, no such task any more). That
+    is no death: the job is returned without using an attempt."""
 
 
 Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
@@ -43,20 +43,20 @@ Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
 
 
 class Ending(Protocol):
-    """Told how each attempt ended. ``None`` instead of an outcome: nothing is to be recorded, because of ``stop``."""
+    """Called for each attempt. ``None`` instead of an outcome: nothing is to be recorded, because of ``stop``."""
 
     def started(self, held: Held) -> None:
-        """A handler begins."""
+        """A handler is about to run."""
 
-    def left(self, held: Held) -> None:
-        """Its slot is free again, and nothing runs for it any more but maybe a thread."""
+    def slot_freed(self, held: Held) -> None:
+        """Its slot is free again; at most a thread still runs for it."""
 
     def ended(self, held: Held, outcome: Outcome | None, stop: Stop | None) -> None:
-        """A handler ended while the worker was there to hear of it."""
+        """A handler ended before the executor was closed."""
 
 
 class Slot:
-    """One slot: the task that runs in it, and what it runs."""
+    """One slot: its task, and what runs in it."""
 
     __slots__ = ("held", "stop", "task", "timer", "timer_seconds", "waited")
 
@@ -67,4 +67,4 @@ class Slot:
         self.timer: Cancelable | None = None
         self.timer_seconds = 0.0
         self.waited = False
-        """Its last handler really waited, so the loop has had its turn since."""
+        """Its last handler really waited, so the event loop has had a turn since."""

@@ -1,12 +1,12 @@
-"""Looks for jobs whose worker died, and gives them back: a part of every worker, and of a Resetter.
+"""Finds jobs whose worker died, and resets them: a part of every worker, and of a Resetter.
 
-    look       ask what is known of foreign leases: is one over, and when is the first of the others?
-    take back  page by page, if one is over
-    when       every interval; and at the end of the earliest foreign lease, as the last look, or the last claim that
-               found nothing, has named it
+    look   ask the store about foreign leases: has one ended, and when does the first of the others end?
+    reset  page by page, if one has ended
+    when   every interval; and at the end of the earliest foreign lease, as reported by the last look, or by the last
+           claim that found nothing
 
-The end of a lease that is past names nothing: a row that somebody's transaction has locked, or whose reset is refused,
-would make every idle worker look again and again. It is looked at every interval.
+A lease that has already ended does not set that time: a row that another transaction has locked, or whose reset is
+refused, would make every idle worker look again and again. It is looked at every interval.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from stowhand.clock import Clock
-from stowhand.events import Events, JobsReset
-from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.protocols.store import Foreign, Heartbeats
-from stowhand.worker.refusals import Refusals
+from stowhand.events import ChangeRefused, Events, JobsReset
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.protocols.store import Foreign, Heartbeats, Refusal
 
 IDLE_FACTOR = 6
 MAINTAIN_EVERY = 600.0
@@ -26,17 +25,19 @@ CHECK_EVERY = 30.0
 ROUNDS = 20
 """Pages per tick, so that a great many stalled jobs cannot keep a beat from being sent."""
 LONGEST_JITTER = 0.5
-"""Seconds: sixty idle workers know the same moment."""
+"""Seconds: sixty idle workers may know of the same end of a lease."""
+REMEMBERED = 10_000
+"""Refused changes that are remembered as reported."""
 NEVER = float("inf")
 
 
 class Sweeper:
-    """``tick`` when you like; it does its work when its time has come. Blocking: for a thread that may block.
+    """Call ``tick`` as often as you like; it works when it is due. Blocking: for a thread that may block.
 
     ``interval``: seconds between two looks; 0: each tick is one. ``slack`` seconds are granted beyond a lease's end.
     For ``memory`` seconds after work it looks as often as while working, else six times rarer; but never later than
-    a ``lease`` after it last knew what is held: a job may be claimed, and its worker die, between two looks. When it
-    ``is_over``, a look ends with the page under way.
+    a ``lease`` after it last knew what is held: a job may be claimed, and its worker die, between two looks. When
+    ``is_over()``, a look ends with the page under way.
     """
 
     def __init__(
@@ -53,37 +54,46 @@ class Sweeper:
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._name = name
-        self._heartbeats, self._events, self._clock = heartbeats, events, clock
-        self._interval, self._slack, self._memory, self._lease = interval, slack, memory, lease
+        self._heartbeats = heartbeats
+        self._events = events
+        self._clock = clock
+        self._interval = interval
+        self._slack = slack
+        self._memory = memory
+        self._lease = lease
         self._is_over = is_over
         self.refusals = Refusals(heartbeats, events, name)
         self._jitter = min(LONGEST_JITTER, slack / 2) * zlib.crc32(name.encode()) / 2**32
-        self._last = self._known = float("-inf")
+        self._looked = float("-inf")
+        self._known = float("-inf")
+        """When the store last said which leases are held."""
         self.ends = NEVER
         """When the first foreign lease has ended, the jitter included."""
         self._late = False
-        self._maintained = self._checked = float("-inf")
+        """The last look found a lease that had ended."""
+        self._maintained = float("-inf")
+        self._checked = float("-inf")
 
     def due(self, worked: float) -> float:
-        """When to look next. ``worked``: when there was work last; all by the monotonic clock."""
+        """When to look next. ``worked``: when there was work last; both by the monotonic clock."""
         recent = self._late or self._clock.monotonic() - worked <= self._memory
         every = self._interval if recent else self._interval * IDLE_FACTOR
-        return min(self._last + every, self._known + self._lease, self.ends)
+        return min(self._looked + every, self._known + self._lease, self.ends)
 
     def foresee(self, seen: Foreign) -> None:
-        """What a claim that found nothing saw. From any thread."""
+        """A claim that found nothing has seen these foreign leases. From any thread."""
         now = self._clock.monotonic()
         self._known = now
-        if self.ends - self._jitter > now:  # else it may be over, and what is over was not spoken of
+        if self.ends - self._jitter > now:  # else it may have ended, and ended leases are not reported
             self.ends = self._after(seen, now)
 
     def expect(self, seconds: float) -> None:
-        """A foreign lease of so many seconds has begun, or was renewed. From any thread."""
+        """A foreign lease of ``seconds`` has begun, or was renewed. From any thread."""
         ends = self._clock.monotonic() + seconds + self._slack + self._jitter
         self.ends = min(self.ends, ends)
 
     def tick(self, *, worked: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
-        """Reset what is stalled, if it is time. Raises StoreUnreachable; the next tick tries again.
+        """Reset stalled jobs, if it is time. Raises StoreUnreachable; the next tick tries again.
 
         ``worked``: as with ``due``. ``ours``: the leases that this worker renews.
         """
@@ -92,29 +102,52 @@ class Sweeper:
             return
         seen = self._heartbeats.foreign(ours(), self._slack)
         if seen is None or seen.late:
-            self._take_back()
-        self._last = self._known = now
+            self._reset_stalled()
+        self._looked = now
+        self._known = now
         self._late = seen is not None and seen.late
         self.ends = NEVER if seen is None else self._after(seen, now)
         if now - self._checked >= CHECK_EVERY:
             self._heartbeats.check()
             self._checked = now
         if now - self._maintained >= MAINTAIN_EVERY:
-            self._maintained = now  # first: what cannot be done now is not tried again at each sweep
+            self._maintained = now  # first: maintenance that fails is not tried again at each sweep
             self._heartbeats.maintain()
 
-    def _take_back(self) -> None:
+    def _reset_stalled(self) -> None:
         for _ in range(ROUNDS):
             found = self._heartbeats.reset_stalled(self._slack)
-            self.tell(found)
-            self.refusals.hear()
+            self.report(found)
+            self.refusals.report()
             if not found or self._is_over():
                 break
 
     def _after(self, seen: Foreign, now: float) -> float:
         return NEVER if seen.ends_in is None else now + seen.ends_in + self._jitter
 
-    def tell(self, found: Sequence[ResetJob]) -> None:
-        """Say what was taken back."""
+    def report(self, found: Sequence[ResetJob]) -> None:
+        """Emit an event for the jobs that were reset."""
         if found:
             self._events.emit(JobsReset(tuple(found), self._name))
+
+
+class Refusals:
+    """Reports each job that the database refuses to change, once for each kind of call. For the heartbeat thread."""
+
+    def __init__(self, heartbeats: Heartbeats, events: Events, name: str) -> None:
+        self._heartbeats = heartbeats
+        self._events = events
+        self._name = name
+        self._reported: dict[tuple[JobId, str], None] = {}
+
+    def report(self) -> Sequence[Refusal]:
+        """What was refused since the last call of this; an event for each that is new."""
+        refused = self._heartbeats.refused()
+        for one in refused:
+            key = one.job_id, one.doing
+            if key not in self._reported:
+                if len(self._reported) >= REMEMBERED:
+                    del self._reported[next(iter(self._reported))]
+                self._reported[key] = None
+                self._events.emit(ChangeRefused(self._name, one.job_id, one.doing, one.why))
+        return refused

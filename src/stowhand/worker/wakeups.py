@@ -1,4 +1,4 @@
-"""Passes a store's wake-ups on to whoever sleeps. They are hints: losing them all costs a poll interval."""
+"""Wakes the claimer when the store has work. Wake-ups are hints: losing them all costs a poll interval."""
 
 from __future__ import annotations
 
@@ -26,28 +26,32 @@ class Wakeups:
         wake: Callable[[], None],
         polls: bool = False,
     ) -> None:
-        self._store, self._options, self._events = store, options, events
-        self._clock, self._worker, self._wake = clock, worker, wake
+        self._store = store
+        self._options = options
+        self._events = events
+        self._clock = clock
+        self._worker = worker
+        self._wake = wake
         self._polls = polls
         self._failures = 0
         self.call = Call(clock)
 
     async def run(self) -> None:
-        """Listen until cancelled."""
+        """Until cancelled."""
         while True:
             try:
                 with self.call:
                     woken = await self._store.wait(self._options.poll(is_listening=self._store.is_listening))
             except StoreError as error:
-                await self._trouble(error)
+                await self._pause(error)
                 continue
             if not self._polls:
-                self._judge_hearing()
+                self._check_listening()
             if woken:
                 self._wake()
 
-    def _judge_hearing(self) -> None:
-        """A store that hears nothing (no LISTEN through a pooler, a wrong address) is polled; that is said once."""
+    def _check_listening(self) -> None:
+        """A store that hears no wake-ups (no LISTEN in a pooler, a wrong address) is polled; this is reported once."""
         if self._store.is_listening:
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "listen", self._failures))
@@ -57,7 +61,7 @@ class Wakeups:
             poll = self._options.poll(is_listening=False)
             self._events.emit(StoreTrouble(self._worker, "listen", "no wake-ups are heard: polling instead", poll))
 
-    async def _trouble(self, error: StoreError) -> None:
+    async def _pause(self, error: StoreError) -> None:
         self._failures += 1
         pause = OUTAGE(self._failures)
         if self._failures == 1:

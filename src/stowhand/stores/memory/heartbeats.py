@@ -1,4 +1,4 @@
-"""Renewing leases, resetting jobs and maintenance of the memory store, from any thread."""
+"""The memory store's heart: what keeps leases true, from whatever thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class MemoryHeartbeats:
 
     def refused(self) -> Sequence[Refusal]:
         with self._store.transaction() as (rows, _):
-            return rows.take_refused()
+            refused, rows.refused = rows.refused, []
+        return refused
 
     def check(self) -> None:
         pass
@@ -63,20 +64,22 @@ class MemoryHeartbeats:
 
     def maintain(self) -> None:
         with self._store.transaction() as (rows, now):
-            oldest = now - timedelta(seconds=rows.retention or 0.0)
-            past = [row for row in rows.history.values() if row.finished_at is not None and row.finished_at < oldest]
-            rows.forget(past)
+            oldest = now - timedelta(seconds=rows.kept or 0.0)
+            rows.history = {
+                row.id: row for row in rows.history.values() if row.finished_at is None or row.finished_at >= oldest
+            }
             operating.prune(rows, now, self._store.failed_retention)
             timetable.prune(rows, now)
             self._store.flow_tables().prune(rows, now)
 
     def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as (rows, now):
-            operating.worker_seen(rows, card, now)
+            _, started, _ = rows.roll.get(card.name, (card, now, now))
+            rows.roll[card.name] = (card, started, now)
 
     def worker_gone(self, name: str) -> None:
         with self._store.transaction() as (rows, _):
-            operating.worker_gone(rows, name)
+            rows.roll.pop(name, None)
 
     def close(self) -> None:
         pass

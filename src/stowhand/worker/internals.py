@@ -1,0 +1,35 @@
+"""What this package's own processes use of a worker, and users do not: no part of its public face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stowhand.jobs.lease import Lease
+from stowhand.worker.liveness import Liveness
+from stowhand.worker.slot import Isolate
+
+
+class Host(msgspec.Struct, frozen=True):
+    """What the process around a worker provides."""
+
+    isolate: Isolate | None = None
+    """Runs suspects in a child process; without it they run alone."""
+    on_hang: Callable[[], None] = lambda: None
+    """Called from the heartbeat thread when the loop is blocked beyond all patience, once per hang."""
+
+
+class Internals(msgspec.Struct, frozen=True):
+    """What the process around a worker calls."""
+
+    liveness: Liveness
+    quiet: Callable[[bool], None]
+    """True: claim nothing new, and stay; what runs goes on, what was claimed ahead goes back. False: claim again.
+    Harmless when repeated. On the worker's own loop."""
+    retask: Callable[[tuple[str, ...] | None], None]
+    """Claim jobs of these tasks from now on. On the worker's own loop."""
+    held: Callable[[], list[Lease]]
+    """Every lease of the worker just now. From any thread; release them only as the last write."""
+    give_up: Callable[[], None]
+    """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""

@@ -1,0 +1,128 @@
+"""Notices that the event loop is blocked, by which handler, and where."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.events import Events, LoopBlocked
+from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.leases import Held
+
+BLOCKED_AFTER = 1.0
+"""Seconds without a sign of life after which the loop counts as blocked."""
+ALIVE_EVERY = 0.25
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class LoopWatchdog:
+    """The loop calls ``alive()`` some times a second; another thread calls ``look()`` to see when it last did."""
+
+    def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
+        self._events = events
+        self._clock = clock
+        self._worker = worker
+        self._options = options
+        self._thread = threading.get_ident()
+        self.last_alive = clock.monotonic()
+        self.interval = min(ALIVE_EVERY, options.lease / 20)
+        """Seconds between two calls of ``alive``."""
+        self._lag = 0.0
+        self._next_report = BLOCKED_AFTER
+        self._hang_reported = False
+        self._doubted = False
+        """The last look believed it blocked only if the next one does: the whole process may have stood still."""
+        self.current: Callable[[], Held | None] = lambda: None
+        """The job whose handler the loop executes just now."""
+        self.timeout_of: Callable[[Any], float | None] = lambda claim: None
+        self.on_hang: Callable[[], None] = lambda: None
+        """Called once per hang, from the thread that looks."""
+        self.hangs = False
+        """Blocked for longer than the job's timeout and three leases: its leases are no longer renewed."""
+
+    def watch_this_thread(self) -> None:
+        """The caller's thread runs the loop."""
+        self._thread = threading.get_ident()
+        self.alive()
+
+    def alive(self) -> None:
+        """The loop runs."""
+        last = self.last_alive
+        self.last_alive = self._clock.monotonic()
+        self._lag = max(self._lag, self.last_alive - last)
+        self.hangs = False
+        self._doubted = False
+
+    def lag(self) -> float:
+        """Seconds by which ``alive`` was called late, the most since the last call of this. From any thread."""
+        lag, self._lag = self._lag, 0.0
+        return max(lag, self._clock.monotonic() - self.last_alive) - self.interval
+
+    def look(self, now: float) -> None:
+        """Report a blocked loop: after a second, then at each doubling."""
+        blocked = now - self.last_alive
+        if blocked >= self._next_report:
+            self._next_report = max(blocked, self._next_report) * 2
+            self._judge(blocked)
+        elif blocked < BLOCKED_AFTER:
+            self._next_report = BLOCKED_AFTER
+            self._hang_reported = False
+
+    def _judge(self, blocked: float) -> None:
+        held = self.current()
+        claim = held.claim if held is not None else None
+        patience = 3 * self._options.lease + (self.timeout_of(claim) or 0.0 if claim is not None else 0.0)
+        if not self._doubted and (held is None or blocked > patience):
+            self._doubted = True
+            self._next_report = blocked
+            return
+        self.hangs = blocked > patience
+        self._next_report = min(self._next_report, max(patience, blocked) + 0.01)
+        if self.hangs:
+            self._next_report = blocked * 2
+        frame = frame_of(self._thread)
+        self._events.emit(
+            LoopBlocked(
+                worker=self._worker,
+                task=claim.task if claim is not None else None,
+                job_id=claim.lease.job_id if claim is not None else None,
+                seconds=blocked,
+                stack=_handler_stack(frame) if frame is not None else "",
+                beating=not self.hangs,
+            )
+        )
+        if self.hangs and not self._hang_reported:
+            self._hang_reported = True
+            self.on_hang()
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """The frame that this thread executes; ``None`` when the thread has ended.
+
+    On Python 3.11 a garbage collection that begins within the call may stop every thread for ever: it lets go of the
+    interpreter's lock while the call holds the one of the threads.
+    """
+    with _ONE_AT_A_TIME:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)  # noqa: SLF001 - its documented use: stacks of other threads
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _handler_stack(frame: FrameType) -> str:
+    """The stack from the handler's first frame on: frames of the loop and of this package do not help its author."""
+    frames = list(traceback.walk_stack(frame))[::-1]
+    names = [str(one.f_globals.get("__name__")) for one, _ in frames]
+    first = max((place + 1 for place, name in enumerate(names) if name == "asyncio.events"), default=0)
+    while first < len(names) and names[first].startswith("stowhand."):
+        first += 1
+    return "".join(traceback.StackSummary.extract(iter(frames[first:] or frames)).format())
