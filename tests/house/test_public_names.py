@@ -22,7 +22,8 @@ from stowhand.protocols.store import Claim, StoreOptions
 from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.context import Context
 from stowhand.tasks.registry import TaskOptions
-from tests.support.sources import package_sources
+from stowhand.worker.worker import Worker
+from tests.support.sources import ROOT, package_sources
 
 PUBLIC = [
     "Ages",
@@ -161,6 +162,19 @@ def test_an_app_has_these_members_and_no_others() -> None:
         *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue", "enqueue_in"),
         *("enqueue_many", "open", "own_store", "registry", "run_in_background", "sync", "task", "traces", "worker"),
     ]
+
+
+def test_a_worker_has_these_members_and_no_others() -> None:
+    worker = Worker(MemoryStore(), _handle)
+    members = {name for name in {*vars(Worker), *vars(worker)} if not name.startswith("_")}
+    for_users = ["events", "id", "options", "run", "running", "stop", "unfinished", "wake"]
+    assert sorted(members) == sorted([*for_users, "internals"])
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    assert [name for name in for_users if f"`worker.{name}" not in page and f"`await worker.{name}" not in page] == []
+    assert list(inspect.signature(Worker).parameters) == ["store", "handler", "options", "clock", "events", "host"]
+
+
+async def _handle(ctx: Attempt[object], record: object) -> None: ...
 
 
 def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
