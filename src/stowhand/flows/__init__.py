@@ -1,9 +1,9 @@
 """Flows: jobs that pass queues one after another, with children, delays and limits; on Redis or on any queue store.
 
 flow.py      Flow: what a program declares and uses      (start reading here)
-engine.py    what a flow asks of the place where its jobs are kept
-stepping.py  one execution of a worker function, and what its end means
-worker.py    ready, running, stopping, stopped
+engine.py    the protocol of the two engines: queue/ (any queue store) and redis/
+stepping.py  one execution of a worker function, and its outcome
+worker.py    the worker of one queue: ready, running, stopping, stopped
 """
 
 from stowhand.flows.engine import Position, QueueCount

@@ -1,8 +1,8 @@
-"""What a flow asks of the place where its jobs are kept. Two answer: ``on_redis`` and ``on_queue`` (SQL, memory).
+"""What a flow needs of the store of its jobs. Two packages implement it: ``redis`` and ``queue`` (SQL, memory).
 
-A worker of a flow is the generic worker on ``Engine.store(line)`` with a handler that calls the worker function
-(stepping.py). What a step reads, and what its end means, is the engine's: in Redis the store's scripts move the job on;
-on a queue store the next step is enqueued by the settlement of this one.
+A worker of a flow is the generic worker on ``Engine.store(queue)`` with a handler that calls the worker function
+(stepping.py). The engine decides what a step reads and how a job moves on: in Redis the store's scripts move it; on a
+queue store the next step is enqueued by the settlement of this one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be created, checked by the flow before an engine sees it."""
 
     values: Mapping[str, str]
-    """JSON text by attribute; an attribute that is null is not there."""
+    """JSON text by attribute, without those that are null."""
     lookups: tuple[tuple[str, str], ...] = ()
-    """(attribute, value as text): under what it can be found."""
+    """(attribute, value as text): what the job can be found by."""
     priority: int = 1
     correlation_id: str | None = None
     delay: float | None = None
-    """Seconds until it may start."""
+    """Seconds until the job may start."""
     carried: Mapping[str, str | None] = {}
-    """Of whoever creates it, where that is traced (carried.py)."""
+    """The creator's trace context, where it is traced (propagation.py)."""
 
 
 class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs stand in one queue at one priority."""
+    """How many jobs are in one queue at one priority, by state."""
 
     queue: str
     priority: int
@@ -48,11 +48,11 @@ class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
     parked: int = 0
     """Parents that wait for their children."""
     failed: int | None = None
-    """Where the engine can count them without looking at every job."""
+    """``None``: the engine cannot count them without reading every job."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands."""
+    """A job's place in its queue."""
 
     job_id: str
     queue: str
@@ -62,64 +62,68 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     """From 1, in the order in which they will be served; 1 is next."""
     ready_at: float | None = None
-    """Delayed ones: epoch seconds by the store's clock."""
+    """Of a delayed job: seconds since the epoch, by the store's clock."""
 
 
 class Engine(Protocol):
-    """A flow at work somewhere."""
+    """A flow on one store."""
 
     shape: FlowShape
     sweep_interval: float
-    """Seconds between two looks for what dead workers have left."""
-    tells_parents: bool
-    """The end of a child is to be told by ``left``; else the store does it in the step that records the end."""
+    """Seconds between two sweeps for jobs of dead workers."""
+    handles_child_end: bool
+    """``on_child_end`` must be called after a child has ended; else the settlement of the child wakes the parent."""
 
     carries: bool
-    """Somebody makes spans: a step's job carries the context of what has enqueued it."""
+    """Set by tracing: a step's job carries the trace context of the step that enqueued it."""
 
     @property
     def description(self) -> str:
-        """Where it is, for people; never with a password."""
+        """The store's address, for people; without a password."""
 
     async def open(self) -> Sequence[str]:
         """Connect and check. Gives warnings to be logged. Raises StoreUnreachable, SchemaError, ConfigurationError."""
 
     async def take(self) -> None:
-        """Before jobs are created or worked on. Raises ConfigurationError where a queue is another flow's."""
+        """Claim the queues for this flow, before jobs are created or executed.
+
+        Raises ConfigurationError where a queue belongs to another flow."""
 
     async def close(self) -> None:
-        """Let every connection go. Harmless when repeated."""
+        """Close every connection. Harmless when repeated."""
 
     # -- jobs
 
     async def create(self, job: NewFlowJob) -> str:
-        """Keep it, make it findable, and put it into the entry queue, all in one step; gives its id."""
+        """Store it, make it findable, and put it into the entry queue, atomically; returns its id."""
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
-        """Many in few round trips; all or none on SQL, each whole on Redis."""
+        """Create many in few round trips; all or none on SQL, each atomically on Redis."""
 
     async def delete(self, job_id: str) -> bool:
-        """Forget the job, its children and its lookups; what runs is not interrupted and leaves nothing behind."""
+        """Delete the job, its children and its lookups. A running job is not interrupted; its result is dropped."""
 
     async def ids(self, attribute: str, value: str) -> Sequence[str]:
-        """Of the jobs with that lookup value, oldest first."""
+        """Ids of the jobs with this lookup value, oldest first."""
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
-        """Everything known of each job, decoded, with its ``id``; ``None`` for one that is not there (any more)."""
+        """All attributes of each job, decoded, with its ``id``; ``None`` for one that does not exist (any more)."""
 
-    async def stand(self, job_id: str) -> FlowJobView | None:
-        """Where it stands, and all that is known of it; ``None``: it is not there."""
+    async def view(self, job_id: str) -> FlowJobView | None:
+        """Its state and attributes; ``None``: it does not exist."""
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
-        """A page of what is known of a parent's children, in the order in which they were made."""
+        """A page of the attributes of a parent's children, in the order in which they were made."""
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
-        """Put failed jobs back into the queue in which they failed, retries 0. Refused for what has not failed."""
+        """Put failed jobs back into the queue in which they failed, with all retries. Refused for jobs that have not
+        failed.
+        """
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Ids of failed jobs, children among them, in order, from behind ``after``.
+        """Ids of failed jobs, children included, in id order, after ``after``.
 
-        Redis: a scan, for people and not for programs.
+        In Redis a scan of all keys: for people, not for programs.
         """
 
     # -- looking
@@ -128,38 +132,38 @@ class Engine(Protocol):
         """Every queue at every priority."""
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """Those next in line, and those that run."""
+        """The next jobs of a queue, and those that run."""
 
     async def sweep(self) -> int:
-        """Return what dead workers have left, as every worker does by itself; how many jobs that were."""
+        """Take back the jobs of dead workers, as every worker also does; returns how many they were."""
 
     # -- work
 
     def task(self, queue: FlowQueue) -> str:
-        """What claims of this queue are called."""
+        """The task name of this queue's jobs."""
 
     def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
-        """For the workers of one queue; opened, and closed, by the worker that it is made for. All in seconds."""
+        """The store for the workers of one queue; the worker opens and closes it. Times are seconds."""
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
-        """What was claimed. Raises UndecodablePayload: that job alone fails."""
+        """The claimed job. Raises UndecodablePayload: that job alone fails."""
 
-    async def admit(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """Before the worker function: what is to become of the job instead (a limiter); ``None``: go on."""
+    async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
+        """Before the worker function: an outcome instead of it (a limiter delays the job, say); ``None``: go on."""
 
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is done)."""
+        """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is complete)."""
 
     def encode(self, result: object) -> str:
-        """The result of what ``complete`` and ``parent`` give, as JSON text."""
+        """The result of an outcome of ``complete`` or ``parent``, as JSON text."""
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
-        """The worker function asked for a delay (seconds)."""
+        """The worker function raised DelayError: ``delay`` seconds."""
 
     async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
-        """A parent's work: fan out; or gather, when all children have ended; or wait on, without a slot."""
+        """A parent's work: fan out; or gather, when all children have ended; or keep waiting, without a slot."""
 
-    async def left(self, queue: FlowQueue, job: FlowJob) -> None:
-        """After the end of the step was recorded: wake a parent that may go on now."""
+    async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
+        """After a child's end was recorded: wake its parent, if this was the last child."""

@@ -1,4 +1,4 @@
-"""A flow: declared once, its jobs created, found and worked on, in Redis or on any queue store."""
+"""A flow: declared once; its jobs are created, found and worked on, in Redis or on any queue store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
 PLACES = "redis://, rediss://, unix:///, redis+sentinel://, redis+cluster://, postgresql://, sqlite:///"
 CHILDREN, MOST_CHILDREN = 1000, 10_000
 FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
-"""Seconds between two looks whether a job has ended."""
+"""Seconds between two checks whether a job has ended."""
 
 
 class Flow(FlowWorkers):
@@ -56,9 +56,9 @@ class Flow(FlowWorkers):
             await flow.start_all()
 
     ``place``: ``redis://…`` (also rediss, unix, redis+sentinel, redis+cluster), ``postgresql://…``, ``sqlite:///…``,
-    or a queue store of ours. ``correlate``: gives the correlation id of a new job where none is given; unless said,
-    it is the one bound just now, else a new one. ``traces``: make spans of what is created and executed. Nothing is
-    connected before it is used. Raises ConfigurationError.
+    or a queue store. ``correlate``: returns the correlation id of a new job where none is given; by default the id
+    bound at the moment, else a new one. ``traces``: make spans of jobs that are created and executed. Nothing connects
+    before it is used. Raises ConfigurationError.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Flow(FlowWorkers):
         return self.shape.name
 
     def _twin(self, place: str | QueueStore) -> Flow:
-        """The same with connections of its own, and without workers."""
+        """The same flow with connections of its own, and without workers."""
         shape = self.shape
         return Flow(
             shape.name,
@@ -120,7 +120,7 @@ class Flow(FlowWorkers):
         )
 
     def trace(self, traces: Traces) -> None:
-        """Make spans of what is created and executed from here on, unless that is done already. Before it starts."""
+        """Make spans of jobs that are created and executed. Called before the flow starts; once is enough."""
         if self.traces is None:
             self.traces = traces
             self.engine = traces.engine(self.engine)
@@ -129,20 +129,20 @@ class Flow(FlowWorkers):
     # -- connecting ------------------------------------------------------------------------------
 
     async def open(self, *, quiet: bool = False) -> None:
-        """Connect and check. ``quiet``: what the store warns of is not logged. Raises StoreUnreachable, SchemaError."""
+        """Connect and check. ``quiet``: do not log the store's warnings. Raises StoreUnreachable, SchemaError."""
         if not self._opened:
             if self._logs and not self.events.wants(WorkerStarted):
                 configure_if_nobody_has()
                 LogListener(self.events)
-            self._logs = False  # one listener, however often it is opened
-            with bound(None):  # a job may be the first to ask: what runs on from here belongs to none
-                found = await self.engine.open()
-            for words in () if quiet else found:
-                core_logger().warning(words)
+            self._logs = False  # one listener, however often the flow is opened
+            with bound(None):  # opened by a job perhaps, whose id must not be bound in tasks that outlive it
+                warnings = await self.engine.open()
+            for text in () if quiet else warnings:
+                core_logger().warning(text)
             self._opened = True
 
     async def close(self) -> None:
-        """Stop the workers, and let every connection go. Harmless when repeated."""
+        """Stop the workers, and close every connection. Harmless when repeated."""
         await self.halt()
         self._opened = False
         await self.engine.close()
@@ -166,9 +166,9 @@ class Flow(FlowWorkers):
         correlation_id: str | None = None,
         delay: float | timedelta | None = None,
     ) -> str:
-        """Keep a job, make it findable by its lookup attributes, and put it into the first queue; gives its id.
+        """Store a job, make it findable by its lookup attributes, and put it into the first queue; returns its id.
 
-        Attributes are anything that JSON can say; null ones are not kept. Raises InvalidJob, StoreUnreachable,
+        Attributes are any JSON values; null ones are not stored. Raises InvalidJob, StoreUnreachable,
         OutcomeUnknown.
         """
         job = self._new(attributes, priority, correlation_id, delay)
@@ -183,7 +183,7 @@ class Flow(FlowWorkers):
         correlation_id: str | None = None,
         delay: float | timedelta | None = None,
     ) -> list[str]:
-        """Many at once; their ids in the order given. All are checked before the first is written."""
+        """Create many at once; returns their ids in order. All are checked before the first is written."""
         made = [self._new(attributes, priority, correlation_id, delay) for attributes in jobs]
         await self.open()
         return list(await self.engine.create_many(made)) if made else []
@@ -199,25 +199,25 @@ class Flow(FlowWorkers):
         return new_job(self.shape, attributes, priority=priority, correlation_id=known, delay=delay)
 
     async def delete_job(self, job_id: str) -> bool:
-        """Forget it, its children and its lookups; ``False``: there was none. What runs is not interrupted."""
+        """Delete it, its children and its lookups; ``False``: there was none. A running job is not interrupted."""
         await self.open()
         return await self.engine.delete(read_id(job_id))
 
     async def get_jobs(self, job_ids: Sequence[str], *, resolve_children: bool = False) -> list[dict[str, Any] | None]:
-        """Everything known of each, in the order given; ``None`` for one that is not there (any more)."""
+        """All attributes of each, in the order given; ``None`` for one that does not exist (any more)."""
         ids = read_ids(job_ids)
         await self.open()
         return list(await self.engine.read(ids, resolve_children=resolve_children)) if ids else []
 
     async def get_job(self, job_id: str) -> FlowJobView | None:
-        """Where a job stands, in which queue, since when, why it has failed; ``None``: it is not there (any more)."""
+        """A job's state, queue, times and failure; ``None``: it does not exist (any more)."""
         await self.open()
-        return await self.engine.stand(read_id(job_id))
+        return await self.engine.view(read_id(job_id))
 
     async def result(self, job_id: str, timeout: float | timedelta | None = None) -> dict[str, Any]:
-        """Wait until the job has ended, and give all its attributes. It is asked about, at most once a second.
+        """Wait until the job has ended, and return all its attributes. Polls, from every 20 ms to once a second.
 
-        Raises FlowJobFailed where it has failed, was canceled or is not there, and TimeoutError after ``timeout``.
+        Raises FlowJobFailed where it has failed, was canceled or does not exist, and TimeoutError after ``timeout``.
         """
         async with asyncio.timeout(None if timeout is None else seconds(timeout)):
             pause = FIRST_PAUSE
@@ -235,7 +235,7 @@ class Flow(FlowWorkers):
     async def get_children(
         self, job_id: str, queue: str, *, start: int = 0, limit: int = CHILDREN
     ) -> list[dict[str, Any]]:
-        """A page of what a parent's children have come to, in the order in which they were made; empty: no more."""
+        """A page of the attributes of a parent's children, in the order in which they were made; empty: no more."""
         if not self.shape.find_queue(queue).is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children")
         if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MOST_CHILDREN:
@@ -262,9 +262,9 @@ class Flow(FlowWorkers):
     # -- working ---------------------------------------------------------------------------------
 
     async def start_all(self) -> None:
-        """Connect, and start every worker. Raises ConfigurationError where a queue is another flow's."""
+        """Connect, and start every worker. Raises ConfigurationError where a queue belongs to another flow."""
         await self.open()
-        with suppress(StoreError):  # every worker asks for itself, and waits an outage out
+        with suppress(StoreError):  # every worker does it too, and waits until an outage ends
             await self.engine.take()
         for worker in self.workers:
             worker.start()
@@ -275,9 +275,9 @@ class Flow(FlowWorkers):
         await self.close()
 
     async def run(self) -> None:
-        """Start all, and work until ``stop``: a routine for ``run_all(flow)``, which stops it at a signal.
+        """Start all workers, and work until ``stop``: a routine for ``run_all(flow)``, which stops it at a signal.
 
-        Raises what made a worker end by itself.
+        Raises the error that ended a worker.
         """
         self._stop.clear()
         await self.start_all()
@@ -298,11 +298,11 @@ class Flow(FlowWorkers):
         self._now = self._now or now
         self._stop.set()
         for worker in self.workers:
-            worker.tell(now=now)
+            worker.request_stop(now=now)
 
 
 class FlowSync(FlowPortal):
-    """``flow.sync``: for scripts, Django views, tests. A thread and connections of its own serve all threads."""
+    """``flow.sync``: for scripts, Django views, tests. One thread with its own connections serves all callers."""
 
     create_job = OfTheFlow(Flow.create_job)
     create_jobs = OfTheFlow(Flow.create_jobs)
@@ -316,7 +316,7 @@ class FlowSync(FlowPortal):
 
 
 def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
-    """Not connected yet. Raises ConfigurationError."""
+    """The engine for a URL or a store, not connected yet. Raises ConfigurationError."""
     if isinstance(place, str) and place.partition(":")[0].partition("+")[0] in REDIS:
         try:
             from stowhand.flows.redis import RedisEngine

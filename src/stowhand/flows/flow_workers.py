@@ -1,4 +1,4 @@
-"""Who works on a flow: the workers of its queues, made one by one and started and stopped together."""
+"""The workers of a flow's queues, created one by one, started and stopped together."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ WAIT_TIMEOUT = 3.0
 GRACE = 25.0
 MOST_SLOTS = 10_000
 SHORTEST_LEASE = 2.0
-"""Seconds: a lease is as long as the lock time where that is shorter than it, but no process is always quick."""
+"""Seconds. A lease is no longer than the lock time, but never shorter than this: a process may be slow for a moment."""
 
 
 class FlowWorkers:
-    """A part of ``Flow``: its workers."""
+    """The part of ``Flow`` that creates and stops its workers."""
 
     shape: FlowShape
     engine: Engine
@@ -45,13 +45,13 @@ class FlowWorkers:
         grace: float | timedelta = GRACE,
         lease: float | timedelta = LEASE,
     ) -> FlowWorker:
-        """``count`` slots for a queue; ``start_all`` starts them, or their own ``start``.
+        """Create a worker with ``count`` slots for a queue; ``start_all`` or its own ``start`` starts it.
 
-        ``function(job)``, asynchronous or not, gives the attributes to keep: a dict, with ``next_queue`` to choose
+        ``function(job)``, asynchronous or not, returns the attributes to keep: a dict, in which ``next_queue`` chooses
         where the job goes, or nothing. ``lock_time``: seconds that one execution may take. ``wait_timeout``: seconds
         that an idle worker blocks before it looks again. ``grace``: seconds that running jobs have when it is stopped.
-        ``lease``: seconds after which the jobs of a worker that has gone silent are taken back; no more than the
-        ``lock_time``, or 2 s.
+        ``lease``: seconds after which the jobs of a worker that sends no heartbeat are taken back; at most the
+        ``lock_time``, but no less than 2 s.
         """
         flow_queue = self.shape.find_queue(queue)
         if flow_queue.is_parent:
@@ -62,7 +62,7 @@ class FlowWorkers:
             raise ConfigurationError(f"workers of {queue!r}: {function!r} given; give a function of (job)")
         if (why := why_no_function(function)) is not None:
             raise ConfigurationError(f"workers of {queue!r}: {why}")
-        kind = ChildHandler if flow_queue.parent is not None and self.engine.tells_parents else StepHandler
+        kind = ChildHandler if flow_queue.parent is not None and self.engine.handles_child_end else StepHandler
         lock = _positive("lock_time", lock_time)
         made = partial(kind, self.engine, flow_queue, function, lock, _epoch)
         return self._add(flow_queue, made, count, lock, wait_timeout, grace, lease)
@@ -77,7 +77,7 @@ class FlowWorkers:
         grace: float | timedelta = GRACE,
         lease: float | timedelta = LEASE,
     ) -> FlowWorker:
-        """Slots that fan out and gather. A parent that waits for its children holds none of them."""
+        """Create a worker for a parent's queue, which fans out and gathers. A parent that waits occupies no slot."""
         flow_queue = self.shape.find_queue(queue)
         if not flow_queue.is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children; use create_workers")
@@ -96,7 +96,7 @@ class FlowWorkers:
         grace: float | timedelta = GRACE,
         lease: float | timedelta = LEASE,
     ) -> FlowWorker:
-        """Slots for the child of a parent's queue; otherwise as ``create_workers``."""
+        """Create a worker for a child's queue; otherwise as ``create_workers``."""
         return self.create_workers(
             f"{parent}:{child}", function, count, lock_time, wait_timeout, grace=grace, lease=lease
         )
@@ -129,13 +129,13 @@ class FlowWorkers:
 
     @property
     def grace(self) -> float:
-        """The longest of its workers: seconds that running jobs have when all are stopped."""
+        """Seconds that running jobs have when all workers are stopped: the longest grace of them."""
         return max((worker.grace for worker in self.workers), default=GRACE)
 
     async def halt(self, *, now: bool = False) -> None:
         """Stop every worker, and wait for them."""
         for worker in self.workers:
-            worker.tell(now=now)
+            worker.request_stop(now=now)
         await asyncio.gather(*(worker.ended() for worker in self.workers))
 
 

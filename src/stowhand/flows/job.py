@@ -1,4 +1,4 @@
-"""A job of a flow, as its worker function sees it."""
+"""A job of a flow, as its worker function is given it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stowhand.protocols.handler import Attempt
 
 
 class FlowJob(Mapping[str, Any]):
-    """The wanted attributes, decoded, by name: ``job["userId"]``. A missing one is ``None`` if it was asked for.
+    """The attributes of ``attributes_to_get``, decoded: ``job["userId"]``. A listed one that the job lacks is ``None``.
 
     ``job.ctx`` is the attempt: ``ctx.logger``, ``ctx.canceled``, the lease.
     """
@@ -34,13 +34,13 @@ class FlowJob(Mapping[str, Any]):
         """1 is served first."""
         self.correlation_id = correlation_id
         self.retries = retries
-        """How often this queue has tried it again."""
+        """How often this queue has retried the job."""
 
     def __getitem__(self, name: str) -> Any:
         try:
             return self._values[name]
         except KeyError:
-            # What the job's failure will say: the bare name would tell nobody whose it is.
+            # This becomes the job's failure: the bare name of the attribute would not explain it.
             raise KeyError(f"{name}: no attribute of this job, or not in attributes_to_get of {self.queue}") from None
 
     def __iter__(self) -> Iterator[str]:

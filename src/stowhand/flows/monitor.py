@@ -1,4 +1,4 @@
-"""Watching a flow: how many jobs stand where, in which order, and what dead workers have left."""
+"""Watching a flow: how many jobs are in each queue, in which order; and sweeping for jobs of dead workers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ POSITIONS = 100
 
 
 class FlowMonitor:
-    """Looks when asked; and, as a routine for ``run_all(flow.monitor)``, every second.
+    """Counts on demand; as a routine for ``run_all(flow.monitor)`` it counts and sweeps every second.
 
-    A look also returns what dead workers have left, as every worker of ours does by itself: where only workers of the
-    original serve a flow, run one of these.
+    A sweep takes back the jobs of dead workers, as every Stowhand worker also does: run a monitor where only workers of
+    the original implementation serve a flow.
     """
 
     serves = True
@@ -30,17 +30,17 @@ class FlowMonitor:
         self._stopping = asyncio.Event()
         self._tick = asyncio.Event()
         self.failures = 0
-        """Looks that failed, one after the other."""
+        """Rounds of ``run`` that failed in a row."""
         self.returned = 0
-        """Jobs that it has taken back from dead workers so far."""
+        """Jobs taken back from dead workers so far."""
         self.on_look: list[Callable[[Sequence[QueueCount]], None]] = []
-        """Told what each look of ``run`` has counted."""
+        """Called with the counts of each round of ``run``."""
         self.on_trouble: list[Callable[[StoreError], None]] = []
-        """Told why a look of ``run`` has failed."""
+        """Called with the error of each round of ``run`` that failed."""
 
     @property
     def interval(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two rounds of ``run``."""
         return self._interval
 
     @interval.setter
@@ -51,24 +51,24 @@ class FlowMonitor:
         self._interval = every
 
     async def counts(self) -> Sequence[QueueCount]:
-        """Waiting, processing, delayed and parked jobs of every queue, by priority."""
+        """How many jobs of every queue and priority are waiting, processing, delayed and parked."""
         return await self._engine.counts()
 
     async def positions(self, queue: str, limit: int = POSITIONS) -> Sequence[Position]:
-        """Who is next in a queue, from 1; with those that run, and those that are delayed."""
+        """The next jobs of a queue, from position 1; with those that run, and those that are delayed."""
         self._engine.shape.find_queue(queue)
         if type(limit) is not int or limit < 1:
             raise ConfigurationError(f"limit: {limit!r} given; give a whole number from 1")
         return await self._engine.positions(queue, limit)
 
     async def sweep(self) -> int:
-        """Return what dead workers have left; how many jobs that were."""
+        """Take back the jobs of dead workers; returns how many they were."""
         returned = await self._engine.sweep()
         self.returned += returned
         return returned
 
     async def run(self) -> None:
-        """Look every ``interval`` seconds until ``stop``. An outage is waited out."""
+        """Sweep and count every ``interval`` seconds until ``stop``, through outages."""
         self._stopping.clear()
         await self._engine.open()
         while not self._stopping.is_set():
@@ -78,17 +78,17 @@ class FlowMonitor:
                 self.failures = 0
             except StoreError as error:
                 self.failures += 1
-                for heard in self.on_trouble:
-                    heard(error)
+                for on_error in self.on_trouble:
+                    on_error(error)
             else:
-                for told in self.on_look:
-                    told(found)
+                for callback in self.on_look:
+                    callback(found)
             timer = self._clock.call_later(self._interval, self._tick.set)
             await self._tick.wait()
             self._tick.clear()
             timer.cancel()
 
     def stop(self, *, now: bool = False) -> None:
-        """End soon."""
+        """End ``run`` soon."""
         self._stopping.set()
         self._tick.set()

@@ -21,7 +21,7 @@ Correlate = Callable[[], str | None]
 
 
 def correlate() -> str:
-    """The id that is bound just now (a job that creates a job), else a new one."""
+    """The id bound at the moment (in a job that creates a job), else a new one."""
     return correlation.current() or str(uuid.uuid4())
 
 
@@ -33,7 +33,7 @@ def new_job(
     correlation_id: object = None,
     delay: float | timedelta | None = None,
 ) -> NewFlowJob:
-    """The job as it will be kept. Raises InvalidJob, which names what is wrong and the limit."""
+    """The checked job. Raises InvalidJob, which names the error and the limit."""
     most = shape.entry.declared.priorities
     if type(priority) is not int or not 1 <= priority <= most:
         raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {most}")
@@ -57,17 +57,17 @@ def new_job(
 
 
 def size_limit(name: object) -> int:
-    """Bytes of an attribute's JSON text: what children are given may be much, for there may be many."""
+    """Largest size of an attribute's JSON text, in bytes: the parameters of children may be large."""
     return CHILDREN_LIMIT if lists_children(name) else strict_json.SIZE_LIMIT
 
 
 def lists_children(name: object) -> bool:
-    """Is it the attribute that says what children a parent is to make?"""
+    """Is this the attribute that lists the children that a parent makes?"""
     return isinstance(name, str) and name.startswith("children:") and name.endswith(":params")
 
 
 def lookup_values(value: object) -> list[str]:
-    """Under what a job can be found: a text or a number is one entry, each of a list is one; others are none."""
+    """The texts that a job can be found by: of a text or a number one, of a list one for each element; else none."""
     if isinstance(value, list | tuple):
         return [text for each in value if not isinstance(each, list | tuple) for text in lookup_values(each)]
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
@@ -76,26 +76,26 @@ def lookup_values(value: object) -> list[str]:
 
 
 def read_id(given: object) -> str:
-    """A job's id; bytes of somebody else's that are no UTF-8 may be in it, as Redis gives them. Raises InvalidJob."""
+    """A job's id, which may contain bytes that are not UTF-8, as Redis returns foreign ones. Raises InvalidJob."""
     if not isinstance(given, str) or not given:
         raise InvalidJob(f"a job's id is a text; {given!r} given")
-    return _sayable(given, "a job's id")
+    return _encodable(given, "a job's id")
 
 
 def read_ids(given: str | Iterable[object]) -> list[str]:
-    """Of several, or of one. Raises InvalidJob."""
+    """The ids of one or several jobs. Raises InvalidJob."""
     return [read_id(one) for one in ([given] if isinstance(given, str) else given)]
 
 
 def lookup_text(attribute: str, value: object) -> str:
-    """What one value is looked up by. Raises ConfigurationError, InvalidJob."""
+    """The text by which a value is looked up. Raises ConfigurationError, InvalidJob."""
     texts = [] if isinstance(value, Sequence) and not isinstance(value, str) else lookup_values(value)
     if not texts:
         raise ConfigurationError(f"{attribute}: {value!r} given; jobs are looked up by one text or number")
-    return _sayable(texts[0], attribute)
+    return _encodable(texts[0], attribute)
 
 
-def _sayable(text: str, what: str) -> str:
+def _encodable(text: str, what: str) -> str:
     try:
         text.encode(errors="surrogateescape")
     except UnicodeError:

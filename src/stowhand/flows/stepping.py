@@ -1,4 +1,4 @@
-"""One step of a flow as a handler: call the worker function, and say what its end means for the job."""
+"""One step of a flow as a handler: call the worker function, and make its result an outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEXT_QUEUE = ("next_queue", "nextQueue")
 
 
 class DelayError(Exception):
-    """Raised by a worker function: not now. The attempt is not spent.
+    """Raised by a worker function to run the job later. The attempt is not counted.
 
     ``delay``: seconds from now, or a timedelta; ``ready_at``: a moment instead, in seconds since the epoch.
     """
@@ -51,7 +51,7 @@ class DelayError(Exception):
 
 
 class StepHandler:
-    """The handler of one queue's workers. ``lock_time``: seconds that the worker function may take."""
+    """The handler of a queue's worker. ``lock_time``: seconds that the worker function may take."""
 
     def __init__(
         self, engine: Engine, queue: FlowQueue, function: WorkerFunction, lock_time: float, now: Callable[[], float]
@@ -69,30 +69,30 @@ class StepHandler:
         return self._policy
 
     def encode(self, result: object) -> str:
-        """What the engine said of a completed step, as JSON text."""
+        """The result of a completed step, as JSON text."""
         return self._engine.encode(result)
 
     def close(self) -> None:
-        """Let idle threads go."""
+        """End idle threads."""
         if self._threads is not None:
             self._threads.close()
             self._threads = None
 
     async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
-        """One execution. Whatever happens in the function is an outcome here; only the message goes to the job."""
+        """One execution. Every error of the function becomes an outcome; the job stores only its message."""
         try:
             job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
             return Fail(clean(str(error)), poison=True)
         with bound(job.correlation_id):
-            instead = await self._engine.admit(self._queue, job)
+            instead = await self._engine.check_start(self._queue, job)
             if instead is not None:
                 return instead
             try:
                 return await self._run(job)
             except DelayError as error:
                 return self._postponed(job, error)
-            except Exception as error:  # noqa: BLE001 - boundary: somebody else's code
+            except Exception as error:  # noqa: BLE001 - boundary: the application's code
                 return self._failed(job, error)
 
     async def _run(self, job: FlowJob) -> Outcome:
@@ -103,7 +103,7 @@ class StepHandler:
                 return self._timed_out()
             raise
         if job.ctx.cancel_reason == Stop.TIMEOUT:
-            return self._timed_out()  # it swallowed its end: a late result is ignored
+            return self._timed_out()  # it suppressed its cancellation: a late result is ignored
         return await self._ended(job, result)
 
     async def _call(self, job: FlowJob) -> object:
@@ -112,10 +112,10 @@ class StepHandler:
         if self._threads is None:
             self._threads = Threads()
 
-        def left_behind() -> None:
+        def on_abandoned() -> None:
             control_of(job.ctx).detached = True
 
-        result = await self._threads.run(partial(self._function, job), left_behind=left_behind)
+        result = await self._threads.run(partial(self._function, job), left_behind=on_abandoned)
         return await result if inspect.isawaitable(result) else result
 
     def _timed_out(self) -> Outcome:
@@ -155,15 +155,15 @@ class StepHandler:
 
 
 class ChildHandler(StepHandler):
-    """Of a child's queue, where its end must be told to its parent."""
+    """The handler of a child's queue, where the engine must wake the parent after the child's end."""
 
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
-        """The end is recorded."""
-        await self._engine.left(self._queue, self._engine.job(self._queue, ctx, record))
+        """Called after the end was recorded."""
+        await self._engine.on_child_end(self._queue, self._engine.job(self._queue, ctx, record))
 
 
 class ParentHandler:
-    """Of a parent's queue: its work is to fan out, and to gather."""
+    """The handler of a parent's queue, which fans out and gathers."""
 
     def __init__(self, engine: Engine, queue: FlowQueue) -> None:
         self._engine, self._queue = engine, queue
@@ -174,26 +174,26 @@ class ParentHandler:
         return self._policy
 
     def encode(self, result: object) -> str:
-        """As of a step."""
+        """The result of a completed step, as JSON text."""
         return self._engine.encode(result)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
-        """Fan out, gather, or wait on; without a slot meanwhile."""
+        """Fan out, gather, or keep waiting, which occupies no slot."""
         try:
             job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
             return Fail(clean(str(error)), poison=True)
         with bound(job.correlation_id):
-            return await self._engine.admit(self._queue, job) or await self._engine.parent(self._queue, job)
+            return await self._engine.check_start(self._queue, job) or await self._engine.parent(self._queue, job)
 
 
 def read_result(result: object) -> tuple[dict[str, str], str | None]:
-    """Attributes as JSON text, and the queue that the result chooses. Raises InvalidJob: it is no object.
+    """Attributes as JSON text, and the queue that the result chooses. Raises InvalidJob where it is not an object.
 
-    Nothing, False, zero and what is empty are a result without attributes. Attributes that are null are dropped.
+    ``None``, ``False``, zero and empty values are results without attributes. Attributes that are null are dropped.
     """
     if not result:
         return {}, None
@@ -211,7 +211,7 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
 
 
 def _as_object(result: object) -> Mapping[str, object]:
-    """Structs, dataclasses, models: what JSON writes as an object."""
+    """Structs, dataclasses and models, which JSON encodes as objects."""
     try:
         made = msgspec.json.decode(strict_json.encode(result, what="the result"))
     except InvalidJob:
@@ -230,8 +230,8 @@ def _attribute(name: object) -> str:
 
 
 def _message(error: Exception) -> str:
-    """What it says; its name where it says nothing."""
+    """The error's message; its type where that is empty."""
     try:
         return str(error).strip() or type(error).__name__
-    except Exception as trouble:  # noqa: BLE001 - boundary: as the function itself
+    except Exception as trouble:  # noqa: BLE001 - boundary: the application's code
         return f"{type(error).__name__} (its text could not be made: {type(trouble).__name__})"

@@ -1,4 +1,4 @@
-"""The face of a flow for code without an event loop. Every method is the asynchronous one, waited for."""
+"""A flow for code without an event loop: every method calls the asynchronous one and waits for it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ R = TypeVar("R")
 
 
 class FlowPortal:
-    """A flow with connections of its own, on the loop of a portal; from any number of threads."""
+    """A flow with its own connections on the event loop of a portal; callable from any thread."""
 
     def __init__(self, make: Callable[[], Flow]) -> None:
         self._make = make
         self._flow: Flow | None = None
-        self._portal = Portal(self._farewell)
+        self._portal = Portal(self._close_flow)
 
-    async def _farewell(self) -> None:
+    async def _close_flow(self) -> None:
         flow, self._flow = self._flow, None
         if flow is not None:
             await flow.close()
 
     def wait_for(self, ask: Callable[[Flow], Awaitable[R]], instead: str) -> R:
-        """What it gives, or raises. Raises RuntimeError inside a running loop, naming what to await instead."""
+        """Returns or raises what ``ask`` does. Raises RuntimeError in a running event loop: await ``instead`` there."""
 
         async def call() -> R:
             if self._flow is None:
@@ -39,12 +39,12 @@ class FlowPortal:
         return self._portal.run(call, instead)
 
     def close(self) -> None:
-        """Let its connections go. Harmless when repeated; the end of the program does it too."""
+        """Close the connections. Harmless when repeated; also done at the end of the program."""
         self._portal.close()
 
 
 class OfTheFlow(Generic[P, R]):
-    """A method of the flow, waited for: its name, parameters and types are the flow's, and not written again."""
+    """A synchronous method with the name, parameters and types of the flow's asynchronous one."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
         self.method = method
@@ -60,8 +60,8 @@ class OfTheFlow(Generic[P, R]):
         name = self.method.__name__
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            asked = cast("Callable[[Flow], Awaitable[R]]", methodcaller(name, *args, **kwargs))
-            return sync.wait_for(asked, f"await flow.{name}(…)")
+            request = cast("Callable[[Flow], Awaitable[R]]", methodcaller(name, *args, **kwargs))
+            return sync.wait_for(request, f"await flow.{name}(…)")
 
         call.__name__, call.__doc__ = name, self.__doc__
         return call

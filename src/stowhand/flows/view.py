@@ -1,4 +1,4 @@
-"""A job of a flow as whoever created it sees it: where it stands, and what has become of it."""
+"""A job of a flow, as its creator sees it: state, attributes, failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stowhand.errors import StowhandError
 
 
 class Stage(StrEnum):
-    """Where a job stands."""
+    """The state of a flow's job."""
 
     WAITING = "waiting"
     PROCESSING = "processing"
@@ -26,30 +26,30 @@ class Stage(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """It will run no more by itself."""
+        """The job will not run again unless it is retried."""
         return self in (Stage.COMPLETED, Stage.FAILED, Stage.CANCELED)
 
 
 class FlowJobView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one job."""
+    """State and attributes of one job."""
 
     id: str
     state: Stage
     queue: str | None
-    """Where it stands, or where it has ended; ``None``: that is not known."""
+    """The queue in which it is, or in which it ended; ``None``: unknown."""
     attributes: dict[str, Any]
-    """Everything that the job and its steps have left, decoded."""
+    """The job's attributes and the results of its steps, decoded."""
     failure: str | None = None
-    """Why it has failed, or was canceled."""
+    """Why it failed, or was canceled."""
     created_at: datetime | None = None
     ready_at: datetime | None = None
-    """Of a delayed one."""
+    """When a delayed job may start."""
     ended_at: datetime | None = None
-    """Where the store knows it."""
+    """``None`` also where the store does not record it."""
 
 
 class FlowJobFailed(StowhandError):
-    """A job of a flow has failed, or was canceled, or is not there; ``job`` is what is known of it."""
+    """A job of a flow has failed, was canceled, or does not exist (then ``job`` is ``None``)."""
 
     def __init__(self, message: str, job: FlowJobView | None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class FlowJobFailed(StowhandError):
 
 
 def created_at(job_id: str) -> datetime | None:
-    """By its id, which begins with that moment (UUID version 7); ``None``: somebody else has made it."""
+    """The time in the id (UUID version 7); ``None``: an id that was not made here."""
     try:
         made = uuid.UUID(job_id.rpartition(":")[2])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The workers of one queue: ready, running, stopping, stopped; underneath, the generic worker on the flow's store."""
+"""The worker of one queue: ready, running, stopping, stopped. It runs the generic worker on the flow's store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stowhand.worker.worker import Worker, new_identity
 
 
 class Status(StrEnum):
-    """Where a worker stands.
+    """The state of a worker.
 
     ready --start()--> running --stop()--> stopping --its loop has ended--> stopped --start()--> running
     """
@@ -55,10 +55,10 @@ class FlowWorker:
         self.count = count
         """Its slots: how many jobs it executes at once."""
         self.grace = grace
-        """Seconds that running jobs have when it is stopped."""
+        """Seconds that running jobs have when the worker is stopped."""
         self.status = Status.READY
         self.error: BaseException | None = None
-        """Why it stopped by itself."""
+        """The error that ended it; ``None``: it was stopped, or runs."""
         self._engine, self._queue, self._make_handler = engine, queue, make_handler
         self._lock_time, self._wait_timeout, self._lease = lock_time, wait_timeout, lease
         self._events, self._clock = events, clock or SystemClock()
@@ -69,69 +69,69 @@ class FlowWorker:
             grace=grace,
             sweep_interval=engine.sweep_interval,
         )
-        if queue.declared.limiter is not None:  # what is taken counts in the window of that moment
+        if queue.declared.limiter is not None:  # a claimed job counts in the limiter's window of that moment
             self._options = msgspec.structs.replace(self._options, look_ahead=0)
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     @property
     def id(self) -> str:
-        """Who it is: host, process, and a random part."""
+        """The worker's name: queue, host, process, and a random part."""
         return str(self._options.name)
 
     @property
     def running(self) -> int:
-        """Jobs at work just now."""
+        """How many jobs it is executing."""
         return self._worker.running if self._worker is not None else 0
 
     def start(self) -> None:
-        """Begin to take jobs, on the running loop. Harmless while it runs; a stopped one starts again."""
+        """Begin to claim jobs, on the running event loop. Harmless while it runs; a stopped worker starts again."""
         if self._task is not None and not self._task.done():
             if self.status is Status.STOPPING:
                 raise ConfigurationError(f"the worker of {self.queue!r} is stopping; start it once it has stopped")
             return
         self.status, self.error = Status.RUNNING, None
-        self._told.clear()
-        with bound(None):  # whoever starts it: what it does between its jobs belongs to none
+        self._stop_requested.clear()
+        with bound(None):  # started in a job perhaps, whose correlation id must not be bound in this task
             self._task = asyncio.create_task(self._live(), name=f"flow worker {self.queue}")
 
     async def stop(self, *, now: bool = False) -> None:
-        """Take nothing new, wait until the running jobs have ended (within the grace), and be stopped.
+        """Claim nothing more, wait until the running jobs have ended (within the grace), and stop.
 
-        ``now``: hand them back instead, their attempts unspent. Harmless when repeated. An idle worker stops at once.
+        ``now``: hand them back instead, without using an attempt. Harmless when repeated. An idle worker stops at once.
         """
-        self.tell(now=now)
+        self.request_stop(now=now)
         await self.ended()
 
-    def tell(self, *, now: bool = False) -> None:
-        """As ``stop``, without waiting for it."""
+    def request_stop(self, *, now: bool = False) -> None:
+        """As ``stop``, without waiting for the end."""
         if self._task is None or self._task.done():
             if self.status is not Status.READY:
                 self.status = Status.STOPPED
             return
         self.status = Status.STOPPING
-        self._told.set()
+        self._stop_requested.set()
         if self._worker is not None:
             self._worker.stop(now=now)
 
     async def ended(self) -> None:
-        """Wait until it has stopped, whoever told it to."""
-        if self._task is not None and not self._task.done():  # one that is done may be of a loop before this
+        """Wait until it has stopped."""
+        if self._task is not None and not self._task.done():  # a finished task may belong to an earlier event loop
             await asyncio.wait([self._task])
 
     async def _live(self) -> None:
-        """Work until told to stop. What a store's outage or an accident ends is begun anew, after a pause."""
+        """Work until a stop is requested. After an outage or an unexpected error, begin anew after a pause."""
         failures = 0
         try:
-            while not self._told.is_set():
+            while not self._stop_requested.is_set():
                 try:
                     await self._work()
                     failures = 0
                 except (ConfigurationError, SchemaError) as error:
                     self.error = error
                     return
-                except Exception as error:  # noqa: BLE001 - boundary: no loop of ours ends in silence
+                except Exception as error:  # noqa: BLE001 - boundary: reported, and the worker is started again after a pause
                     failures += 1
                     await self._recover(error, failures)
         except asyncio.CancelledError as error:
@@ -146,7 +146,7 @@ class FlowWorker:
         try:
             await store.open()
             self._worker = Worker(store, handler, self._options, events=self._events, clock=self._clock)
-            if not self._told.is_set():
+            if not self._stop_requested.is_set():
                 await self._worker.run()
         finally:
             self._worker = None
@@ -155,9 +155,9 @@ class FlowWorker:
 
     async def _recover(self, error: Exception, failures: int) -> None:
         pause = OUTAGE(failures)
-        words = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-        self._events.emit(StoreTrouble(self.id, "work", words, pause))
-        waiting = asyncio.ensure_future(self._told.wait())
+        text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+        self._events.emit(StoreTrouble(self.id, "work", text, pause))
+        waiting = asyncio.ensure_future(self._stop_requested.wait())
         resting = asyncio.ensure_future(self._clock.sleep(pause))
         try:
             await asyncio.wait((waiting, resting), return_when=asyncio.FIRST_COMPLETED)

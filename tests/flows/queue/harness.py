@@ -70,14 +70,14 @@ class Run:
         (verdict,) = await self.harness.store.settle([(self.lease, self.settlement)], repeat=repeat)
         return verdict
 
-    async def tell(self) -> None:
+    async def wake_parent(self) -> None:
         """What a child's worker does when the end is recorded."""
         flow_queue = self.harness.engine.shape.find_queue(self.queue)
-        await self.harness.engine.left(
+        await self.harness.engine.on_child_end(
             flow_queue, self.harness.engine.job(flow_queue, Attempt(self.claim, 0.0), self.claim.record)
         )
-        for asking in list(self.harness.engine._children._asking.values()):
-            await asyncio.wait([asking])
+        for waking in list(self.harness.engine._children._waking.values()):
+            await asyncio.wait([waking])
 
 
 class Harness:
@@ -134,7 +134,7 @@ class Harness:
         assert run is not None, f"nothing is due in {queue}"
         assert await run.settle() is Verdict.SETTLED
         if run.harness.engine.shape.find_queue(queue).parent:
-            await run.tell()
+            await run.wake_parent()
         return run
 
     async def due(self, queue: str) -> int:

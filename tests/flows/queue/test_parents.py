@@ -162,7 +162,7 @@ def test_two_last_children_at_once_wake_the_parent(harness: MakeHarness, run: Ru
             runs = [await at.begin("parent:other"), await at.begin("parent:other")]
             both = [one for one in runs if one is not None]
             await at.store.settle([(one.lease, one.settlement) for one in both])
-            await asyncio.gather(*(one.tell() for one in both))
+            await asyncio.gather(*(one.wake_parent() for one in both))
             await at.step("parent")
             assert await at.due("after") == 1
 
@@ -181,7 +181,7 @@ def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(harness: MakeHa
             child = await at.begin("parent:other")
             assert child is not None
             assert await child.settle() is Verdict.SETTLED
-            telling = asyncio.ensure_future(child.tell())
+            telling = asyncio.ensure_future(child.wake_parent())
             await asyncio.wait([telling], timeout=0.08)
             assert not telling.done()
             assert await looking.settle() is Verdict.SETTLED
@@ -236,7 +236,7 @@ def test_a_deleted_parent_takes_its_children_along(harness: MakeHarness, run: Ru
             assert running is not None
             assert await at.engine.delete(job_id)
             assert await running.settle() is Verdict.SETTLED
-            await running.tell()
+            await running.wake_parent()
             for queue in ("parent", "parent:kid", "parent:other"):
                 assert await at.standing(queue) == {}
             (child,) = [each.lease.job_id for each in [running]]
@@ -309,9 +309,9 @@ def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run
     async def story() -> None:
         children = Children(FlowShape(name="f", queues=(Queue("q"),)), cast("FlowTables", Slow()), Ids())
         for _ in range(100):
-            await children.tell(Above("1", "q"))
+            await children.child_ended(Above("1", "q"))
         assert len(asked) == 1
-        await asyncio.wait(list(children._asking.values()))
+        await asyncio.wait(list(children._waking.values()))
         assert len(asked) == 2, "and once more after the last"
         await children.close()
 

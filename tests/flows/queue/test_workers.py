@@ -17,7 +17,7 @@ from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue import QueueEngine, parents
 from stowhand.flows.queue.engine import ExistenceChecks
-from stowhand.flows.queue.queues import QueueWake
+from stowhand.flows.queue.queues import SharedListener
 from stowhand.jobs.job import NewJob
 from stowhand.protocols import options
 from stowhand.protocols.flow_shape import FlowShape, Queue
@@ -89,7 +89,7 @@ async def until_idle(flow: Flow) -> None:
     assert isinstance(engine, QueueEngine)
 
     async def waiting() -> bool:
-        return len(engine._bell._waiting) == len(flow.workers)
+        return len(engine._listener._waiting) == len(flow.workers)
 
     await until(waiting)
 
@@ -166,13 +166,13 @@ def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch:
             await asyncio.sleep(0)
             raise StoreUnreachable("no answer")
 
-        bell = QueueWake(store)
+        listener = SharedListener(store)
         with monkeypatch.context() as outage:
             outage.setattr(store, "wait", deaf)
-            told = await asyncio.gather(*(bell.wait(n, 60.0) for n in range(3)), return_exceptions=True)
+            told = await asyncio.gather(*(listener.wait(n, 60.0) for n in range(3)), return_exceptions=True)
         assert [type(each) for each in told] == [StoreUnreachable] * 3
-        assert await bell.wait(0, 0.01) is False
-        await bell.close()
+        assert await listener.wait(0, 0.01) is False
+        await listener.close()
 
     run(story())
 
@@ -180,16 +180,16 @@ def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch:
 def test_who_is_busy_when_the_bell_rings_hears_it_afterwards(run: Run) -> None:
     async def story() -> None:
         store = MemoryStore()
-        bell = QueueWake(store)
+        listener = SharedListener(store)
         for who in "ab":
-            await bell.join(who)
-        waiting = asyncio.ensure_future(bell.wait("a", 5.0))
+            await listener.join(who)
+        waiting = asyncio.ensure_future(listener.wait("a", 5.0))
         await asyncio.sleep(0)
         await store.enqueue(NewJob(task="t"))
         assert await waiting
-        assert await bell.wait("b", 0.0)
-        assert not await bell.wait("b", 0.01)
-        await bell.close()
+        assert await listener.wait("b", 0.0)
+        assert not await listener.wait("b", 0.01)
+        await listener.close()
 
     run(story())
 

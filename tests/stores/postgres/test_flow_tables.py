@@ -162,7 +162,7 @@ def test_each_role_may_do_its_part_of_a_flow(postgres_server: Databases, run: Ru
             ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30.0)
         )
         job = worker.job(line, Attempt(claim, 0.0), claim.record)
-        assert await worker.admit(line, job) is None
+        assert await worker.check_start(line, job) is None
         await worker.store(line, 60.0, 3.0).settle([(claim.lease, Settlement(State.FAILED, Ended.FAILED, error="no"))])
         for role in ("worker", "reader", "admin"):
             assert (await engines[role].read([job_id], resolve_children=True))[0] is not None

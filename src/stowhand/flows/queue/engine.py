@@ -1,4 +1,4 @@
-"""A flow at work on a queue store."""
+"""The engine of a flow on a queue store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.flows.queue.ids import Ids
 from stowhand.flows.queue.jobs import QueueJobs
 from stowhand.flows.queue.lists import long_apart, read_lists
 from stowhand.flows.queue.parents import Children
-from stowhand.flows.queue.queues import FlowQueueStore, QueueWake
+from stowhand.flows.queue.queues import FlowQueueStore, SharedListener
 from stowhand.flows.queue.step import StepJob, new_step, raw, read_job, task_of, too_much
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
@@ -28,25 +28,25 @@ from stowhand.protocols.store import DAY, Heartbeats, Store, StoreOptions, Terms
 from stowhand.stores.opening import open_store
 
 OUTAGE_PAUSE = 2.0
-"""Seconds until a step is tried again that could not be begun because the store did not answer."""
+"""Seconds until a step is tried again that could not start because the store did not answer."""
 PART_LIMIT = 200
 MOST_CHECKED = 1000
-"""Jobs of which one question asks whether they exist."""
+"""Jobs whose existence one query checks."""
 
 
 class QueueEngine(QueueJobs):
-    """``Engine`` on a URL, or on a store that somebody else opens and closes."""
+    """``Engine`` on a URL, or on a store that the application opens and closes."""
 
     sweep_interval = WorkerOptions().sweep_interval
-    tells_parents = True
+    handles_child_end = True
     carries = False
-    """The settlement enqueues the next step, as the job of any attempt: nothing is to be done here."""
+    """Never set by tracing here: the settlement enqueues the next step, which then carries the trace context itself."""
 
     def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
-        self._own = isinstance(place, str)
+        self._owns_store = isinstance(place, str)
         store = open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
         super().__init__(shape, store, _tables_of(store), Ids())
-        self._bell = QueueWake(store)
+        self._listener = SharedListener(store)
         self._existence = ExistenceChecks(self._tables)
         self._children = Children(shape, self._tables, self._ids)
         self._heartbeats: Heartbeats | None = None
@@ -54,11 +54,11 @@ class QueueEngine(QueueJobs):
 
     @property
     def description(self) -> str:
-        """Where the store is."""
+        """The store's address."""
         return self._store.description
 
     async def open(self) -> Sequence[str]:
-        """Connect; what is not installed yet is installed. Gives warnings."""
+        """Connect, and install the schema if it is missing. Returns warnings."""
         try:
             await self._store.open()
         except SchemaMissing:
@@ -74,22 +74,22 @@ class QueueEngine(QueueJobs):
         return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is gone at once"]
 
     async def take(self) -> None:
-        """A queue is its flow's: the tasks bear both names."""
+        """Nothing: task names contain the flow and the queue, so no other flow has them."""
 
     async def close(self) -> None:
-        """Let go of what was opened here."""
-        await self._bell.close()
+        """Close what was opened here."""
+        await self._listener.close()
         await self._children.close()
         if self._heartbeats is not None:
             self._heartbeats.close()
             self._heartbeats = None
-        if self._own:
+        if self._owns_store:
             await self._store.close()
 
     # -- looking
 
     async def counts(self) -> Sequence[QueueCount]:
-        """Every queue at every priority, and those at which there is something although none is declared."""
+        """Every queue at every priority, and undeclared priorities at which there are jobs."""
         tasks = {task_of(self.shape.name, queue): queue for queue in self.shape.all_queues()}
         found: dict[tuple[str, int], dict[str, int]] = {
             (queue.name, priority): {"failed": 0}
@@ -102,11 +102,11 @@ class QueueEngine(QueueJobs):
         return [QueueCount(queue=name, priority=priority, **numbers) for (name, priority), numbers in found.items()]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """Those next in line, and those that run."""
+        """The next jobs of a queue, and those that run."""
         return await self._positions(self.shape.find_queue(queue), limit)
 
     async def sweep(self) -> int:
-        """Take back what dead workers hold; how many jobs of this flow that were."""
+        """Take back the jobs of dead workers; returns how many of them belong to this flow."""
         async with self._sweeping:
             heartbeats = self._heartbeats = self._heartbeats or self._store.heartbeats()
             taken = await asyncio.to_thread(heartbeats.reset_stalled, LEASE / 3)
@@ -119,15 +119,15 @@ class QueueEngine(QueueJobs):
         return task_of(self.shape.name, queue)
 
     def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
-        """A view of the one store. It is woken, so ``wait_timeout`` does not count."""
-        return FlowQueueStore(self._store, self._bell, self.task(queue), Terms(lease=lease))
+        """A view of the one store, which wakes its workers: ``wait_timeout`` is not used."""
+        return FlowQueueStore(self._store, self._listener, self.task(queue), Terms(lease=lease))
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> StepJob:
-        """What was claimed."""
+        """The claimed job."""
         return read_job(self.shape, queue, ctx, record)
 
-    async def admit(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """Nothing is done for a deleted job; a limiter may put it off. So does a store that does not answer."""
+    async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
+        """A deleted job is completed without effect; a limiter or a store that does not answer delays the job."""
         step = _step_job(job)
         try:
             if not await self._existence.has(step.step.root):
@@ -159,7 +159,7 @@ class QueueEngine(QueueJobs):
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """The next step goes along with the settlement of this one; the last one's results are its own."""
+        """The settlement of this step enqueues the next one; the results of the last step become the job's result."""
         before = _step_job(job).step
         if next_queue is None:
             return too_much(before.with_results(fields, queue.name, {}).text()) or Complete(raw(fields) or None)
@@ -182,11 +182,11 @@ class QueueEngine(QueueJobs):
         return Complete()
 
     def encode(self, result: object) -> str:
-        """As it was checked."""
+        """Checked before."""
         return msgspec.json.encode(result).decode()
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
-        """Its attempt is not spent."""
+        """Snoozed: the attempt is not counted."""
         job.ctx.logger.info(f"delayed for {delay:g} s: {reason}")
         return Snooze(delay)
 
@@ -208,49 +208,49 @@ class QueueEngine(QueueJobs):
             return results
         return await self.complete(queue, job, results, queue.declared.next_for(job.flow))
 
-    async def left(self, queue: FlowQueue, job: FlowJob) -> None:
-        """Its parent looks, if it was the last."""
-        above = _step_job(job).step.parent
-        if above is not None:
+    async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
+        """Wake its parent, if this was the last child."""
+        parent = _step_job(job).step.parent
+        if parent is not None:
             try:
-                await self._children.tell(above)
+                await self._children.child_ended(parent)
             except StoreError as error:
-                job.ctx.logger.warning(f"its parent could not be told, and looks by itself: {error}")
+                job.ctx.logger.warning(f"its parent could not be woken, and checks by itself later: {error}")
 
     def _later(self, job: FlowJob, error: StoreError) -> Outcome:
-        job.ctx.logger.warning(f"not begun: {error}")
+        job.ctx.logger.warning(f"not started: {error}")
         return Snooze(OUTAGE_PAUSE)
 
 
 class ExistenceChecks:
-    """Answers one by one what it asks in one call."""
+    """Answers single questions with few queries: while one is under way, the next ones are collected."""
 
     def __init__(self, tables: FlowTables) -> None:
         self._tables = tables
-        self._asked: dict[str, asyncio.Future[bool]] = {}
-        self._calling: asyncio.Task[None] | None = None
+        self._questions: dict[str, asyncio.Future[bool]] = {}
+        self._query: asyncio.Task[None] | None = None
 
     async def has(self, job_id: str) -> bool:
-        """Has it been created, and not been deleted? Raises what the store raises."""
-        answer = self._asked.get(job_id)
+        """Does the job exist (created and not deleted)? Raises what the store raises."""
+        answer = self._questions.get(job_id)
         if answer is None:
-            answer = self._asked[job_id] = asyncio.get_running_loop().create_future()
-            if self._calling is None or self._calling.done():
-                self._calling = asyncio.create_task(self._call(), name="flow roll")
+            answer = self._questions[job_id] = asyncio.get_running_loop().create_future()
+            if self._query is None or self._query.done():
+                self._query = asyncio.create_task(self._call(), name="flow existence")
         return await asyncio.shield(answer)
 
     async def _call(self) -> None:
-        while self._asked:
-            asked = dict(list(self._asked.items())[:MOST_CHECKED])
-            self._asked = dict(list(self._asked.items())[MOST_CHECKED:])
+        while self._questions:
+            questions = dict(list(self._questions.items())[:MOST_CHECKED])
+            self._questions = dict(list(self._questions.items())[MOST_CHECKED:])
             try:
-                found = await self._tables.exists(list(asked))
-            except Exception as error:  # noqa: BLE001 - each who asked gets it
-                for answer in asked.values():
+                found = await self._tables.exists(list(questions))
+            except Exception as error:  # noqa: BLE001 - passed to every caller
+                for answer in questions.values():
                     answer.set_exception(error)
-                    answer.exception()  # whoever asked may be gone
+                    answer.exception()  # marks it as retrieved: the caller may have been cancelled
             else:
-                for job_id, answer in asked.items():
+                for job_id, answer in questions.items():
                     answer.set_result(job_id in found)
 
 

@@ -1,4 +1,4 @@
-"""Ids that sort by the time at which they were made (UUID version 7), within one process strictly."""
+"""Ids that sort by the time of their creation (UUID version 7), strictly within one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import uuid
 from stowhand.clock import wall_clock
 
 NUMBERED = 6
-"""Hexadecimal digits at the end of an id that number those which were made together."""
+"""Hexadecimal digits at the end of an id that number the ids made together."""
 MOST_TOGETHER = 16**NUMBERED
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a flow beyond the worker: create, find, read, retry, delete; and where they stand."""
+"""The jobs of a flow on a queue store: create, find, read, retry and delete them, and their positions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from stowhand.protocols.validation import is_storable
 
 VALUE_LIMIT = 200
-"""Characters of a lookup value that is kept as it is."""
+"""Characters of a lookup value that is stored as it is; longer ones are hashed."""
 
 
 class QueueJobs:
-    """A part of the engine."""
+    """The part of the engine that does not work on jobs."""
 
     def __init__(self, shape: FlowShape, store: QueueStore, tables: FlowTables, ids: Ids) -> None:
         self.shape = shape
@@ -52,12 +52,12 @@ class QueueJobs:
         return NewFlow(
             id=job_id,
             step=load(new_step(self.shape.entry, step, job.priority, delay=job.delay), job.carried),
-            lookups=tuple((attribute, _findable(value)) for attribute, value in job.lookups),
+            lookups=tuple((attribute, _lookup_value(value)) for attribute, value in job.lookups),
             lists=lists,
         )
 
     async def delete(self, job_id: str) -> bool:
-        """With its children; what runs ends as a ghost."""
+        """With its children. What runs ends without effect."""
         if ":" in job_id or not is_storable(job_id):
             return False
         (found,) = await self.read([job_id], resolve_children=False)
@@ -66,12 +66,12 @@ class QueueJobs:
         return await self._tables.delete(self.shape.name, job_id, keys)
 
     async def ids(self, attribute: str, value: str) -> Sequence[str]:
-        """Oldest first: so they sort."""
-        return await self._tables.ids(self.shape.name, attribute, _findable(value))
+        """Oldest first: ids sort by time."""
+        return await self._tables.ids(self.shape.name, attribute, _lookup_value(value))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """From the newest step of each."""
-        jobs = await self._there(job_ids)
+        jobs = await self._existing(job_ids)
         shown = [None if job is None else await self._shown(name, job) for name, job in zip(job_ids, jobs, strict=True)]
         if resolve_children:
             for job in shown:
@@ -80,9 +80,9 @@ class QueueJobs:
                     job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
         return shown
 
-    async def stand(self, job_id: str) -> FlowJobView | None:
+    async def view(self, job_id: str) -> FlowJobView | None:
         """Its newest step."""
-        (job,) = await self._there([job_id])
+        (job,) = await self._existing([job_id])
         if job is None:
             return None
         stage = stage_of(job)
@@ -99,21 +99,21 @@ class QueueJobs:
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """From the newest step of each."""
-        (parent,) = await self._there([job_id])
+        (parent,) = await self._existing([job_id])
         if parent is None:
             return []
         try:
             names = read_step(parent).children(queue, start, limit)
         except UndecodablePayload:
             return []
-        return gathered(self.shape, names, await self._there(names))
+        return gathered(self.shape, names, await self._existing(names))
 
-    async def _there(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """The newest step of each, unless it is another flow's, or its job has been deleted."""
+    async def _existing(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """The newest step of each; ``None`` where it belongs to another flow, or its job was deleted."""
         jobs = await self._tables.latest([self._key(job_id) for job_id in job_ids])
         roots = [None if job is None else self._root(job, job_id) for job, job_id in zip(jobs, job_ids, strict=True)]
-        there = await self._tables.exists([root for root in roots if root is not None])
-        return [job if root in there else None for job, root in zip(jobs, roots, strict=True)]
+        existing = await self._tables.exists([root for root in roots if root is not None])
+        return [job if root in existing else None for job, root in zip(jobs, roots, strict=True)]
 
     def _root(self, job: Job, job_id: str) -> str | None:
         try:
@@ -131,7 +131,7 @@ class QueueJobs:
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """As ``stowhand jobs retry`` on the failed step."""
-        jobs = await self._there(job_ids)
+        jobs = await self._existing(job_ids)
         return [await self._retry(name, job) for name, job in zip(job_ids, jobs, strict=True)]
 
     async def _retry(self, job_id: str, job: Job | None) -> Answer:
@@ -151,14 +151,14 @@ class QueueJobs:
         return Answer(job_id, answer.done, why)
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Of one queue, or of all, those of children among them."""
+        """Of one queue, or of all, children included."""
         queues = self.shape.all_queues() if queue is None else [self.shape.find_queue(queue)]
         tasks = [task_of(self.shape.name, each) for each in queues]
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
 
     async def _positions(self, queue: FlowQueue, limit: int) -> Sequence[Position]:
-        """Each standing counted by itself."""
+        """Positions are counted for each standing by itself."""
         numbers = {standing: count(1) for standing in StepState}
         return [
             Position(
@@ -173,12 +173,12 @@ class QueueJobs:
         ]
 
     def _key(self, job_id: str) -> str:
-        """A key that no job has, for what no store could hold."""
+        """The key of the job's steps; for an id that no store could hold, a key that no job has."""
         return key_of(self.shape.name, job_id if is_storable(job_id) else "?")
 
 
-def _findable(value: str) -> str:
-    """A lookup value as it is kept: an index takes no long texts, and a store no control characters."""
+def _lookup_value(value: str) -> str:
+    """A lookup value as it is stored: indexes refuse long texts, and stores control characters."""
     if len(value) <= VALUE_LIMIT and value.isprintable():
         return value
     return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"

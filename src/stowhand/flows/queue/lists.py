@@ -1,4 +1,4 @@
-"""Lists of what children are given: a long one is kept apart, so that not every step of the job carries it."""
+"""Parameter lists of children: a long one is stored apart, so that not every step of the job carries it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = 64 * 1024
 def long_apart(
     fields: Mapping[str, str],
 ) -> tuple[Mapping[str, str], dict[str, str], tuple[tuple[str, str], ...]]:
-    """What the step carries; of the others the ids of their lists, by attribute; and these lists: (id, text)."""
+    """The fields that the step carries; the list ids of the others, by attribute; and these lists: (id, text)."""
     long = [name for name, text in fields.items() if len(text) > LONG and lists_children(name)]
     if not long:
         return fields, {}, ()
@@ -30,7 +30,7 @@ def long_apart(
 async def read_lists(
     tables: FlowTables, apart: Mapping[str, str], names: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """Decoded, by attribute; ``names``: only these. One whose job is forgotten is ``None``."""
+    """Decoded, by attribute; ``names``: only these. A list whose job was deleted is ``None``."""
     wanted = apart if names is None else {name: apart[name] for name in names if name in apart}
     found = {name: await tables.kept(list_id) for name, list_id in wanted.items()}
     return {name: None if text is None else msgspec.json.decode(text) for name, text in found.items()}

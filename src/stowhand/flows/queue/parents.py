@@ -1,7 +1,7 @@
-"""A parent's two runs: it fans out and parks itself in one settlement; woken, it gathers, or waits on.
+"""A parent's two runs: it fans out and parks itself in one settlement; woken, it gathers, or keeps waiting.
 
-The end of its last child wakes it (``Children.tell``). Should that be lost, it looks by itself after 2 s, and after an
-ever longer time, at most 30 s. It holds no slot meanwhile.
+The end of the last child wakes it (``Children.child_ended``). If that is lost, the parent checks by itself after 2 s,
+and then at growing intervals of at most 30 s. It occupies no slot while it waits.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from stowhand.protocols.handler import Attempt
 PAGE = 1000
 """Children whose results are read at a time."""
 MOST_TOGETHER = strict_json.SIZE_LIMIT // 2
-"""Bytes of what children end with, in one attribute: all those of a job together may be twice as much."""
+"""Bytes of the children's results in one attribute: half of what all attributes of a job may have together."""
 FIRST_LOOK, LAST_LOOK = 2.0, 30.0
 QUICK, RESTS = 0.002, 10
-"""Seconds of a question that may be asked for each child; how many times as long as a longer one who asks rests."""
+"""Seconds: a query this quick is made for each child; after a slower one, how many times its duration to pause."""
 SOON = 0.05
 PATIENCE = 40
-"""Looks, ``SOON`` apart, at a parent that just looks itself."""
+"""Tries, ``SOON`` apart, to wake a parent that is just running."""
 
 
 class Children:
-    """What parents do in one flow."""
+    """Fans out, gathers, and wakes the parents of one flow."""
 
     def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
         self._shape, self._tables, self._ids = shape, tables, ids
         self._clock = SystemClock()
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._waking: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
 
     async def fan_out(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
-        """Enqueue the children and the parent's own second run. ``None``: there are none."""
+        """Enqueue the children and the parent's second run. ``None``: there are no children."""
         params_at = f"children:{queue.declared.name}:params"
         apart = await read_lists(self._tables, job.step.apart, [params_at])
         try:
@@ -74,7 +74,7 @@ class Children:
         return Complete()
 
     def _made(self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
-        """Full names of their queues, and their steps."""
+        """The full queue name of each child, and its step."""
         number = count()
         kinds = {child.name: self._shape.find_queue(f"{queue.name}:{child.name}") for child in queue.declared.children}
         for place, given in enumerate(params):
@@ -98,7 +98,7 @@ class Children:
             yield kind.name, new_step(kind, child, priority if type(priority) is int else job.priority)
 
     async def gather(self, queue: FlowQueue, job: StepJob) -> dict[str, str] | Outcome:
-        """The children's results as the parent's attribute; or to wait on."""
+        """The children's results as attributes of the parent; or an outcome that keeps it waiting."""
         results_at, jobs_at = f"children:{queue.declared.name}:results", children_at(queue.declared.name)
         if job.step.waits_for is None:
             return {results_at: "[]", jobs_at: "[]"}
@@ -113,7 +113,7 @@ class Children:
         return {results_at: text}
 
     async def _together(self, job: StepJob, queue: str) -> list[dict[str, Any]]:
-        """In pages, for there may be more of it than the memory takes. Raises InvalidJob: it is too much."""
+        """Read in pages, since all together may not fit into memory. Raises InvalidJob where they are too large."""
         names, found, size = job.step.children(queue), [], 0
         for start in range(0, len(names), PAGE):
             page = names[start : start + PAGE]
@@ -126,25 +126,25 @@ class Children:
         return found
 
     async def close(self) -> None:
-        """Ask no more; a parent looks by itself."""
-        asking, self._asking = self._asking, {}
-        for task in asking.values():
+        """Stop waking parents: they check by themselves."""
+        waking, self._waking = self._waking, {}
+        for task in waking.values():
             task.cancel()
-        await asyncio.gather(*asking.values(), return_exceptions=True)
+        await asyncio.gather(*waking.values(), return_exceptions=True)
 
-    async def tell(self, parent: Above) -> None:
-        """A child has ended. Whether it was the last is asked of all of them, which takes the longer the more there
-        are: so who asks rests ten times as long, and those that end meanwhile are asked about in one question.
+    async def child_ended(self, parent: Above) -> None:
+        """Wake the parent if this child was the last. That query reads all children, and takes longer the more there
+        are: so after a slow one there is a pause of ten times its duration, and one query for all that ended in it.
         """
-        if parent.id in self._asking:
+        if parent.id in self._waking:
             self._again.add(parent.id)
             return
         began = self._clock.monotonic()
         await self._ask(parent)
         took = self._clock.monotonic() - began
-        if took > QUICK and parent.id not in self._asking:
+        if took > QUICK and parent.id not in self._waking:
             with bound(None):
-                self._asking[parent.id] = asyncio.create_task(self._rest(parent, took), name="flow parent")
+                self._waking[parent.id] = asyncio.create_task(self._rest(parent, took), name="flow parent")
 
     async def _rest(self, parent: Above, took: float) -> None:
         try:
@@ -152,14 +152,14 @@ class Children:
             while parent.id in self._again:
                 self._again.discard(parent.id)
                 began = self._clock.monotonic()
-                with suppress(StoreError):  # it looks by itself
+                with suppress(StoreError):  # the parent checks by itself
                     await self._ask(parent)
                 await self._clock.sleep(min(RESTS * (self._clock.monotonic() - began), FIRST_LOOK))
         finally:
-            self._asking.pop(parent.id, None)
+            self._waking.pop(parent.id, None)
 
     async def _ask(self, parent: Above) -> None:
-        """A parent that looks at this very moment may not have seen it, so it is told once more."""
+        """Repeated while the parent is running: its own check may have missed this child."""
         for _ in range(PATIENCE):
             if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
                 return
@@ -167,7 +167,7 @@ class Children:
 
 
 def _pause(ctx: Attempt[Job]) -> float:
-    """A quarter of the time that it has waited, by the store's clock."""
+    """Seconds: a quarter of the time that the parent has waited, by the store's clock."""
     record = ctx.record
     waited = 0.0 if record.started_at is None else (record.started_at - record.created_at).total_seconds()
     return min(max(waited / 4, FIRST_LOOK), LAST_LOOK)

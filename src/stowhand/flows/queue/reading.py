@@ -1,4 +1,4 @@
-"""What is known of a job, from its newest step: as Redis would have it in the job's hash. Pure."""
+"""The attributes of a job from its newest step, as Redis has them in the job's hash. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BROKEN = (UndecodablePayload, msgspec.DecodeError)
 
 
 def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
-    """Every attribute that its step carries, decoded, and how it stands. What cannot be decoded is ``None``."""
+    """Every attribute that the step carries, decoded, and the job's state. What cannot be decoded is ``None``."""
     shown = {"id": step.id} | {name: _value(step, name) for name in step.names}
     shown |= facts_shown(shape, facts_of(step, job.priority))
     queue = queue_of(job.task)
@@ -44,7 +44,7 @@ def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
 
 
 def stage_of(job: Job) -> Stage:
-    """Where the job of a step stands; what is ready is told by this machine's clock."""
+    """The stage of a step's job; whether a delayed one is ready is decided by this machine's clock."""
     if job.state in _STAGES:
         return _STAGES[job.state]
     if job.run_at <= wall_clock():
@@ -59,7 +59,7 @@ def failure(why: str, queue: str | None = None) -> dict[str, Any]:
 
 
 def gathered(shape: FlowShape, names: Sequence[str], jobs: Sequence[Job | None]) -> list[dict[str, Any]]:
-    """What children have come to, in their order."""
+    """The attributes of children, in their order."""
     return [_child(shape, name, job) for name, job in zip(names, jobs, strict=True)]
 
 
@@ -73,7 +73,7 @@ def _child(shape: FlowShape, name: str, job: Job | None) -> dict[str, Any]:
 
 
 def children_named(values: dict[str, Any]) -> dict[str, list[str]]:
-    """Ids of the children by the attribute that lists them."""
+    """Ids of the children, by the attribute that lists them."""
     return {
         name: listed_ids(value)
         for name, value in values.items()
@@ -97,5 +97,5 @@ def _value(step: Step, name: str) -> Any:
 
 
 def _retries(job: Job) -> int:
-    """The attempt that runs, or was the last, is no retry yet of what comes after it."""
+    """The running or last attempt is not counted as a retry of a later one."""
     return job.attempts if job.state in (State.QUEUED, State.ERRORED) else job.attempts - 1

@@ -1,4 +1,4 @@
-"""What a step's job carries, and what it is called: names, keys and the payload. Pure."""
+"""A step as a job: its task name, its key and its payload. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stowhand.protocols.handler import Attempt
 
 COMPLETED_QUEUE = "completed-queue"
 Values = dict[str, msgspec.Raw]
-"""JSON text by attribute: nothing that only passes through is read and written anew."""
+"""JSON text by attribute: what only passes through is not decoded."""
 
 
 class Above(msgspec.Struct, frozen=True):
@@ -31,10 +31,10 @@ class Above(msgspec.Struct, frozen=True):
 
 
 class Brood(msgspec.Struct, frozen=True):
-    """The children that a parent has made in one run, however many: their ids are made of this, and not listed."""
+    """The children that a parent made in one run. Their ids are computed from this, not listed."""
 
     stem: str
-    """Of their ids, which are numbered from 0 in the order of the params."""
+    """The beginning of their ids, which are numbered from 0 in the order of the params."""
     kinds: tuple[str, ...]
     """Full names of their queues."""
     runs: tuple[tuple[int, int], ...]
@@ -42,13 +42,13 @@ class Brood(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, stem: str, kinds: Sequence[str]) -> Brood:
-        """``kinds``: of each child."""
+        """``kinds``: the full queue name of each child."""
         known = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
         runs = tuple((known[kind], sum(1 for _ in same)) for kind, same in groupby(kinds))
         return cls(stem, tuple(known), runs)
 
     def ids(self, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
-        """A page of them, in order."""
+        """A page of the ids, in order."""
         found: list[str] = []
         first = 0
         for kind, length in self.runs:
@@ -74,18 +74,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes and the results of the steps before."""
     parent: Above | None = None
     waits_for: tuple[str, ...] | None = None
-    """It has fanned out, and waits for these children: ``Brood.all``, or their ids in what an older version wrote."""
+    """Of a parent that has fanned out, the children that it waits for: ``Brood.all``, or ids written by older
+    versions."""
     apart: dict[str, str] = msgspec.field(default_factory=dict)
-    """Attributes that are kept apart, and the ids of their lists (flow_tables.py)."""
+    """Attributes that are stored apart, with the ids of their lists (flow_tables.py)."""
     broods: dict[str, Brood] = msgspec.field(default_factory=dict)
-    """Its children by the queue in which it has made them."""
+    """The job's children, by the queue in which it made them."""
 
     def text(self) -> str:
-        """As it is stored."""
+        """The payload."""
         return _encoder.encode(self).decode()
 
     def with_results(self, fields: Mapping[str, str], queue: str, apart: Mapping[str, str]) -> Step:
-        """As it goes on from ``queue``; ``apart``: some results are there. What it waited for is over."""
+        """The step with the results of ``queue``; ``apart``: those that are stored apart. It waits for no children."""
         values = {name: value for name, value in self.values.items() if name not in apart} | raw(fields)
         values[COMPLETED_QUEUE] = msgspec.Raw(msgspec.json.encode(queue))
         known = {name: list_id for name, list_id in self.apart.items() if name not in fields} | dict(apart)
@@ -94,35 +95,35 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def root(self) -> str:
-        """The job that was created: itself, or its parent."""
+        """The id of the job that was created: its own, or its parent's."""
         return self.id if self.parent is None else self.parent.id
 
     @property
     def names(self) -> list[str]:
-        """Of its attributes."""
+        """The names of its attributes."""
         return [*self.values, *map(children_at, self.broods)]
 
     def children(self, queue: str, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
-        """A page of the ids of the children that it has made in a queue. Raises UndecodablePayload."""
+        """A page of the ids of the children made in a queue. Raises UndecodablePayload."""
         if queue in self.broods:
             return self.broods[queue].ids(start, limit)
-        listed = self.value(children_at(queue))  # as an older version has written it
+        listed = self.value(children_at(queue))  # as older versions wrote it
         return listed_ids(listed)[start : start + limit]
 
     def with_brood(self, brood: Brood, queue: str) -> Step:
-        """As it waits for children that it has made in ``queue``."""
+        """The step, waiting for children that it made in ``queue``."""
         values = {name: value for name, value in self.values.items() if name != children_at(queue)}
         return msgspec.structs.replace(self, values=values, waits_for=brood.all, broods={**self.broods, queue: brood})
 
     def awaits(self, child: str) -> bool:
-        """Is it one of those that it waits for?"""
+        """Does it wait for this child?"""
         waits_for = self.waits_for or ()
         return child in waits_for or any(
             child.startswith(name.removesuffix(ALL)) for name in waits_for if name.endswith(ALL)
         )
 
     def value(self, name: str) -> Any:
-        """One attribute, decoded; ``None`` if it is not there. Raises UndecodablePayload that names it."""
+        """One attribute, decoded; ``None`` where it is missing. Raises UndecodablePayload, which names it."""
         if name not in self.values:
             queue = name.removeprefix("children:").removesuffix(":jobs")
             brood = self.broods.get(queue) if name == children_at(queue) else None
@@ -134,14 +135,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepJob(FlowJob):
-    """A flow's job with all that its step carries, wanted or not."""
+    """A flow's job with its whole step, beyond the attributes that its function gets."""
 
     __slots__ = ("step",)
 
     step: Step
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """More of what its worker function is given."""
+        """Add attributes for the worker function."""
         self._values = {**self._values, **values}
 
 
@@ -155,35 +156,35 @@ def children_at(queue: str) -> str:
 
 
 def listed_ids(listed: object) -> list[str]:
-    """Ids of the children in that attribute."""
+    """The ids in the attribute that lists children."""
     names = listed if isinstance(listed, list) else []
     return [name.removeprefix("job:") for name in names if isinstance(name, str)]
 
 
 def raw(fields: Mapping[str, str]) -> Values:
-    """JSON texts, not read."""
+    """JSON texts as raw values."""
     return {name: msgspec.Raw(text) for name, text in fields.items()}
 
 
 def read_step(job: Job) -> Step:
-    """What a job carries. Raises UndecodablePayload."""
+    """The step of a job. Raises UndecodablePayload."""
     step: Step = strict_json.decode_with(_decoder, job.payload_text)
     return step
 
 
 def too_much(text: str) -> Fail | None:
-    """A step whose payload no store would keep."""
+    """A failure, where the payload is larger than stores accept."""
     trouble = strict_json.find_trouble(text, strict_json.SIZE_LIMIT)
     return Fail(f"the job's attributes together: {trouble}") if trouble else None
 
 
 def task_of(flow: str, queue: FlowQueue) -> str:
-    """What the jobs of a queue are called."""
+    """The task name of a queue's jobs."""
     return f"{flow}/{queue.name}"
 
 
 def queue_of(task: str) -> str:
-    """The queue's full name."""
+    """The full queue name in a task name."""
     return task.partition("/")[2]
 
 
@@ -193,7 +194,7 @@ def key_of(flow: str, job_id: str) -> str:
 
 
 def id_of(key: str) -> str:
-    """The other way round: a child's id is its key without the prefix, another's the last part."""
+    """The job's id of a key: of a child the key without its prefix, else the last part."""
     name = key.removeprefix(PREFIX)
     return name if name.count(":") > 1 else name.rpartition(":")[2]
 
@@ -215,18 +216,18 @@ def new_step(
 
 
 def facts_of(step: Step, priority: int) -> dict[str, Any]:
-    """What is known of a job beside its attributes."""
+    """The facts of a job beside its attributes."""
     flow = step.flow if step.parent is None else step.id.rpartition(":")[0]
     return {"flowName": flow, "priority": priority, "correlationId": step.correlation_id}
 
 
 def read_job(shape: FlowShape, queue: FlowQueue, ctx: Attempt[Any], record: Job) -> StepJob:
-    """As its worker function sees it. Raises UndecodablePayload."""
+    """The job for its worker function. Raises UndecodablePayload."""
     step = read_step(record)
     facts = facts_of(step, record.priority)
     wanted = queue.declared.attributes_to_get
     if queue.is_parent:
-        given: dict[str, Any] = {}  # what it needs is looked at when it is needed
+        given: dict[str, Any] = {}  # the engine reads what it needs when it fans out
     elif wanted is None:
         given = {name: step.value(name) for name in step.names} | facts_shown(shape, facts)
     else:
@@ -248,6 +249,6 @@ def read_job(shape: FlowShape, queue: FlowQueue, ctx: Attempt[Any], record: Job)
 
 
 def facts_shown(shape: FlowShape, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a job shows to whoever asks for everything."""
+    """The facts that are shown among all attributes of a job."""
     shown = ("correlationId",) if shape.layout is Layout.CLASSIC else tuple(facts)
     return {name: facts[name] for name in shown if facts[name] is not None}

@@ -1,4 +1,4 @@
-"""The engine on Redis: puts together what ``stores/redis`` can do."""
+"""The engine of a flow on Redis."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Reply
 
 SWEEP_INTERVAL = 0.2
-"""Seconds; six times that while nothing runs, and the script does its work once a second at most."""
+"""Seconds; six times that while nothing runs. The script itself works once a second at most."""
 OUTAGE_PAUSE = 1.0
-"""Seconds until a parent looks for its children again."""
+"""Seconds until a parent reads its children again, after an outage."""
 MOST_REASONS = 10_000
 _FACTS = ("flowName", "priority", "correlationId")
 
@@ -51,7 +51,7 @@ class RedisEngine:
     """One flow at one address. Nothing is connected before it is used. Raises ConfigurationError."""
 
     sweep_interval = SWEEP_INTERVAL
-    tells_parents = False
+    handles_child_end = False
     carries = False
 
     def __init__(self, place: str, shape: FlowShape) -> None:
@@ -63,34 +63,34 @@ class RedisEngine:
         self._taken = False
         self._naming = Naming(Keys(shape))
         way = (self._address, self._dialer.calls, SystemClock())
-        self._looking, self._standing = Looking(self._naming, *way), Positions(self._naming, *way)
+        self._looking, self._positions = Looking(self._naming, *way), Positions(self._naming, *way)
         self._jobs = RedisJobs(self._naming, self._looking, *way)
         self._creating = Creating(self.create_many)
         self._retrying = Retrying(self._naming, self._looking, *way)
         self._parents = Parents(self._naming, self._looking)
         self._bare: dict[str | None, Outcome] = {}
-        """Ends without attributes: there are as many as queues."""
+        """Outcomes without attributes, by next queue: made once."""
         self._reasons: dict[tuple[str, str], str] = {}
 
     @property
     def description(self) -> str:
-        """Where it is."""
+        """The server's address."""
         return str(self._address)
 
     async def open(self) -> Sequence[str]:
-        """Connect, and look at the server: too old a one is refused, what may lose jobs is told."""
+        """Connect, and check the server: one that is too old is refused; settings that may lose jobs are warnings."""
         with translated(self._address, opening=True):
             facts = await look_at_server(self._dialer.calls(), clustered=self._address.clustered)
         return [f"{self.description}: {finding}" for finding in facts.findings]
 
     async def take(self) -> None:
-        """Once for as long as it is open."""
+        """Done once while the engine is open."""
         if not self._taken:
             await take_queues(self._naming.keys, self._dialer.calls(), self._address, SystemClock())
             self._taken = True
 
     async def close(self) -> None:
-        """Let every connection go."""
+        """Close every connection."""
         self._taken = False
         sweeper, self._sweeper = self._sweeper, None
         if sweeper is not None:
@@ -100,7 +100,7 @@ class RedisEngine:
     # -- jobs
 
     async def create(self, job: NewFlowJob) -> str:
-        """One script, with those that are created meanwhile. Raises OutcomeUnknown when a repeat has no answer."""
+        """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
         return await self._creating.create(job)
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
@@ -121,14 +121,14 @@ class RedisEngine:
         """In the order given. A value that is no JSON is ``None``."""
         return await self._looking.read(job_ids, resolve_children=resolve_children)
 
-    async def stand(self, job_id: str) -> FlowJobView | None:
-        """Looked for in its queues. In the classic layout nothing says when it ended."""
+    async def view(self, job_id: str) -> FlowJobView | None:
+        """Searched in its queues. The classic layout does not record when a job ended."""
         spot = self._naming.spot(job_id)
         (known,) = await self._looking.read([job_id], resolve_children=False)
         if spot is None or known is None:
             return None
-        queue, how, ready = await self._standing.place(spot)
-        if queue is None:  # it may have moved on meanwhile
+        queue, how, ready = await self._positions.place(spot)
+        if queue is None:  # it may have moved to the next queue in between
             (known,) = await self._looking.read([job_id], resolve_children=False)
             if known is None:
                 return None
@@ -143,27 +143,27 @@ class RedisEngine:
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """One after the other, each in one script."""
-        self._taken = False  # it may be long ago
+        self._taken = False  # it may have been long ago
         await self.take()
         return [await self._retrying.retry(job_id) for job_id in job_ids]
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Looks at every key of the database: for people."""
+        """Scans every key of the database: for people."""
         return await self._looking.failed(queue, after=after, limit=limit)
 
     # -- looking
 
     async def counts(self) -> Sequence[QueueCount]:
-        """In one moment. Failed jobs are not counted: they are in no list."""
-        return [QueueCount(**msgspec.structs.asdict(count)) for count in await self._standing.counts()]
+        """An atomic snapshot. Failed jobs are not counted: they are in no list."""
+        return [QueueCount(**msgspec.structs.asdict(count)) for count in await self._positions.counts()]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """In one moment; up to ``limit`` of each state."""
-        places = await self._standing.positions(self.shape.find_queue(queue), limit)
+        """An atomic snapshot; up to ``limit`` of each state."""
+        places = await self._positions.positions(self.shape.find_queue(queue), limit)
         return [Position(queue=queue, **msgspec.structs.asdict(place)) for place in places]
 
     async def sweep(self) -> int:
-        """Every queue, however short the last look is ago."""
+        """Sweep every queue now, however recent the last sweep is."""
         await self.take()
         if self._sweeper is None:
             self._sweeper = FlowStore(self._address, self.shape)
@@ -178,16 +178,16 @@ class RedisEngine:
     def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
         """With connections of its own."""
         seen = self._parents.seen(queue)
-        asked = seen.declared.attributes_to_get
-        if self.carries and asked is not None:
-            declared = msgspec.structs.replace(seen.declared, attributes_to_get=(*asked, TRACE_PARENT))
+        attributes = seen.declared.attributes_to_get
+        if self.carries and attributes is not None:
+            declared = msgspec.structs.replace(seen.declared, attributes_to_get=(*attributes, TRACE_PARENT))
             seen = msgspec.structs.replace(seen, declared=declared)
         return _OneQueue(self._address, self.shape, seen, lock_time, wait_timeout, lease, self._reasons)
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
-        """What was claimed. A parent's attributes are not looked at before they are needed."""
+        """The claimed job. A parent's attributes are decoded only when they are needed."""
         known: FlowRecord = record
-        values = {} if queue.is_parent else wanted(self._asked_for(queue, known.values))
+        values = {} if queue.is_parent else wanted(self._without_context(queue, known.values))
         job_id = self._naming.shown(queue, known.id)
         correlation_id = readable(known.correlation_id)
         flow = self.shape.name if queue.parent is not None else known.flow
@@ -206,20 +206,22 @@ class RedisEngine:
             retries=known.retries,
         )
 
-    def _asked_for(self, queue: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
-        """Without the context, unless it is asked for by name: who returns all that was given must not pass it on."""
+    def _without_context(self, queue: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
+        """Without the trace context, unless requested by name: a function that returns all its attributes must not pass
+        it on.
+        """
         if not self.carries or TRACE_PARENT in (queue.declared.attributes_to_get or ()):
             return values
         return {name: text for name, text in values.items() if name != TRACE_PARENT}
 
-    async def admit(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """Whoever is claimed may run: a limiter has its say before that."""
+    async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
+        """``None``: a claimed job may run, since limiters are applied by the claim."""
         return None
 
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """The settlement's script keeps them and moves the job on."""
+        """The settlement's script stores the fields and moves the job on."""
         if fields or (self.carries and handed_on() is not None):
             return self._ended(StepEnd(fields=raw(fields), next=next_queue))
         if next_queue not in self._bare:
@@ -227,18 +229,18 @@ class RedisEngine:
         return self._bare[next_queue]
 
     def encode(self, result: object) -> str:
-        """It is text already: what cannot be written has failed before."""
+        """It is text already (``complete``)."""
         return str(result)
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
-        """The reason goes to the store beside the settlement."""
-        while len(self._reasons) >= MOST_REASONS:  # of attempts that lost their lease, and were never settled
+        """The reason is passed to the store beside the settlement."""
+        while len(self._reasons) >= MOST_REASONS:  # left by attempts that lost their lease and were never settled
             del self._reasons[next(iter(self._reasons))]
         self._reasons[job.ctx.lease.job_id, job.ctx.lease.token] = reason
         return Snooze(delay)
 
     async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
-        """Fan out, gather, or wait on; an outage of the server is no fault of the job."""
+        """Fan out, gather, or keep waiting. During an outage the job is postponed, not failed."""
         try:
             end = await self._parents.step(queue, job)
         except StoreError as error:
@@ -246,19 +248,19 @@ class RedisEngine:
             return self.postpone(queue, job, OUTAGE_PAUSE, "its children could not be read")
         return self._ended(end) if isinstance(end, StepEnd) else end
 
-    async def left(self, queue: FlowQueue, job: FlowJob) -> None:
-        """The settlement of the last child has woken its parent."""
+    async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
+        """Nothing: the settlement of the last child wakes the parent."""
 
     def _ended(self, end: StepEnd) -> Outcome:
-        """Written here, so that what cannot be written fails the job: it must not pass for a job without results."""
+        """Encoded here, so that an unwritable end fails the job instead of dropping its results."""
         try:
             return Complete(encode_end(handed_over(end) if self.carries else end))
-        except ValueError as error:  # InvalidJob, and names that are no Unicode
+        except ValueError as error:  # InvalidJob, and names that are not valid Unicode
             return Fail(clean(f"the step's end cannot be written: {error}"))
 
 
 class _OneQueue(FlowStore):
-    """Of one queue, for its workers; takes along why jobs are to wait."""
+    """The store of one queue, for its workers; it also passes on the reasons of postponed jobs."""
 
     def __init__(
         self,
@@ -271,13 +273,13 @@ class _OneQueue(FlowStore):
         reasons: dict[tuple[str, str], str],
     ) -> None:
         super().__init__(address, shape, [queue], lock_time=lock_time, wait_timeout=wait_timeout, lease=lease)
-        self._told = reasons
+        self._reasons_of_engine = reasons
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """As ever."""
-        if self._told:
+        """With the reasons of ``RedisEngine.postpone``."""
+        if self._reasons_of_engine:
             for lease, _ in batch:
-                reason = self._told.pop((lease.job_id, lease.token), None)
+                reason = self._reasons_of_engine.pop((lease.job_id, lease.token), None)
                 if reason is not None:
                     self.reasons[lease.job_id, lease.token] = reason
         return await super().settle(batch, repeat=repeat)
