@@ -214,7 +214,7 @@ def test_a_job_is_found_however_far_behind_or_it_is_said_where_nobody_looked(
     _, second, third = add(run, program, "one", "two", "three")
     assert "waiting in first, priority 1, position 2" in call("flows", "show", program, second).out
     behind = call("flows", "show", program, third)
-    assert behind.err == "Only the first 2 of first were looked at: it may stand behind.\n"
+    assert behind.err == "Only the first 2 of first were looked at: it may be behind them.\n"
 
 
 def test_jobs_by_a_lookup_attribute(run: Run, call: Stowhand, program: str) -> None:

@@ -14,10 +14,10 @@ def main() -> NoReturn:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from stowhand.cli.program import run
 
-    sys.exit(_left_behind_nothing(run(sys.argv[1:])))
+    sys.exit(_after_last_spans(run(sys.argv[1:])))
 
 
-def _left_behind_nothing(code: int) -> int:
-    """As ``finished`` has it; where nothing can have been traced, it is not even loaded."""
+def _after_last_spans(code: int) -> int:
+    """The exit code after the last spans are sent; where nothing can have been traced, their module is not loaded."""
     process = sys.modules.get("stowhand.service.process")
     return code if process is None else int(process.finished(code))

@@ -73,7 +73,7 @@ def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.argument("payload", metavar="[JSON]", default="{}")
 @when_option
 @click.option("--queue", help="Jobs of one queue run one after another.")
-@click.option("--key", help="At most one job bears a key; see --key-mode.")
+@click.option("--key", help="At most one live job has a key; see --key-mode.")
 @click.option(
     "--key-mode",
     metavar="MODE",
@@ -101,11 +101,11 @@ def command(
 ) -> None:
     """Add a job for TASK with the payload JSON ({} if not given; - reads it from stdin). Prints its id.
 
-    Any task name is accepted, for it is the workers who know the tasks; with --tasks or --app it is checked, as is the
-    payload, and what the task declares holds where no option says otherwise.
+    Any task name is accepted, because only workers know the tasks. With --tasks or --app the name and the payload are
+    checked, and what the task declares holds where no option says otherwise.
     """
     if key_mode is not None and key is None:
-        raise click.UsageError("--key-mode says what to do with a job that bears the key: give --key too")
+        raise click.UsageError("--key-mode says what to do with a job that has the key: give --key too")
     settings = settings_of(typed)
     said = {
         "run_at": when.run_at,
@@ -132,7 +132,7 @@ def command(
 def _known(settings: WorkerSettings, task: str, *, named: bool) -> tuple[Registry, Traces | None]:
     """The tasks whose declarations hold, and what makes spans here, if anything: ``--otel``, or the App.
 
-    Nobody is asked unless an App or a folder of tasks is ``named``. Raises UnknownTask, with the nearest name.
+    Nothing is loaded unless an App or a folder of tasks is ``named``. Raises UnknownTask, with the nearest name.
     """
     asked = (named or settings.app is not None) and task not in BUILT_IN
     if not asked and not settings.otel:

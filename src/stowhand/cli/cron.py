@@ -61,7 +61,7 @@ command.add_command(run_item)
 def check(file: str, start: datetime, as_json: bool) -> None:
     """Check the crontab FILE, and show the next five runs of each item. Nothing is scheduled.
 
-    All that is wrong is told at once, line by line, with exit code 2.
+    All errors are reported at once, line by line, with exit code 2.
     """
     items = _items(file)
     if as_json:

@@ -1,4 +1,4 @@
-"""``stowhand cron list`` and ``stowhand cron run``: what recurs in a store, and one of it right now."""
+"""``stowhand cron list`` and ``stowhand cron run``: what recurs in a store, and one item at once."""
 
 from __future__ import annotations
 

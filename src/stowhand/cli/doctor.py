@@ -87,7 +87,7 @@ def examine_machine() -> Iterator[Finding]:
 
 
 def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
-    """Which store, who said so, and what was said in vain."""
+    """Which store, which setting names it, and which settings have no effect."""
     connection = settings.store.connection
     yield ok("store", f"{scrub(connection.url)} ({connection.source})")
     if connection.note:

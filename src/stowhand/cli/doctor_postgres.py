@@ -1,4 +1,4 @@
-"""What only a PostgreSQL server can tell the doctor: its version, its clock, and how many connections it has left."""
+"""What the doctor asks a PostgreSQL server: its version, its clock, and how many connections it has left."""
 
 from __future__ import annotations
 

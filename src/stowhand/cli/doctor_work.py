@@ -1,4 +1,4 @@
-"""What the doctor says of the work itself: is it done, by whom, and what stands still."""
+"""What the doctor reports about the work itself: which workers do it, and what does not move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 5
 
 
 def examine_work(found: Stats) -> Iterator[Finding]:
-    """What an operator would say first, first."""
+    """The most important first."""
     alive = [line for line in found.workers if line.row.alive]
     yield from _workers(found, alive)
     yield from _tasks_without_workers(found, alive)

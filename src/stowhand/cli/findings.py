@@ -10,7 +10,7 @@ from stowhand.service.exit_codes import FAILURE, OK
 
 
 class Mark(StrEnum):
-    """How a finding is to be read."""
+    """How serious a finding is."""
 
     OK = "ok"
     WARN = "warn"
@@ -32,7 +32,7 @@ def ok(what: str, said: str) -> Finding:
 
 
 def warn(what: str, said: str) -> Finding:
-    """Works, and somebody may be surprised."""
+    """Works, but not as a user may expect."""
     return Finding(Mark.WARN, what, said)
 
 

@@ -1,4 +1,4 @@
-"""``stowhand flows monitor``: how many jobs stand where, each second, until Ctrl-C."""
+"""``stowhand flows monitor``: the jobs in each queue by state, each second, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LAST_LOOK = 1.0
 @click.option("as_json", "--json", is_flag=True, help="One JSON object per look.")
 @log_options
 def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> int:
-    """Show each second how many jobs stand where.
+    """Show each second how many jobs each queue has, by state.
 
-    It ends at Ctrl-C. Each look also takes back what dead workers have left, as every worker does: where none of ours
-    serves the flow, let one of these run.
+    It ends at Ctrl-C. Each look also takes back the jobs of dead workers, as every worker of Stowhand does: where
+    none serves the flow, keep this command running.
     """
     flow = read_flow(target, typed)
 
@@ -50,7 +50,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> int:
 
 
 class _Screen:
-    """Where looks are shown: in place on a terminal, one after the other elsewhere."""
+    """Shows each look: in place on a terminal, one after the other elsewhere."""
 
     def __init__(self, flow: Flow, *, as_json: bool) -> None:
         self._flow, self._as_json = flow, as_json

@@ -57,7 +57,7 @@ def retry_jobs(
 
 
 def _agreed(flow: Flow, queue: str | None, count: int) -> bool:
-    """Outside of any session: nobody's connection waits for a person."""
+    """Outside of any session: no connection waits for the user."""
     where = f"queue {escape(queue)}" if queue is not None else f"flow {escape(flow.name)}"
     try:
         return click.confirm(f"Retry {count} failed job{'' if count == 1 else 's'} of {where}?", err=True)
@@ -67,7 +67,7 @@ def _agreed(flow: Flow, queue: str | None, count: int) -> bool:
 
 
 async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
-    """Of all queues only those that are nobody's child: most parents have gone on, and a child with its parent."""
+    """Of all queues only those without a parent: most parents have gone on, and a child with its parent."""
     found: list[str] = []
     while True:
         page = await flow.engine.failed(queue, after=found[-1] if found else None, limit=PAGE)

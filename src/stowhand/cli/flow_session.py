@@ -41,7 +41,7 @@ def read_flow(target: str, typed: dict[str, Any]) -> Flow:
 def with_flow(flow: Flow, doing: Doing[T]) -> T:
     """Connect, do one thing, disconnect. Raises StoreUnreachable, SchemaError.
 
-    What the store warns of is told to those who work on it, not to everybody who looks.
+    ``quiet``: workers log the store's warnings, a look does not.
     """
 
     async def session() -> T:

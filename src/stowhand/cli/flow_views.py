@@ -1,4 +1,4 @@
-"""Queues of a flow, who stands in them, and single jobs: for people and for programs. Nothing drives a terminal."""
+"""Queues of a flow, their jobs, and single jobs, as tables and JSON. Escaped: no text of a job drives a terminal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def look_json(flow: str, counts: Sequence[QueueCount], returned: int) -> str:
 
 
 def position_table(positions: Sequence[Position], *, several: bool) -> list[str]:
-    """Who stands in a queue; ``several``: in several, so that each line says in which."""
+    """The jobs of a queue in their order; ``several``: of several queues, so that each line names its own."""
     rows = [
         [
             one.queue,
@@ -111,8 +111,8 @@ def plain_json(value: object) -> str:
     return json.dumps(value, default=_plain)
 
 
-def stand_words(job: Job, position: Position | None) -> str:
-    """Where the job stands, in a sentence."""
+def position_text(job: Job, position: Position | None) -> str:
+    """The job's state and position, in a sentence."""
     if position is not None:
         words = f"{position.state} in {position.queue}, priority {position.priority}, position {position.position}"
         return words if position.ready_at is None else f"{words}, ready at {_moment(position.ready_at)}"
@@ -126,7 +126,7 @@ def job_page(job: Job, position: Position | None) -> str:
     """Every attribute on a line of its own, as JSON; children below."""
     lines = [
         f"{'id':<{NAME_WIDE}}{escape(str(job['id']))}",
-        f"{'stands':<{NAME_WIDE}}{escape(stand_words(job, position))}",
+        f"{'stands':<{NAME_WIDE}}{escape(position_text(job, position))}",
     ]
     return "\n".join([*lines, *_attributes(job, "")])
 

@@ -1,4 +1,4 @@
-"""``stowhand flows``: a program's flow: its queues, who stands in them, retry, watch, run."""
+"""``stowhand flows``: a program's flow: its queues and their jobs, retry, watch, run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAR = (10_000, 1_000_000)
 
 @click.group(cls=Group, name="flows")
 def command() -> None:
-    """Flows: who stands where, retry, watch, run.
+    """Flows: list queues and jobs, retry, watch, run.
 
     MODULE:NAME is a Flow of your program; MODULE alone means its `flow`.
     """
@@ -40,9 +40,9 @@ def command() -> None:
 @json_option
 @log_options
 def list_queues(target: str, as_json: bool, **typed: Any) -> None:
-    """List the queues, with how many jobs stand in each.
+    """List the queues, with how many jobs each has.
 
-    Children stand below their parent. SLOTS are those of the workers that the program creates.
+    Children are listed below their parent. SLOTS are those of the workers that the program creates.
     """
     flow = read_flow(target, typed)
     counts = with_flow(flow, lambda flow: flow.monitor.counts())
@@ -61,7 +61,7 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
 @json_option
 @log_options
 def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: Any) -> int:
-    """Show everything about one job, and where it stands."""
+    """Show everything about one job, and its position."""
 
     async def look(flow: Flow) -> tuple[Job | None, Position | None]:
         (job,) = await flow.get_jobs([job_id], resolve_children=children)
@@ -94,9 +94,9 @@ def list_jobs(
     as_json: bool,
     **typed: Any,
 ) -> None:
-    """List who stands in the queues, who failed, or jobs by a key.
+    """List the jobs in the queues, those that failed, or jobs by a key.
 
-    Who stands in a queue is listed in the order in which it is served: POSITION 1 is next.
+    The jobs of a queue are listed in the order in which it is served: POSITION 1 is next.
     """
     if key is not None and (failed or queue is not None):
         raise click.UsageError("--key finds jobs wherever they are; leave --queue and --failed out")
@@ -185,7 +185,7 @@ async def _find(flow: Flow, job_id: str) -> Position | None:
         else:
             beyond.append(line.name)
     if beyond:
-        click.echo(f"Only the first {FAR[-1]} of {', '.join(beyond)} were looked at: it may stand behind.", err=True)
+        click.echo(f"Only the first {FAR[-1]} of {', '.join(beyond)} were looked at: it may be behind them.", err=True)
     return None
 
 

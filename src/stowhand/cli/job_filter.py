@@ -56,7 +56,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agreed(question: str) -> bool:
-    """Outside of any session: nobody's connection waits for a person."""
+    """Outside of any session: no connection waits for the user."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:

@@ -33,7 +33,7 @@ def _read_age(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if not value.strip()[-1].isalpha():
-        # Seconds elsewhere; but whoever deletes by 14 means days.
+        # A bare number means seconds elsewhere; a user who deletes by 14 means days.
         raise click.BadParameter(f"{value!r} has no unit; write for example 14d, 12h or 90s")
     return seconds
 
@@ -129,7 +129,7 @@ async def _find(store: QueueStore, wanted: FailedOnes) -> list[int]:
 
 
 async def _left(store: QueueStore, job_id: int) -> Answer:
-    """Somebody may have taken long to say yes: what has been retried or removed meanwhile is left alone."""
+    """Why a job was not retried: it was retried or removed while the user was asked."""
     job = await store.get(job_id)
     if job is None:
         return Answer(job_id, Done.MISSING)

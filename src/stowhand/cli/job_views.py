@@ -31,11 +31,11 @@ NAME_LEAST = 8
 ERROR_LEAST = 20
 COLOURS = {"failed": "red", "errored": "yellow", "processing": "cyan", "completed": "green", "canceled": "blue"}
 UNLIMITED = 200
-"""Width where nobody watches."""
+"""Width where the output is no terminal."""
 
 
 def job_table(jobs: Sequence[Job]) -> None:
-    """Print a table: as wide as the terminal, or as it needs to be where nobody watches."""
+    """Print a table: as wide as the terminal; in a pipe as wide as it needs to be."""
     width = output_width() or UNLIMITED
     headings: tuple[str, ...] = HEADINGS
     rows = [_cells(job) for job in jobs]
@@ -85,8 +85,8 @@ def _fields(job: Job) -> dict[str, Any]:
 
 def answer_line(answer: Answer) -> str:
     """``5: refused (it is running; cancel it instead)``"""
-    who = escape(str(answer.job_id)) if answer.job_id is not None else "-"
-    return f"{who}: {answer.done.value}" + (f" ({escape(answer.why)})" if answer.why else "")
+    job = escape(str(answer.job_id)) if answer.job_id is not None else "-"
+    return f"{job}: {answer.done.value}" + (f" ({escape(answer.why)})" if answer.why else "")
 
 
 def answer_json(answer: Answer) -> str:

@@ -248,7 +248,7 @@ def _chosen(
     yes: bool,
     states: tuple[State, ...],
 ) -> Sequence[int] | None:
-    """The jobs that were named; else those that the options describe, once a person has agreed. ``None``: nobody has.
+    """The jobs that were named; else those that the options describe, once the user has agreed. ``None``: not agreed.
 
     ``states``: in which it can be done, where no state was given.
     """

@@ -24,7 +24,7 @@ from stowhand.protocols.validation import refuse_default_attempts
     "--default-attempts",
     type=int,
     metavar="N",
-    help="PostgreSQL: from now on, of a job for which nobody gives a number, in SQL too.  [of a new schema: 25]",
+    help="PostgreSQL: from now on, of a job enqueued without a number, in SQL too.  [of a new schema: 25]",
 )
 @store_options
 def command(plan: bool, roles: bool, default_attempts: int | None, **typed: Any) -> None:
@@ -57,7 +57,7 @@ async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
     async with unopened(settings) as store:
         before = await store.default_max_attempts()
         await store.set_default_max_attempts(attempts)
-    return f"A job for which nobody says how many attempts it has, has {attempts} from now on (before: {before})."
+    return f"A job enqueued without a number of attempts has {attempts} from now on (before: {before})."
 
 
 async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:

@@ -30,7 +30,7 @@ def connection_options(command: F) -> F:
 
 
 def log_options(command: F) -> F:
-    """What is logged, and how: where a program of the user's says all the rest."""
+    """What is logged, and how: for commands whose other settings are in the user's program."""
     return _decorated(command, [SETTINGS[name] for name in ("log_level", "log_format")])
 
 
@@ -57,12 +57,12 @@ def otel_option(command: F) -> F:
 
 
 def http_option(command: F) -> F:
-    """Where a worker shows how it does: ``--http``."""
+    """Where a worker shows its health and metrics: ``--http``."""
     return _decorated(command, [SETTINGS["http"]])
 
 
 def table_run_options(command: F) -> F:
-    """How workers of a table are run, where their program says all the rest."""
+    """How workers of a table are run; the user's program has the other settings."""
     return _decorated(command, [SETTINGS[name] for name in ("processes", "http", "log_level", "log_format")])
 
 
@@ -85,7 +85,7 @@ def settings_of(typed: dict[str, Any], ask: Callable[[str], OwnStore] = own_stor
 
 
 def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """What a shell is told of a value that is begun: those of the words that begin like it, in any case."""
+    """Completes a value in a shell: the words that begin like it, in any case."""
     return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
 
 

@@ -1,7 +1,7 @@
 """The program as a whole: which commands there are, and how every one of them ends.
 
 Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.
-Whatever was raised on purpose becomes one readable line on stderr; a traceback only for those who ask for one.
+An error raised on purpose becomes one readable line on stderr; STOWHAND_DEBUG=1 adds its traceback.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMANDS = {
     "add": LazyCommand("stowhand.cli.add:command", "Add a job; prints its id."),
     "jobs": LazyCommand("stowhand.cli.jobs:command", "Look at jobs, and act on them."),
     "queues": LazyCommand("stowhand.cli.queues:command", "Named queues: what they hold; pause and resume them."),
-    "stats": LazyCommand("stowhand.cli.stats:command", "Jobs by state and task, throughput, and who works."),
+    "stats": LazyCommand("stowhand.cli.stats:command", "Jobs by state and task, throughput, and workers."),
     "top": LazyCommand("stowhand.cli.top:command", "What the queue is doing, live."),
     "cron": LazyCommand("stowhand.cli.cron:command", "Check a crontab; see and run what recurs."),
     "migrate": LazyCommand("stowhand.cli.migrate:command", "Install or upgrade the store's schema."),
@@ -29,7 +29,7 @@ COMMANDS = {
     "health": LazyCommand("stowhand.cli.health:command", "Ask a running worker whether it is alive, or ready."),
     "bench": LazyCommand("stowhand.cli.bench.command:command", "Measure how fast the store is here."),
     "table": LazyCommand("stowhand.cli.table:command", "Serve a table of your own: check it, print one, read logs."),
-    "flows": LazyCommand("stowhand.cli.flows:command", "Flows: who stands where, retry, watch, run."),
+    "flows": LazyCommand("stowhand.cli.flows:command", "Flows: list queues and jobs, retry, watch, run."),
     "serve": LazyCommand("stowhand.cli.serve:command", "Lend the store over HTTP to workers elsewhere."),
     "tokens": LazyCommand("stowhand.cli.tokens:command", "Make, list and revoke tokens of workers elsewhere."),
     "completion": LazyCommand("stowhand.cli.completion:command", "Print what makes a shell complete command lines."),
@@ -37,7 +37,7 @@ COMMANDS = {
 }
 
 COMPLETION = "_STOWHAND_COMPLETE"
-"""Set by a shell that asks how to go on; its value says in which shell's words."""
+"""Set by a shell that completes a command line; its value names the shell's format."""
 
 root = Group(
     name="stowhand",
@@ -112,7 +112,7 @@ def _show_usage(error: click.ClickException) -> int:
 
 
 def _complain(words: str) -> None:
-    """Further lines stand below the first."""
+    """Further lines are indented below the first."""
     from stowhand.observe.safe_text import escape_lines, scrub
 
     lines = f"error: {escape_lines(scrub(words), ' ' * len('error: '))}".split("\n")
@@ -127,7 +127,7 @@ def _interrupted() -> int:
 
 
 def _silence() -> int:
-    """Whoever read the output has gone. What is still buffered must not complain when the interpreter ends."""
+    """The reader of the output has closed it. What is still buffered must raise nothing when the interpreter ends."""
     from stowhand.service.exit_codes import BROKEN_PIPE
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

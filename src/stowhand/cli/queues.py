@@ -111,13 +111,13 @@ def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str
 
     async def one_by_one(store: QueueStore) -> None:
         for name in queues:
-            told((await verb.queue(store, name)).changed, name, {"queue": name})
+            report((await verb.queue(store, name)).changed, name, {"queue": name})
         for name in tasks:
-            told((await verb.task(store, name)).changed, f"task {name}", {"task": name})
+            report((await verb.task(store, name)).changed, f"task {name}", {"task": name})
         if unqueued:
-            told((await verb.unqueued(store)).changed, UNQUEUED, {"without_queue": True})
+            report((await verb.unqueued(store)).changed, UNQUEUED, {"without_queue": True})
 
-    def told(changed: bool, name: str, about: dict[str, object]) -> None:
+    def report(changed: bool, name: str, about: dict[str, object]) -> None:
         word = done if changed else "unchanged"
         why = "" if changed else "it is paused already" if done == "paused" else "it is not paused"
         if as_json:

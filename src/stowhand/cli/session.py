@@ -26,13 +26,13 @@ T = TypeVar("T")
 def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[T]], traces: Traces | None = None) -> T:
     """Open the store, do one thing, close it. Raises StoreUnreachable, SchemaError.
 
-    ``traces``: what is enqueued makes spans, within that of whoever has called this program, if it says so.
+    ``traces``: what is enqueued makes spans, within the span that the environment names, if any.
     """
 
     if settings.connection.note:
         click.echo(f"note: {settings.connection.note}", err=True)
-    for _, said in unknown_variables(os.environ):
-        click.echo(f"note: {said}", err=True)
+    for _, warning in unknown_variables(os.environ):
+        click.echo(f"note: {warning}", err=True)
 
     async def session() -> T:
         async with unopened(settings) as store:

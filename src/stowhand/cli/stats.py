@@ -1,4 +1,4 @@
-"""``stowhand stats``: how many jobs stand where, how fast they are done, and who works."""
+"""``stowhand stats``: jobs by state, how fast they end, and which workers are alive."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("as_json", "--json", is_flag=True, help="One JSON object.")
 @store_options
 def command(as_json: bool, **typed: Any) -> None:
-    """Jobs by state and by task, how long the oldest has been due, how many ended lately, and who works.
+    """Jobs by state and by task, how long the oldest has been due, how many ended lately, and the workers.
 
     Numbers of large stores are estimates, which begin with ~.
     """

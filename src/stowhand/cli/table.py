@@ -32,9 +32,9 @@ def command() -> None:
 def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
     """Compare a table and its view with what a worker needs. Touches no row.
 
-    MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All troubles are told at once, each
-    with the statement that mends it: what is printed is SQL, to be read and then run by the table's owner. What your
-    columns hold stays: where one cannot serve a worker, the worker gets a new one, which the last line maps.
+    MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All problems are reported at once,
+    each with the statement that mends it: the output is SQL, for the table's owner to read and then run. Your columns
+    keep what they hold: where one cannot serve a worker, the worker gets a new one, which the last line maps.
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
@@ -86,8 +86,8 @@ def print_ddl(
     shape = read_shape(name, view, columns, folds=dialect == "postgres")
     if channel is not None and not notify:
         raise click.UsageError("--channel says where to notify: give --notify too")
-    told = (channel or f"{shape.table.name}_queued") if notify else None
-    plan = Plan(shape=shape, dialect=dialect, key=key, channel=told, if_not_exists=if_not_exists)
+    notified = (channel or f"{shape.table.name}_queued") if notify else None
+    plan = Plan(shape=shape, dialect=dialect, key=key, channel=notified, if_not_exists=if_not_exists)
     click.echo(full_ddl(plan).rstrip())
 
 

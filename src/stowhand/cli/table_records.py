@@ -27,7 +27,7 @@ from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
 HEADINGS = ("ID", "STATE", "FAILURES", "RESETS", "DUE", "STARTED", "WORKER", "LAST ERROR")
 TO_THE_RIGHT = ("ID", "FAILURES", "RESETS")
 UNLIMITED = 200
-"""Width where nobody watches."""
+"""Width where the output is no terminal."""
 
 words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
 
@@ -77,7 +77,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
 @json_option
 @connection_options
 def show_record(key: str, as_json: bool, **given: Any) -> int:
-    """Show what the table tells of one record. Its log: stowhand table logs."""
+    """Show one record as the table has it. Its log: stowhand table logs."""
 
     async def read(store: TableStore[Any]) -> ShownRecord | None:
         await store.open()

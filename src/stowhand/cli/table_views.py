@@ -32,7 +32,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def script(found: Sequence[Finding], *, only_sql: bool, locks: bool) -> Iterator[str]:
-    """All of them, ready to be run: in one transaction whatever can stand in one, in the order in which it must be run.
+    """All of them, ready to run, in the order in which they must run: in one transaction what can run in one.
 
     ``locks``: the database makes a statement wait for others, which is to give up before others wait for it.
     """
@@ -50,7 +50,7 @@ def script(found: Sequence[Finding], *, only_sql: bool, locks: bool) -> Iterator
 
 
 def mapping_text(columns: Mapping[str, str]) -> str:
-    """What a worker is told when new columns have been added."""
+    """The options that a worker needs once new columns have been added."""
     flags = " ".join(f"--column {documented}={own}" for documented, own in columns.items())
     return f"then: {flags}; in a program: alternate_column_names={dict(columns)!r}"
 

@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def tokens_option(command: F) -> F:
-    """``--tokens FILE``: gives the file, and whether somebody named it."""
+    """``--tokens FILE``: the file, and whether an option or a setting named it."""
     return click.option(
         "--tokens",
         callback=_file,

@@ -69,7 +69,7 @@ class _Top:
         self.has_keys = False
 
     async def run(self) -> None:
-        """Look until stopped. An outage is waited out, and told."""
+        """Look until stopped. An outage is logged and waited out."""
         while not self._stopping.is_set():
             began, took = self._clock.monotonic(), 0.0
             try:
@@ -88,7 +88,7 @@ class _Top:
         self._tick.set()
 
     def pressed(self, key: str) -> None:
-        """Somebody at the terminal wants something."""
+        """A key was pressed at the terminal."""
         match key:
             case "q":
                 self.stop()

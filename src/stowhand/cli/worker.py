@@ -46,7 +46,7 @@ def command(**typed: Any) -> int:
 
 
 def check_tasks(settings: WorkerSettings) -> None:
-    """Teach whoever starts without any tasks. What is wrong with those that are named is the loader's to say."""
+    """Refuse a start without any tasks, and show how to write one. The loader checks tasks that are named."""
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
         raise click.UsageError(f"no tasks: there is no folder tasks/ in {Path.cwd()}.\n{HOW_TO_WRITE_A_TASK}")
 

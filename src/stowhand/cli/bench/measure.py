@@ -162,7 +162,7 @@ class Bench:
             await self._clock.sleep(window)
             counted = max(await server.transactions() - before, 0)
         rate = round(60 * counted / (stopwatch() - began), 1)
-        return Row(measure=name, value=rate, unit=unit, note="whoever else uses this database counts too")
+        return Row(measure=name, value=rate, unit=unit, note="other users of this database are counted too")
 
     # -- the place -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What worker processes leave for whoever measures them: a small mapped file each, so that looking costs them nothing.
+"""What worker processes write for the benchmark: a small mapped file each, so that reading costs them nothing.
 
     first, last    when the first and the last handler began: seconds of the monotonic clock, which the processes of one
                    machine share
@@ -22,7 +22,7 @@ import msgspec
 from stowhand.clock import SystemClock
 
 FOLDER = "STOWHAND_BENCH_PROBE"
-"""The environment variable that tells workers where to leave their files."""
+"""The environment variable that names the folder of these files."""
 _HEAD = struct.Struct("<ddq")
 _DELAY = struct.Struct("<d")
 _MOST_DELAYS = 2000

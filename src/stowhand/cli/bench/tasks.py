@@ -1,4 +1,4 @@
-"""The job that does nothing, and says when it began."""
+"""The job that does nothing but record when it began."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ app = App()
 
 @app.task(name="noop")
 async def noop(number: int = 0, sent: float = 0.0) -> None:  # noqa: ARG001  a payload of the usual size
-    """``sent``: when it was about to be enqueued, by the monotonic clock; 0 when nobody wants to know."""
+    """``sent``: when it was about to be enqueued, by the monotonic clock; 0: not measured."""
     own_probe().hit(sent)

@@ -49,8 +49,8 @@ def command(path: Path, connection: str | None, state: Path) -> None:
 def _store(connection: str | None, state: Path) -> ResolvedStore:
     """The database that was named (also by DATABASE_URL), in a schema of the demo's own; else a file of its own.
 
-    What the demo begins with is thrown away first, so an SQLite file that was named is never used itself: it holds
-    somebody's queue. The demo's file lies beside it.
+    The demo empties its store first, so an SQLite file that was named is never used itself: it may hold a queue in use.
+    The demo's file is made beside it.
     """
     resolved = resolve_store_url(connection)
     if resolved.scheme != "sqlite":

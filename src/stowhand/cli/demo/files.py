@@ -15,7 +15,7 @@ SKIPPED = frozenset({"__pycache__", "node_modules", "venv", "dist", "build"})
 """Folders of things that were made from other things; so is whatever begins with a dot."""
 
 _UNKEEPABLE = re.compile("[%\udc80-\udcff]")
-"""Bytes of a name that are not Unicode (Python writes them as lone surrogates), and the mark that stands for them."""
+"""Bytes of a name that are not Unicode (Python writes them as lone surrogates), and the mark shown instead."""
 _KEPT = re.compile("%([0-9A-F]{2})")
 
 
