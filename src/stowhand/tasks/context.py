@@ -182,7 +182,7 @@ class Helpers:
         ``%(name)s``.
         """
         # Here, because tasks are declared where no driver need be installed.
-        from stowhand.stores.database.asking import ask
+        from stowhand.stores.database.link import ask
 
         return await self.with_pg_client(lambda connection: ask(connection, sql, values))
 

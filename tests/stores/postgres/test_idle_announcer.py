@@ -27,9 +27,8 @@ from tests.worker.worker_harness import handler_of
 JOB = NewJob(task="t")
 
 
-def stop_requests(idle_announcer: IdleAnnouncer) -> bool:
-    """To sleep."""
-    return idle_announcer.wish
+def should_sleep(idle_announcer: IdleAnnouncer) -> bool:
+    return idle_announcer.should_sleep
 
 
 def sleeps(store: PostgresStore) -> bool:
@@ -40,14 +39,14 @@ def sleeps(store: PostgresStore) -> bool:
 
 
 def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
-    assert stop_requests(IdleAnnouncer())
+    assert should_sleep(IdleAnnouncer())
 
 
 def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
     idle_announcer = IdleAnnouncer()
     idle_announcer.claimed(MANY, 10.0)
     idle_announcer.claimed(0, 10.1)
-    assert not stop_requests(idle_announcer)
+    assert not should_sleep(idle_announcer)
     assert idle_announcer.next_look() == 10.1 + SOON
     assert not idle_announcer.look(10.1)
     assert idle_announcer.look(10.1 + SOON)
@@ -58,20 +57,20 @@ def test_who_gets_no_more_jobs_falls_asleep() -> None:
     idle_announcer = IdleAnnouncer()
     idle_announcer.claimed(MANY, 10.0)
     idle_announcer.claimed(0, 10.0 + WINDOW)
-    assert not stop_requests(idle_announcer)
+    assert not should_sleep(idle_announcer)
     idle_announcer.claimed(0, 10.0 + 3 * WINDOW)
-    assert stop_requests(idle_announcer)
+    assert should_sleep(idle_announcer)
     assert idle_announcer.next_look() == float("inf")
 
 
 def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
     idle_announcer = IdleAnnouncer()
     for second in range(STREAK):
-        assert stop_requests(idle_announcer)
+        assert should_sleep(idle_announcer)
         idle_announcer.claimed(1, float(second))
-    assert not stop_requests(idle_announcer)
+    assert not should_sleep(idle_announcer)
     idle_announcer.claimed(0, 100.0)
-    assert stop_requests(idle_announcer)
+    assert should_sleep(idle_announcer)
 
 
 def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
@@ -79,18 +78,18 @@ def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
     for second in range(100):
         idle_announcer.claimed(1, float(second))
         idle_announcer.claimed(0, second + 0.01)
-        assert stop_requests(idle_announcer)
+        assert should_sleep(idle_announcer)
 
 
 def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> None:
     idle_announcer = IdleAnnouncer()
     for number in range(MANY):
-        assert stop_requests(idle_announcer)
+        assert should_sleep(idle_announcer)
         idle_announcer.woken(10.0 + number / 1000)
         idle_announcer.claimed(0, 10.0 + number / 1000)
-    assert not stop_requests(idle_announcer)
+    assert not should_sleep(idle_announcer)
     idle_announcer.claimed(0, 20.0)
-    assert stop_requests(idle_announcer)
+    assert should_sleep(idle_announcer)
 
 
 def test_who_has_fallen_asleep_looks_again_twice() -> None:
@@ -221,7 +220,7 @@ def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
                 await asyncio.sleep(0)
-                if not stop_requests(store._listener._idle_announcer):
+                if not should_sleep(store._listener._idle_announcer):
                     break
             else:
                 raise AssertionError("each was a reason to look")

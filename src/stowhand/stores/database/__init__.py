@@ -1,17 +1,19 @@
 """Connections to PostgreSQL and SQLite, and statements kept in files. Nothing here knows what a job is.
 
-address     what a user may write for "where", as connection parameters; and how to say it without a password
+address     what a user may write for "where", as connection parameters; and how to show it without a password
 statements  named statements from .sql files, identifiers filled in
 trouble     what an error means: try again, reconnect, or the caller's values are at fault
-repeating   again, a few times, what was definitely not done
+repeating   repeats a few times what was definitely not done
+halving     finds by halves the one write that the database refuses
 link        one asynchronous connection that comes back by itself, and a pool of them
+borrower    who waits for a connection of a pool, and how long
+places      how many connections of a pool are in use
 borrowed    a pool of the application's in the shape of ours
-asking      one statement of an application's own
 blocking    the same for a thread that may block
 
 sqlite_file        where an SQLite file may lie, and a connection to it
 sqlite_connection  one connection with its lock: transactions that wait their turn
 sqlite_threads     each connection on a thread of its own
-sqlite_wake        hearing that somebody committed
+sqlite_wake        noticing that another connection committed
 sqlite_trouble     what an error of SQLite means
 """

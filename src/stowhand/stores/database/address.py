@@ -96,7 +96,7 @@ class Address:
         return text
 
     def said(self, error: BaseException) -> str:
-        """What went wrong there, on one line, without this address's secrets."""
+        """The error's message, on one line, without this address's secrets."""
         return "no answer in time" if isinstance(error, TimeoutError) else self.scrub(first_line(error))
 
 

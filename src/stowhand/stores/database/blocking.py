@@ -53,7 +53,7 @@ class BlockingLink:
             raise
 
     def close(self) -> None:
-        """Let the connection go; the next use makes a new one."""
+        """Close the connection; the next use makes a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -60,7 +60,7 @@ class BorrowedPool:
             yield connection
 
     async def close(self) -> None:
-        """It is not ours to close."""
+        """Nothing: it is the application's to close."""
 
     @asynccontextmanager
     async def _guest(self, *, autocommit: bool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -89,11 +89,11 @@ class BorrowedPool:
                 raise TimeoutError from None
             return connection
 
-        said = f"{self.address}: the pool gives no connection"
+        message = f"{self.address}: the pool gives no connection"
         try:
-            return await turn(get, self._pool.putconn, said, min(self._pool.timeout, DEADLINE))
+            return await turn(get, self._pool.putconn, message, min(self._pool.timeout, DEADLINE))
         except psycopg.OperationalError as error:
-            raise StoreUnreachable(f"{said}: {error}") from None
+            raise StoreUnreachable(f"{message}: {error}") from None
 
 
 class Guest:
@@ -112,7 +112,7 @@ class Guest:
         return self._cursor
 
     def preparing(self, asked: bool | None) -> bool | None:
-        """As its owner has it, or never: nothing is forced on it."""
+        """As its owner has set it, or never."""
         return None if self._prepared else False
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:

@@ -1,7 +1,7 @@
-"""Who waits for a connection of a pool: an attempt, that may wait long for its first and not long for a second.
+"""How long an attempt waits for a connection of a pool: long for its first, and not long for a second.
 
-An attempt that holds nothing can go back unspent when none falls free. One that holds a connection already keeps the
-others waiting meanwhile: where every attempt does so nobody ever goes on, so it waits no longer than any statement.
+An attempt that holds nothing can go back unspent when none falls free. One that holds a connection already keeps other
+attempts waiting meanwhile: where all do so none ever goes on, so it waits no longer than any statement.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FIRST = 300.0
 
 
 class Borrower:
-    """One attempt. ``over``: returns when it is to stop. ``timed_out``: that is because its time has run out."""
+    """One attempt. ``over``: returns when it is to stop. ``timed_out``: it is to stop because its time has run out."""
 
     __slots__ = ("_over", "held", "refused", "timed_out", "waiting")
 
     def __init__(self, over: Callable[[], Awaitable[object]], timed_out: Callable[[], bool]) -> None:
         self._over, self.timed_out = over, timed_out
         self.held = 0
-        """Connections that it has borrowed just now."""
+        """Connections that it has borrowed at the moment."""
         self.waiting = 0
         """Its calls that wait for a first one."""
         self.refused = False
@@ -39,7 +39,7 @@ class Borrower:
 
 
 BORROWER: ContextVar[Borrower | None] = ContextVar("stowhand borrower", default=None)
-"""Set where an attempt runs that may borrow; ``None``: somebody else, who waits as long as for any statement."""
+"""Set where an attempt runs that may borrow; ``None``: the caller is no attempt, and waits as long as any statement."""
 
 
 @contextmanager
@@ -63,9 +63,9 @@ async def turn(
     all_in_use: str,
     patience: float,
 ) -> T:
-    """What ``get`` gives, called with the seconds that it may take at most, for whoever is BORROWER here.
+    """The result of ``get``, called with the seconds that it may take at most, for the BORROWER of this context.
 
-    ``undo`` gives it back where it came too late. ``patience``: of who waits for no first one. Raises
+    ``undo`` gives it back where it came too late. ``patience``: seconds for all but a first one. Raises
     NoConnectionFree when an attempt found no first connection, else StoreUnreachable; both begin with ``all_in_use``.
     """
     borrower = BORROWER.get()
@@ -88,7 +88,7 @@ async def _first(
     undo: Callable[[T], Awaitable[object]],
     all_in_use: str,
 ) -> T:
-    """Until one is free, the attempt is to stop, or FIRST has passed. A thread that waits hears of the stop too."""
+    """Until one is free, the attempt is to stop, or FIRST has passed. It ends the wait of a thread, too."""
     loop = asyncio.get_running_loop()
     getting, over = loop.create_task(get(FIRST)), loop.create_task(borrower.over())
     borrower.waiting += 1
@@ -112,13 +112,13 @@ async def _first(
             await _withdraw(getting, undo)
 
 
-def _refused(borrower: Borrower, words: str) -> NoConnectionFree:
+def _refused(borrower: Borrower, message: str) -> NoConnectionFree:
     borrower.refused = True
-    return NoConnectionFree(words)
+    return NoConnectionFree(message)
 
 
 async def _withdraw(getting: asyncio.Task[T], undo: Callable[[T], Awaitable[object]]) -> None:
-    """Nobody waits for it any more; one that it brings all the same is given back."""
+    """Cancels it; a connection that it brings all the same is given back."""
     getting.cancel()
     await asyncio.wait([getting])
     if not getting.cancelled() and getting.exception() is None:

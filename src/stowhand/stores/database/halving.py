@@ -1,4 +1,4 @@
-"""Writes of many rows, of which the database may refuse one: by halves, until it stands alone."""
+"""Writes of many rows, of which the database may refuse one: by halves, until it is alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stowhand.stores.database import trouble
 T = TypeVar("T")
 R = TypeVar("R")
 Alone = Callable[[T, Exception], None]
-"""Told which one is refused, and why."""
+"""Called with the item that is refused, and why."""
 
 
 async def halved(
@@ -19,7 +19,7 @@ async def halved(
     alone: Alone[T],
     errors: tuple[type[Exception], ...] = (),
 ) -> list[R]:
-    """What ``write`` gives for all of them. ``errors`` of our own are refusals too. Raises every other error."""
+    """The results of ``write`` for all items. ``errors`` count as refusals too. Raises every other error."""
     try:
         return list(await write(items))
     except Exception as error:

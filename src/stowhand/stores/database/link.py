@@ -1,12 +1,12 @@
 """Asynchronous connections that come back by themselves: one (`Link`), or a few (`Pool`).
 
-An error closes what it may have left in an unknown state, and the next use connects again. How long to wait before
-that is the caller's affair. Every statement has a deadline of ours: a server that stops answering is as good as gone.
+An error closes a connection that it may have left in an unknown state, and the next use connects again. How long to
+wait before that, the caller decides. Every statement has a deadline: a server that stops answering is as good as gone.
 
 Why not ``psycopg_pool``, which is as fast (to borrow one and give it back: 15 us, here 14 us)? It makes connections
-in tasks of its own, which nobody here would own; it has one kind of connection under one name, where ours say what they
-are for and those lent to applications stay apart; and it cannot keep one back from them while they wait for each other.
-Whoever has such a pool gives it, and it is borrowed from (borrowed.py).
+in tasks of its own, which would have no owner here; it has one kind of connection under one name, where ours say what
+they are for and those lent to applications stay apart; and it cannot keep one back from them while they wait for each
+other. An application that has such a pool passes it, and it is borrowed from (borrowed.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 import psycopg
-from psycopg.rows import tuple_row
+from psycopg.rows import dict_row, tuple_row
 
 from stowhand.errors import StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
@@ -49,7 +49,7 @@ class Session(Protocol):
 
     @property
     def begins(self) -> bool:
-        """By itself a statement would not be read committed, and what two of us do at once would fail."""
+        """The server's default isolation is not read committed: concurrent statements of the package would fail."""
 
     def alone(self) -> AbstractAsyncContextManager[Any]:
         """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
@@ -67,7 +67,7 @@ class Connection(psycopg.AsyncConnection[Row]):
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """BEGIN, statement and COMMIT in one journey: behind a pooler no setting would stay."""
+        """BEGIN, statement and COMMIT in one round trip: behind a pooler no setting would stay."""
         if not is_idle(self):
             yield  # within a transaction, which began as it should
             return
@@ -142,7 +142,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """There is a connection, as far as anybody knows."""
+        """There is a connection, as far as is known."""
         return self._connection is not None
 
     async def rows(self, statement: bytes, values: Values = ()) -> list[Row]:
@@ -166,7 +166,7 @@ class Link:
                 raise
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         async with self._turn:
             await self._drop()
 
@@ -179,7 +179,7 @@ class Link:
 class Pool:
     """A few connections, made when they are needed and kept until the end.
 
-    Those that are lent to an application are kept apart from ours: what it sets on them is no matter of our statements.
+    Those that are lent to an application are kept apart: what it sets on them does not reach the package's statements.
     One is never lent (places.py).
     """
 
@@ -213,7 +213,7 @@ class Pool:
             await connection.commit()
 
     def grow(self, size: int) -> None:
-        """Allow so many, where it were fewer."""
+        """Allow at least so many."""
         self._places.grow(size)
 
     async def close(self) -> None:
@@ -259,8 +259,8 @@ class Pool:
             self._places.leave(lent=lent)
 
         number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
-        said = f"{self._dialer.address}: all connections ({number}) are in use"
-        await turn(lambda seconds: self._places.wait(lent=lent), undo, said, DEADLINE)
+        message = f"{self._dialer.address}: all connections ({number}) are in use"
+        await turn(lambda seconds: self._places.wait(lent=lent), undo, message, DEADLINE)
 
     async def _take(
         self,
@@ -292,8 +292,20 @@ async def rows(connection: Session, statement: bytes, values: Values = (), prepa
         return await cursor.fetchall() if cursor.rownumber is not None else []
 
 
+async def ask(
+    connection: psycopg.AsyncConnection[Any], statement: Any, values: Values | None = None
+) -> list[dict[str, Any]]:
+    """Run one statement of an application's own; its rows, each a dict by column. Raises what psycopg raises.
+
+    ``statement``: text, or what ``psycopg.sql`` composes. No rows for a statement that gives none.
+    """
+    async with psycopg.AsyncCursor(connection, row_factory=dict_row) as cursor:
+        await cursor.execute(statement.encode() if isinstance(statement, str) else statement, values)
+        return await cursor.fetchall() if cursor.description is not None else []
+
+
 def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """Has the server said something, or hung up, while nobody asked? Told before anything is sent, so for certain."""
+    """The server has sent something unasked, or hung up. Known before anything is sent, so for certain."""
     if connection.closed:
         return True
     readable, _, _ = select.select([connection.fileno()], [], [], 0)

@@ -1,7 +1,7 @@
-"""How many connections of a pool are in use, and who waits for one.
+"""How many connections of a pool are in use, and the calls that wait for one.
 
-Statements of ours are short; an application may keep what it was lent for minutes. So one place is never lent: what a
-task enqueues while it holds a connection, and what health and people ask, goes on while every other one is lent.
+The package's statements are short; an application may keep what it was lent for minutes. So one place is never
+lent: what a task enqueues while it holds a connection, and what health and people ask, goes on while all others are.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Places:
         self._size = max(size, 1)
         self._used = self._lent = 0
         self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
-        """None of them would fit just now."""
+        """In order of arrival; none of them fits now."""
 
     @property
     def used(self) -> int:
-        """Taken just now."""
+        """In use."""
         return self._used
 
     @property
@@ -35,7 +35,7 @@ class Places:
         return max(self._size - 1, 1)
 
     def grow(self, size: int) -> None:
-        """Allow so many, where it were fewer."""
+        """Allow at least so many."""
         self._size = max(self._size, size)
         self._admit()
 
@@ -62,7 +62,7 @@ class Places:
             raise
 
     def leave(self, *, lent: bool) -> None:
-        """Give the place to whoever has waited longest for one like it."""
+        """Give the place to the call that has waited longest for one of its kind."""
         self._used -= 1
         self._lent -= lent
         self._admit()

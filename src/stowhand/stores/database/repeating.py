@@ -1,4 +1,4 @@
-"""Again, a few times, what was definitely not done: a deadlock, a server that is shutting down or full."""
+"""Repeats a few times what was definitely not done: a deadlock, a server that is shutting down or full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAUSE = 0.05
 
 
 async def repeated(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """What ``action`` gives. Raises whatever else it raises at once, and a passing trouble when it does not pass."""
+    """The result of ``action``. Raises any other error at once, and a transient one when it does not pass."""
     for attempt in range(1, TRIES):
         try:
             return await action()

@@ -25,7 +25,7 @@ class Statistics:
         self._asked = 0
 
     async def transactions(self) -> int:
-        """Committed and rolled back so far by everybody else: what was asked here is taken off again."""
+        """Committed and rolled back so far by other connections: this one's own statements are subtracted."""
         ((counted,),) = await rows(self._connection, _QUESTION)
         asked, self._asked = self._asked, self._asked + 1
         return int(counted) - asked

@@ -49,5 +49,5 @@ def _moment(micros: int) -> datetime:
 
 def read_timestamps_as_utc(target: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | psycopg.Cursor[Any]
                            | psycopg.AsyncCursor[Any]) -> None:  # fmt: skip
-    """Register the loader on a connection, or on one cursor of somebody else's connection."""
+    """Register the loader on a connection, or on one cursor of a caller's connection."""
     target.adapters.register_loader("timestamptz", UtcLoader)

@@ -14,7 +14,7 @@ import psycopg
 _TRANSIENT_CODES = frozenset({"40001", "40P01", "25006", "55P03", "57014"})
 _TRANSIENT_CLASSES = ("53", "57P")
 _VALUE_CLASSES = ("22", "23", "54", "GW")
-_EVERYBODYS_CLASSES = (
+_CLASSES_OF_EVERY_ROW = (
     "08",
     "0B",
     "0L",
@@ -71,7 +71,7 @@ def is_refusal(error: BaseException) -> bool:
     code = _code(error)
     if not code or is_about_values(error):
         return is_about_values(error)
-    return not (is_cut(error) or is_transient(error) or code.startswith(_EVERYBODYS_CLASSES))
+    return not (is_cut(error) or is_transient(error) or code.startswith(_CLASSES_OF_EVERY_ROW))
 
 
 def is_absent(error: BaseException) -> bool:

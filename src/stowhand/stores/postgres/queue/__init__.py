@@ -4,9 +4,11 @@ migrations/   the schema's tables
 functions/    the schema's functions, its whole protocol; grants.sql says which role may call what
 statements.sql   how they are called
 store.py      PostgresStore: opens everything below, and is what a worker sees
-home.py       what the parts share: address, schema, statements, clock
-claiming, settling, producing, inspecting, administering, timetable, schema, ears (LISTEN)      on the loop
-heart.py      blocking, for the heartbeat's thread
+context.py    what the parts share: address, schema, statements, clock
+claiming, settling, producing, inspecting, administering, operations, timetable, flow_tables, schema      on the loop
+listener      LISTEN; idle_announcer decides whether this worker needs a notification
+heartbeats    blocking, for the heartbeater's thread
+comparing     what another program has changed in the schema
 roles         the names of the roles
 rows.py       rows become jobs
 """

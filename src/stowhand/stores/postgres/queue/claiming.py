@@ -1,7 +1,7 @@
 """Claims, on a connection of their own. They commit asynchronously (functions/claim.sql): nothing else may share it.
 
-An idle worker asks for jobs, for jobs in quarantine, and when the next one is due, again and again. Where nobody has
-woken it, the first of these questions is asked so (functions/idle.sql) that its answer serves all three.
+An idle worker asks for jobs, for suspects, and when the next job is due, again and again. Unless a notification has
+woken it, the first of these questions is the function ``poll`` (functions/idle.sql), whose answer serves all three.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SLOW_PER_JOB = 0.000_1
 SHARE = 9.0
 """Time in which claims start behind a cursor, for each second that one from the beginning took."""
 _UNFINISHED = 0
-"""The id of the row that says: the walk over busy queues was cut short; ask again."""
+"""The id of the row that means: the walk over busy queues was cut short; ask again."""
 _NOTHING = -1
-"""The id of the row that says when to ask again."""
+"""The id of the row that means: nothing; it says when to ask again."""
 _FRESH = 0.1
-"""Seconds for which such an answer stands."""
+"""Seconds for which such an answer holds."""
 _ROUNDS = 60
 _TASK_SETS = 16
 _ORDER = itemgetter(4, 5, 0)
@@ -48,21 +48,21 @@ class _Answer(NamedTuple):
     due: float | None
     """Seconds until a job is due."""
     suspects: bool
-    """One in quarantine is due, of whatever task."""
+    """A suspect is due, of any task."""
 
 
 _NO_ANSWER = _Answer(float("-inf"), None, None, False)
 
 
 class Claims:
-    """Takes due jobs."""
+    """Claims due jobs."""
 
     def __init__(self, context: PostgresContext, listener: Listener) -> None:
         self._context, self._listener = context, listener
         self._link = Link(context.dialer, lambda: context.role("claim"))
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
-        """The last claim brought nothing, and nothing was heard since."""
+        """The last claim found nothing, and no notification has come since."""
         self._answer = _NO_ANSWER
         self._outlook = Outlook()
 
@@ -80,7 +80,7 @@ class Claims:
         self._listener.claimed(len(claims))
         return claims
 
-    def heard(self) -> None:
+    def notified(self) -> None:
         """There may be work: the next claim is to be quick."""
         self._idle = False
 
@@ -136,21 +136,21 @@ class Claims:
         return None if due is None else float(due)
 
     def foreign(self) -> Foreign | None:
-        """What the last of these two saw of foreign leases."""
+        """What the last claim or ``next_due`` saw of foreign leases."""
         return self._outlook.told()
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._link.close()
 
     def _about_foreign(self, asked: Asked | None) -> tuple[object, ...]:
-        """For ``foreign_leases``, which is called only where it is asked for."""
+        """Parameters for ``foreign_leases``; the first says whether to call it."""
         if asked is None:
             return (False, None, None, None)
         return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._context.now())
 
     def _answered(self, tasks: tuple[str, ...] | None) -> bool:
-        """Has the last poll said it just now?"""
+        """The last poll has just answered for these tasks."""
         return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
 
     def _cursor_for(self, request: ClaimRequest) -> ScanCursor | None:

@@ -1,9 +1,9 @@
-"""Is what is in the schema what this version put there?
+"""Compares what is in the schema with what this version puts there.
 
-Another program that takes the schema for its own (one of the same name) replaces functions and alters types; so does
-a hand. Functions are compared by their source. Views, types, columns, constraints and indexes are compared with those
+Another program that takes the schema for its own (one of the same name) replaces functions and alters types; so may a
+person. Functions are compared by their source. Views, types, columns, constraints and indexes are compared with those
 of a schema that is made in a transaction and rolled back with it; where the login may not make one, they are not.
-What is there besides is nobody's affair: an index or a function of a user's own is no fault.
+What else is there is not reported: an index or a function of a user's own is no fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARED_NAME = "shared_name"
 
 
 async def altered_functions(connection: Session, context: PostgresContext, functions: list[str]) -> list[str]:
-    """What is to be said about functions of ours that are not ``functions``, the texts of this version."""
+    """One message for each function of ours that differs from ``functions``, the texts of this version."""
     found = {(name, body) for name, body in await rows(connection, context.statements["function_digests"], ())}
     ours = {(name, digest(body)) for name, body in sources(functions)}
     names = {name for name, _ in ours}
@@ -35,7 +35,7 @@ async def altered_functions(connection: Session, context: PostgresContext, funct
 
 
 async def altered_relations(connection: Session, context: PostgresContext) -> list[str]:
-    """What is to be said about tables, views and types of ours."""
+    """One message for each table, view or type of ours that differs."""
     scratch = fillings_of(f"stowhand_compared_{uuid.uuid4().hex}")
     expected: list[Row] = []
     found: dict[str, str] = {}
@@ -59,7 +59,7 @@ def _tables(fillings: dict[str, str]) -> Iterator[str]:
 
 
 async def _shape(connection: Session, context: PostgresContext, fillings: dict[str, str]) -> list[Row]:
-    """(what, definition) of everything, with names as they are said inside the schema."""
+    """(what, definition) of everything, with names as they read inside the schema."""
     await connection.execute(f"set local search_path = {fillings['schema']}".encode())
     return await rows(connection, context.statements["shape"], ())
 

@@ -1,4 +1,4 @@
-"""What the parts of this store share: where it is, its schema's name, its statements, and what time it is there."""
+"""What the parts of this store share: its address, its schema's name, its statements, its clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stowhand.stores.database.statements import load_statements, quote_identifie
 from stowhand.stores.postgres.queue.roles import role_fillings, role_names
 
 QUOTES = "$stowhand$"
-"""Around the bodies of functions, where the schema's name holds the usual ones."""
+"""Around the bodies of functions, where the schema's name contains the usual ones."""
 NAME_LIMIT = 63
 """Bytes of an identifier in PostgreSQL."""
 
@@ -31,7 +31,7 @@ _INDEX_PLANS = (
     "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
     "set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off"
 )
-# What may be called at all is a matter of grants (functions/grants.sql); what it does, it does as the schema's owner.
+# Grants decide who may call a function (functions/grants.sql); what it does, it does as the schema's owner.
 _DEFINER = "security definer set search_path = pg_catalog, pg_temp"
 
 
@@ -40,7 +40,7 @@ class RowLocked(StoreUnreachable):
 
 
 class PostgresContext:
-    """One schema in one database. Where the application's pool is given, it says where that is, and not the URL."""
+    """One schema in one database: at the application's pool if there is one, else at the URL."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self.options = options
@@ -56,24 +56,24 @@ class PostgresContext:
             # The last of the reserved ones is the pool's own.
             self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
         self.keep = options.history is not None
-        """Is there a history?"""
+        """Completed and canceled jobs are kept in the history."""
         self.fillings = fillings_of(self.schema)
         self.statements = load_statements(
             files("stowhand.stores.postgres.queue") / "statements.sql",
-            # A % in the schema's name is none of the driver's places.
+            # A % in the schema's name is no placeholder of the driver's.
             {name: text.replace("%", "%%") for name, text in self.fillings.items()},
         )
         self.worker = ""
-        """Who claims through this store: part of the names of its connections."""
+        """The worker that claims through this store: part of the names of its connections."""
         self.patience = DEADLINE
-        """Seconds that the heart waits for an answer: a connection that died without a word must not cost a lease."""
+        """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
 
     def now(self) -> datetime | None:
         """The frozen time of a test, else None: the server's clock."""
         return self.options.pinned() if self.options.pinned is not None else None
 
     def seat(self, slots: int) -> str | None:
-        """Let the pool have a connection for each slot; what is wrong where it was given fewer.
+        """Let the pool have a connection for each slot. Returns a warning where it was given fewer.
 
         Raises ConfigurationError where tasks would have none.
         """
@@ -116,31 +116,31 @@ class PostgresContext:
             raise self.translate(error) from None
 
     def translate(self, error: BaseException) -> StoreError:
-        """The error of ours that says the same."""
-        said = self.address.said(error)
+        """The package's error for a driver's error."""
+        text = self.address.said(error)
         if trouble.is_pooled(error):
             return StoreError(
-                f"{self.address}: {said}. A pooler stands between that does not keep prepared statements apart: give"
+                f"{self.address}: {text}. A pooler stands between that does not keep prepared statements apart: give"
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
             )
         if trouble.is_read_only(error):
             return StoreUnreachable(
-                f"{self.address}: {said}. It is a standby, or read-only: name the primary, or several hosts with"
+                f"{self.address}: {text}. It is a standby, or read-only: name the primary, or several hosts with"
                 " target_session_attrs=read-write"
             )
         if trouble.is_cut(error) or trouble.is_transient(error):
-            return StoreUnreachable(f"{self.address}: {said}")
+            return StoreUnreachable(f"{self.address}: {text}")
         if trouble.is_forbidden(error):
             return StoreError(
-                f"{self.address}: {said}. What a login may do comes from the roles that `stowhand migrate "
+                f"{self.address}: {text}. What a login may do comes from the roles that `stowhand migrate "
                 f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
             )
         if trouble.is_absent(error):
             return SchemaMissing(
-                f"there is no complete schema {self.schema!r} at {self.address} ({said}): "
+                f"there is no complete schema {self.schema!r} at {self.address} ({text}): "
                 "run `stowhand migrate`, or start a worker, which installs it"
             )
-        return StoreError(f"{self.address}: {said}")
+        return StoreError(f"{self.address}: {text}")
 
 
 def _checked(schema: str) -> str:
@@ -154,7 +154,7 @@ def _checked(schema: str) -> str:
 
 
 def fillings_of(schema: str) -> dict[str, str]:
-    """What stands in the places of all texts, for a schema of this name."""
+    """What the {braces} of all texts are filled with, for a schema of this name."""
     channel = f"{schema}:wake"
     if len(channel.encode()) > NAME_LIMIT:
         channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"

@@ -32,7 +32,7 @@ class PostgresFlowTables:
         self.keeps = context.keep
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
-        """All or none. The ids are the caller's, so what had no reply is done again; what was done is left as it is."""
+        """All or none. The ids are the caller's, so what had no reply is repeated; what exists already stays."""
         calls = [("flow_create", self._call(flow, jobs[start : start + CHUNK])) for start in range(0, len(jobs), CHUNK)]
         calls += [("flow_keep", _lists(job.id, job.lists)) for job in jobs if job.lists]
         unanswered = False
@@ -42,7 +42,7 @@ class PostgresFlowTables:
             except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
                 cut = trouble.is_cut(error)
                 if attempt == TRIES or not (cut or isinstance(error, StoreUnreachable)):
-                    raise self._blamed(error, unanswered or cut) from None
+                    raise self._error_for(error, unanswered or cut) from None
                 unanswered = unanswered or cut
                 await self._clock.sleep(PAUSE * attempt)
             else:
@@ -81,9 +81,12 @@ class PostgresFlowTables:
         ((woken,),) = await self._rows("flow_wake", key, self._context.now())
         return Woken(woken)
 
-    async def spend(self, asked: Spending) -> float:
+    async def spend(self, spending: Spending) -> float:
         """By the server's clock."""
-        values = (asked.limiter, asked.part, asked.holder, asked.reservoir, asked.interval, self._context.now())
+        values = (
+            *(spending.limiter, spending.part, spending.holder),
+            *(spending.reservoir, spending.interval, self._context.now()),
+        )
         ((wait,),) = await self._rows("flow_spend", *values)
         return float(wait)
 
@@ -125,11 +128,11 @@ class PostgresFlowTables:
         with self._context.translated():
             return await repeated(lambda: self._context.ask("flow", name, values), self._clock)
 
-    def _blamed(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
+    def _error_for(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
         if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
             return InvalidJob(f"one of the jobs: {trouble.first_line(error)}. Nothing was written.")
-        said = error if isinstance(error, StoreError) else self._context.translate(error)
-        return OutcomeUnknown(f"{said}. The jobs may or may not have been committed") if unanswered else said
+        failure = error if isinstance(error, StoreError) else self._context.translate(error)
+        return OutcomeUnknown(f"{failure}. The jobs may or may not have been committed") if unanswered else failure
 
 
 def _lists(job_id: str, lists: Sequence[tuple[str, str]]) -> tuple[object, ...]:

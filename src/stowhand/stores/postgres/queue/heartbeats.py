@@ -1,4 +1,4 @@
-"""What keeps leases true, on a blocking connection for the heartbeat's own thread."""
+"""Renews, releases and resets leases, on a blocking connection for the heartbeater's own thread."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PostgresHeartbeats:
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent. Gives those whose rows somebody's transaction has locked."""
+        """Hand back unspent. Returns the leases whose rows another transaction has locked."""
         if not leases:
             return []
         ids: set[int] = set()
@@ -73,14 +73,14 @@ class PostgresHeartbeats:
             return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
 
     def abandon(self, token: str) -> bool:
-        """Give back what it holds, and let it claim nothing more. False: some of it is locked, and still held."""
+        """Give back what this claim holds, and let it claim no more. False: some of it is locked, and still held."""
         with self._context.translated():
             try:
                 ((done,),) = self._ask("abandon", token, self._context.keep, self._context.now())
             except psycopg.Error as error:
                 if not trouble.is_refusal(error):
                     raise
-                return True  # what it holds comes back when its leases end; it is not asked for ever
+                return True  # what it holds comes back when its leases end; there is no use in asking again
         return bool(done)
 
     def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
@@ -105,7 +105,7 @@ class PostgresHeartbeats:
         return self._reset(lease=lease)
 
     def refused(self) -> Sequence[Refusal]:
-        """What the database refused to change since this was last asked."""
+        """What the database refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
@@ -117,11 +117,13 @@ class PostgresHeartbeats:
 
     def check_writable(self) -> None:
         """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
-        # Where only the tables lie on a full disk, who needs another page meets it: the next write tells.
+        # Where only the tables are on a full disk, a write that needs another page fails.
 
     def maintain(self) -> None:
-        """Days of the history made ahead and dropped behind; queue rows that no job needs. Raises StoreError when one
-        of these duties could not be done: the others are."""
+        """Makes days of the history ahead and drops old ones, and queue rows that no job needs.
+
+        Raises StoreError when one of these could not be done; the others are done.
+        """
         with self._context.translated():
             options, now = self._context.options, self._context.now()
             values = (options.history, now, options.failed_retention)
@@ -130,24 +132,24 @@ class PostgresHeartbeats:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
 
     def worker_seen(self, card: WorkerCard) -> None:
-        """An entry in the roll."""
+        """An entry in the list of workers."""
         tasks = None if card.tasks is None else text_array(card.tasks)
         flags = None if card.forbidden_flags is None else text_array(card.forbidden_flags)
         about = (card.name, card.host, card.pid, card.version, tasks, card.concurrency, card.stopping)
         self._rows("worker_seen", *about, self._context.now(), flags)
 
     def worker_gone(self, name: str) -> None:
-        """Out of the roll."""
+        """Out of the list of workers."""
         self._rows("worker_gone", name)
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._link.close()
 
     def _reset(
         self, slack: float | None = None, worker: str | None = None, lease: Lease | None = None
     ) -> Sequence[ResetJob]:
-        """Find, decide by the law, write: only where the lease is still the one that was found."""
+        """Find, decide by ``lifecycle.reset``, write: only where the lease is still the one that was found."""
         job_id, token = (lease.job_id, lease.token) if lease is not None else (None, None)
         became: dict[int, str] = {}
 
@@ -182,6 +184,6 @@ class PostgresHeartbeats:
             return self._ask(name, *values)
 
     def _ask(self, name: str, *values: object) -> list[Row]:
-        """Again, a few times, after what was definitely not done. Raises what psycopg raises."""
+        """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
         statement = self._context.statements[name]
         return repeated_blocking(lambda: self._link.rows(statement, values, self._context.patience))

@@ -1,38 +1,41 @@
-"""Is this worker asleep? Whoever enqueues need only wake those who are: a NOTIFY takes a lock that all commits share.
+"""Announces whether this worker is idle, so that an enqueue notifies only while one is: a NOTIFY takes a lock that
+all commits share.
 
-A sleeper holds a shared lock on its listening connection (statement ``fall_asleep``), which ends with it. It looks
-once more after it has taken the lock. One who enqueues tries that lock; if it can be had, nobody sleeps. Left is an
-enqueueing statement that looked just before and commits just after: so a sleeper looks again a little later, twice.
+An idle worker holds a shared lock on its listening connection (statement ``fall_asleep``), which ends with it. It
+claims once more after it has taken the lock. An enqueue tries that lock; if it gets it, no worker is idle. What remains
+is an enqueue that tried just before and commits just after: so an idle worker claims again a little later, twice.
 Beyond that there are polls.
 """
 
 from __future__ import annotations
 
 STREAK = 5
-"""Claims that brought something, one after the other: there is more than this worker can do."""
+"""Claims in a row that found jobs: there is more than this worker can do."""
 WINDOW = 0.25
+"""Seconds."""
 MANY = 250
-"""Jobs or wake-ups in the last one or two windows. Who gets as many looks again soon, and is not woken for each."""
+"""Jobs or wake-ups in the last one or two windows. A worker that gets as many claims again soon, not notified."""
 SOON = 0.005
+"""Seconds until a busy worker claims again."""
 AGAIN = (0.05, 1.0)
-"""Seconds after falling asleep."""
+"""Seconds after the announcement at which it claims again."""
 
 
 class IdleAnnouncer:
-    """Pure: told the time, and what claims brought."""
+    """Pure: the time, and what claims found, are arguments."""
 
     def __init__(self) -> None:
-        self.wish = True
-        """Ought it to sleep?"""
+        self.should_sleep = True
+        """It should be announced as idle."""
         self.asleep = False
-        """Does it, as far as others can see?"""
+        """It is announced: enqueues can see it."""
         self._looks: list[float] = []
         self._streak = self._recent = self._before = 0
         self._since = float("-inf")
         self._claims = False
 
     def claimed(self, jobs: int, now: float) -> None:
-        """A claim brought so many."""
+        """A claim found so many."""
         if self.asleep and not self._claims:
             self._looks = [now + seconds for seconds in AGAIN]
         self._claims = True
@@ -40,21 +43,21 @@ class IdleAnnouncer:
         if jobs:
             self._streak += 1
             if busy or self._streak >= STREAK:
-                self.wish = False
+                self.should_sleep = False
                 self._looks = []
         else:
             self._streak = 0
-            if not self.wish:
-                self.wish = not busy
+            if not self.should_sleep:
+                self.should_sleep = not busy
                 self._looks = [now + SOON] if busy else []
 
     def woken(self, now: float) -> None:
-        """By a notification. Many of them are as good as many jobs, even if they bring none (they may not be due)."""
+        """By a notification. Many of them count as many jobs, even if they bring none (they may not be due)."""
         if self._count(1, now):
-            self.wish = False
+            self.should_sleep = False
 
     def _count(self, things: int, now: float) -> bool:
-        """Were there many of late?"""
+        """Counts, and says whether there were many of late."""
         if now - self._since > WINDOW:
             self._before = self._recent if now - self._since < 2 * WINDOW else 0
             self._recent, self._since = 0, now
@@ -62,20 +65,20 @@ class IdleAnnouncer:
         return self._recent + self._before >= MANY
 
     def fell_asleep(self, now: float) -> None:
-        """Others can see it from now on."""
+        """Enqueues can see it from now on."""
         self.asleep = True
         self._looks = [now + seconds for seconds in AGAIN] if self._claims else []
 
     def woke_up(self) -> None:
-        """Others can see that it does not sleep, or it is cut off from them."""
+        """Enqueues can see that it is busy, or the connection is gone."""
         self.asleep = False
 
     def next_look(self) -> float:
-        """When to look again without having been woken."""
+        """When to claim again without a notification."""
         return self._looks[0] if self._looks else float("inf")
 
     def look(self, now: float) -> bool:
-        """Is it time?"""
+        """True once for each of those times that has come."""
         if not self._looks or self._looks[0] > now:
             return False
         del self._looks[0]

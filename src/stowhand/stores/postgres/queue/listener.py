@@ -1,6 +1,6 @@
 """LISTEN, on a connection of its own. A notification is a hint; without them a worker polls.
 
-Nothing is lost while nobody waits: what arrives then stays in the socket, and the next wait finds it there.
+Nothing is lost between two waits: what arrives then stays in the socket, and the next wait finds it there.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ class Listener:
         url = context.options.listen_url
         self._dialer = Dialer(Address(url), context.dialer.prepared) if url else context.dialer
         self.on_listening: Callable[[str, BaseException | None], None] | None = None
-        """Told "connecting", "success", or "error" and why."""
+        """Called with "connecting", "success", or "error" and why."""
         self._connection: Connection | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.prove_every = PROVE_EVERY
         self._proven_at = float("-inf")
         self._idle_announcer = IdleAnnouncer()
-        self._stir = asyncio.Event()
-        self._heard_some = False
-        """Notifications that came along with the answer to a question."""
+        self._recheck = asyncio.Event()
+        self._notified = False
+        """A notification came along with the answer to a statement."""
         self._pause: Backoff = exponential(base=0.5, cap=30.0, jitter=0.2)
         self._failures = 0
-        self._not_before = 0.0
+        self._retry_at = 0.0
 
     @property
     def is_listening(self) -> bool:
-        """The listening connection has answered when it was last asked."""
+        """The listening connection answered when it was last asked."""
         return self._connection is not None
 
     def claimed(self, jobs: int) -> None:
-        """A claim brought so many: who gets many need not be woken."""
+        """A claim found so many: a worker that gets many need not be notified."""
         self._idle_announcer.claimed(jobs, self._clock.monotonic())
-        if self._idle_announcer.wish is not self._idle_announcer.asleep or not jobs:
-            self._stir.set()
+        if self._idle_announcer.should_sleep is not self._idle_announcer.asleep or not jobs:
+            self._recheck.set()
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work; False after ``timeout`` seconds. Raises nothing."""
         until = self._clock.monotonic() + timeout
-        async with self._turn:
+        async with self._lock:
             try:
                 if await self._ready():
                     return True
                 if self._connection is not None:
-                    return await self._heard(self._connection, until)
+                    return await self._next_notification(self._connection, until)
             except _TROUBLE as error:
-                self._tell("error", error)
+                self._report("error", error)
                 await self._drop()
-                self._not_before = 0.0  # it worked a moment ago: once more, at once
+                self._retry_at = 0.0  # it worked a moment ago: connect again at once
                 try:
                     return await self._ready()
                 except _TROUBLE as again:
-                    self._tell("error", again)
-                    self._put_off()
+                    self._report("error", again)
+                    self._postpone()
             except BaseException:
                 # Canceled in the middle of a question: the connection's state is not known.
                 if self._connection is not None and not is_idle(self._connection):
@@ -90,25 +90,25 @@ class Listener:
         return self._connection
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._drop()
 
     async def _ready(self) -> bool:
-        """Listening, and proven to be. True: only just now, so what was sent before went unheard."""
+        """Connect, or prove the connection now and then. True: it listens only since now, and may have missed some."""
         if self._connection is None:
-            if self._clock.monotonic() < self._not_before:
+            if self._clock.monotonic() < self._retry_at:
                 return False
             try:
                 await self._listen()
             except _TROUBLE as error:
-                self._tell("error", error)
-                self._put_off()
+                self._report("error", error)
+                self._postpone()
                 return False
             return True
         if self._clock.monotonic() - self._proven_at < self.prove_every:
             return False
         if not await self._is_listening(self._connection):
-            self._tell("error", StoreError("the connection listens no more: somebody has told it so"))
+            self._report("error", StoreError("the connection listens no more: it was made to forget its LISTEN"))
             await self._drop()
             await self._listen()
             return True
@@ -116,20 +116,20 @@ class Listener:
         return False
 
     async def _listen(self) -> None:
-        self._tell("connecting")
+        self._report("connecting")
         connection = await self._dialer.dial(self._context.role("listen"))
         try:
             await self._refuse_pooler(connection)
             connection.add_notify_handler(self._note)
             await rows(connection, self._context.statements["listen"], (), False)
-            if self._idle_announcer.wish:
+            if self._idle_announcer.should_sleep:
                 await self._fall_asleep(connection)
         except BaseException:
             self._idle_announcer.woke_up()
             await hang_up(connection)
             raise
         self._connection, self._proven_at, self._failures = connection, self._clock.monotonic(), 0
-        self._tell("success")
+        self._report("success")
 
     async def _fall_asleep(self, connection: Connection) -> None:
         await rows(connection, self._context.statements["fall_asleep"], (), False)
@@ -140,32 +140,34 @@ class Listener:
         self._idle_announcer.woke_up()
 
     async def _refuse_pooler(self, connection: Connection) -> None:
-        """A LISTEN would stay behind on a connection that serves others next, and be heard by nobody. A pooler hands
-        out numbers of its own for the server's processes. Whoever gives an address for listening knows better."""
+        """A LISTEN would stay behind on a server connection that serves other clients next, and reach none.
+
+        A pooler is known by its process number, which is not the server's. An address given for listening is trusted.
+        """
         if self._context.options.listen_url is None:
             ((pid,),) = await rows(connection, self._context.statements["backend_pid"], (), False)
             if pid != connection.info.backend_pid:
                 raise StoreError(
-                    "a pooler stands before the database, so nothing can be heard: give a direct address (--listen-url)"
+                    "behind a pooler no notification arrives: give a direct address of the database (--listen-url)"
                 )
 
     async def _is_listening(self, connection: Connection) -> bool:
-        """Asked now and then: a dead peer does not say that it is dead, and a pooler forgets a LISTEN."""
+        """Asked now and then: a dead peer does not report that it is dead, and a pooler forgets a LISTEN."""
         async with asyncio.timeout(PING_DEADLINE):
             ((channels,),) = await rows(connection, self._context.statements["is_listening"], (), False)
         return bool(channels)
 
-    async def _heard(self, connection: Connection, until: float) -> bool:
+    async def _next_notification(self, connection: Connection, until: float) -> bool:
         """Sleep until the socket has something to read; then read it all."""
         while True:
-            self._stir.clear()
-            if self._idle_announcer.wish and not self._idle_announcer.asleep:
+            self._recheck.clear()
+            if self._idle_announcer.should_sleep and not self._idle_announcer.asleep:
                 await self._fall_asleep(connection)
-                return True  # look once more: until now nobody had to wake us
-            if self._idle_announcer.asleep and not self._idle_announcer.wish:
+                return True  # claim once more: until now no enqueue had to notify us
+            if self._idle_announcer.asleep and not self._idle_announcer.should_sleep:
                 await self._wake_up(connection)
             now = self._clock.monotonic()
-            if self._news(connection):
+            if self._read_notifications(connection):
                 self._proven_at = now
                 self._idle_announcer.woken(now)
                 return True
@@ -175,35 +177,35 @@ class Listener:
                 return False
             await self._readable(connection, min(until, self._idle_announcer.next_look()) - now)
 
-    def _news(self, connection: Connection) -> bool:
-        """Read what has come: psycopg's own way takes turns of the loop, and somebody waits for the job to start."""
+    def _read_notifications(self, connection: Connection) -> bool:
+        """Read what has come, without psycopg's generator, which would cost turns of the loop before the job starts."""
         connection.pgconn.consume_input()
         while connection.pgconn.notifies() is not None:
-            self._heard_some = True
-        found, self._heard_some = self._heard_some, False
+            self._notified = True
+        found, self._notified = self._notified, False
         return found
 
     def _note(self, _: psycopg.Notify) -> None:
-        self._heard_some = True
+        self._notified = True
 
     async def _readable(self, connection: Connection, seconds: float) -> None:
-        """Until there is something to read, or a claim has changed our mind; no longer than that."""
+        """Wait until there is something to read, or a claim has changed what to announce, or the time is over."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(connection.fileno(), self._stir.set)
-        timer = loop.call_later(seconds, self._stir.set)
+        loop.add_reader(connection.fileno(), self._recheck.set)
+        timer = loop.call_later(seconds, self._recheck.set)
         try:
-            await self._stir.wait()
+            await self._recheck.wait()
         finally:
             timer.cancel()
             loop.remove_reader(connection.fileno())
 
-    def _tell(self, state: str, error: BaseException | None = None) -> None:
+    def _report(self, state: str, error: BaseException | None = None) -> None:
         if self.on_listening is not None:
             self.on_listening(state, error)
 
-    def _put_off(self) -> None:
+    def _postpone(self) -> None:
         self._failures += 1
-        self._not_before = self._clock.monotonic() + self._pause(self._failures)
+        self._retry_at = self._clock.monotonic() + self._pause(self._failures)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -34,10 +34,10 @@ class Producer:
         self._context = context
         self._clock = SystemClock()
         self._inserts = True
-        """May this login write the table? Until it is refused once: roles other than the owner call the function."""
+        """This login may write the table, until it is refused once: roles other than the owner call the function."""
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job. A reply that was lost is OutcomeUnknown; anything else says what it is."""
+        """Commit one job. Raises OutcomeUnknown where the reply was lost, InvalidJob, StoreError."""
         job = self._context.options.whole(job)
         plain = self._inserts and is_plain(job)
         statement = self._context.statements["enqueue_plain" if plain else "enqueue"]
@@ -48,7 +48,7 @@ class Producer:
             if plain and trouble.is_forbidden(error):
                 self._inserts = False
                 return await self.enqueue(job)
-            raise self._blamed(error, job) from None
+            raise self._error_for(error, job) from None
         return new_job(job, row) if plain else read_job(row)
 
     async def add_built_in(self, job: NewJob) -> Job:
@@ -58,7 +58,7 @@ class Producer:
         try:
             (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError) as error:
-            raise self._blamed(error, job) from None
+            raise self._error_for(error, job) from None
         return read_job(row)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
@@ -69,7 +69,7 @@ class Producer:
                 if ids:
                     await self.run(connection, "wake", ())
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
-            raise self._blamed(error, None) from None
+            raise self._error_for(error, None) from None
         return ids
 
     async def _write_all(self, connection: Session, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
@@ -79,7 +79,7 @@ class Producer:
         writing: asyncio.Task[list[int]] | None = None
         try:
             async for chunk in chunks:
-                _refuse_twice(chunk, keys)
+                _refuse_repeated_keys(chunk, keys)
                 if writing is not None:
                     ids.extend(await writing)
                 writing = asyncio.create_task(self.write(connection, chunk))
@@ -94,13 +94,13 @@ class Producer:
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All or none, by one statement; the jobs themselves, in the order given."""
-        _refuse_twice(jobs, set())
+        _refuse_repeated_keys(jobs, set())
         jobs = [self._context.options.whole(job) for job in jobs]
         statement, values = self._context.statements["enqueue_each"], Bulk(jobs).values_of_each(self._context.now())
         try:
             found = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
-            raise self._blamed(error, None) from None
+            raise self._error_for(error, None) from None
         return [read_job(row) for row in found]
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
@@ -108,7 +108,7 @@ class Producer:
         job = self._context.options.whole(job)
         statement, values = self._context.statements["enqueue"], values_of(job, self._context.now())
         if isinstance(connection, psycopg.Connection):
-            with self._judged(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            with self._errors_of(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
                 _prepare(cursor)
                 cursor.execute(statement, values)
                 return read_job(cursor.fetchall()[0])
@@ -119,7 +119,7 @@ class Producer:
     async def _enqueue_in(
         self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Sequence[object], job: NewJob
     ) -> Job:
-        with self._judged(job):
+        with self._errors_of(job):
             async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
                 _prepare(cursor)
                 await cursor.execute(statement, values)
@@ -159,19 +159,19 @@ class Producer:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
     @contextmanager
-    def _judged(self, job: NewJob) -> Iterator[None]:
+    def _errors_of(self, job: NewJob) -> Iterator[None]:
         """Errors inside the caller's transaction. A cut there is not ambiguous: the caller has not committed."""
         try:
             yield
         except (psycopg.Error, UnicodeError, OverflowError) as error:
             if not isinstance(error, psycopg.Error) or trouble.is_about_values(error):
-                raise self._blamed(error, job) from error
+                raise self._error_for(error, job) from error
             if trouble.is_absent(error) or trouble.is_forbidden(error):
                 raise self._context.translate(error) from error
             raise
 
-    def _blamed(self, error: BaseException, job: NewJob | None) -> StoreError | InvalidJob:
-        """Whose fault it is: the job's, or the store's."""
+    def _error_for(self, error: BaseException, job: NewJob | None) -> StoreError | InvalidJob:
+        """InvalidJob where the values are at fault, else what happened to the store."""
         if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
             which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
             return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
@@ -184,7 +184,7 @@ class Producer:
 
 
 def is_plain(job: NewJob) -> bool:
-    """Nothing about it needs the schema's own judgement: no key, no flags, no text to look at twice, no limit near."""
+    """Nothing about it needs the schema's own checks: no key, no flags, no escape in its payload, no limit near."""
     return (
         job.key is None
         and not job.flags
@@ -233,7 +233,7 @@ def values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
 
 
 def _prepare(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
-    """Somebody else's connection may read timestamps in its own way; this cursor must not."""
+    """The caller's connection may read timestamps in its own way; this cursor must not."""
     cursor.format = psycopg.pq.Format.BINARY
     read_timestamps_as_utc(cursor)
 
@@ -256,7 +256,7 @@ async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterat
         yield chunk
 
 
-def _refuse_twice(chunk: Sequence[NewJob], keys: set[str]) -> None:
+def _refuse_repeated_keys(chunk: Sequence[NewJob], keys: set[str]) -> None:
     for job in chunk:
         if job.key is None:
             continue

@@ -79,7 +79,7 @@ def read_job(row: Row) -> Job:
 
 
 def new_job(job: NewJob, row: Row) -> Job:
-    """One row of the statement ``enqueue_plain``: the rest of a job just added is what was asked, or its beginning."""
+    """One row of the statement ``enqueue_plain``: the rest of a new job is what was given, or a default."""
     id_, run_at, created_at, max_attempts, _ = row
     return Job(
         id=id_,

@@ -4,10 +4,10 @@ migrations/   tables, types, indexes, views: numbered, forward only, each applie
 functions/    the protocol: always the newest text, created anew by every installation. One whose arguments or result
               change is dropped by a migration first
 numbers.sql   which migrations have been applied
-roles.sql     the four roles, for those who ask for them; what they may do stands in functions/grants.sql
+roles.sql     the four roles, made where asked for; functions/grants.sql says what they may do
 settings      what is stored in the schema and filled into the functions' texts
 
-Whether what is there is still what was put there: comparing.py.
+What other programs have changed since: comparing.py.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from stowhand.stores.postgres.queue.texts import (
 )
 
 NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
-"""From this number on the numbers stand in `applied_migrations`, and before in `migrations`; the schema has settings;
+"""From this number on the numbers are in `applied_migrations`, and before in `migrations`; the schema has settings;
 and the history's days have keys."""
 
 
 def too_new(context: PostgresContext, installed: int) -> SchemaTooNew:
-    """What to say about a schema that a newer version has made its own."""
+    """The error for a schema that a newer version has upgraded."""
     return SchemaTooNew(
         f"schema {context.schema!r} is at {installed}, this version knows {newest_known()}: upgrade this program"
     )
@@ -50,7 +50,7 @@ class Installer:
         self._expected = newest_known()
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
-        """Whatever is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide.
+        """Installs what is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide.
 
         ``roles``: make the four roles, and grant them what each may do. Raises SchemaTooNew.
         """
@@ -70,7 +70,7 @@ class Installer:
                 return self._judge(await self._applied(connection))
 
     async def plan(self, *, roles: bool = False) -> str:
-        """The statements that ``install`` would run, as a script for somebody who may run them."""
+        """The statements that ``install`` would run, as a script for a login that may run them."""
         altered = bool(await self.foreign_changes())
         with self._context.translated():
             async with self._context.pool.connection("schema") as connection:
@@ -104,7 +104,7 @@ class Installer:
             raise too_new(self._context, status.installed)
 
     async def default_max_attempts(self) -> int:
-        """Of a job for which nobody gives a number. Raises SchemaError."""
+        """Of a job that is enqueued without one. Raises SchemaError."""
         await self.check()
         with self._context.translated():
             async with self._context.pool.connection("schema") as connection:
@@ -112,7 +112,7 @@ class Installer:
                 return int(attempts)
 
     async def set_default_max_attempts(self, attempts: int) -> None:
-        """From now on, in functions and table. Raises SchemaError, InvalidJob for what is no such number."""
+        """From now on, in functions and table. Raises SchemaError, InvalidJob for an impossible number."""
         limits.check_max_attempts(attempts)
         await self.check()
         with self._context.translated():
@@ -130,7 +130,7 @@ class Installer:
                     await connection.execute(text.encode())
 
     async def foreign_changes(self) -> list[str]:
-        """What is not as this version put it there. Nothing is said of a schema of another number."""
+        """What is not as this version makes it; empty for a schema of another number."""
         with self._context.translated():
             async with self._context.pool.connection("schema") as connection:
                 applied = await self._applied(connection)
@@ -161,7 +161,7 @@ class Installer:
             return []
         texts = [read_text("roles.sql", self._context.fillings)] if roles else []
         # An existing schema is used: creating it may be forbidden.
-        texts += [] if await self._says(connection, "has_schema") else [self._text("create_schema")]
+        texts += [] if await self._is_true(connection, "has_schema") else [self._text("create_schema")]
         texts += [self._text("let_roles_in")] if roles else []
         texts += await self._act_as_owner(connection)
         if not applied or newest < NUMBERS_MOVED:
@@ -184,7 +184,7 @@ class Installer:
         return read_text("strays.sql", self._context.fillings | {"functions": known})
 
     async def _prepare_keys(self, connection: Session) -> None:
-        """Before number 12, while others work: the keys of large days, one at a time. What is cut is done anew."""
+        """Before number 12, during work: the keys of large days, one at a time. What was interrupted is redone."""
         applied = await self._applied(connection)
         if not applied or applied[-1][0] >= KEYS_SINCE:
             return
@@ -228,7 +228,7 @@ class Installer:
             )
         return await self._ask(connection, "applied" if ours else "applied_before_12")
 
-    async def _says(self, connection: Session, name: str) -> bool:
+    async def _is_true(self, connection: Session, name: str) -> bool:
         ((answer,),) = await self._ask(connection, name)
         return bool(answer)
 

@@ -1,4 +1,4 @@
-"""Settlements, on a connection of their own: durable, guarded by the pair (id, token), none sinking another."""
+"""Settlements, on a connection of their own: durable, guarded by the pair (id, token), none failing for another."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Pair = tuple[int, str]
 T = TypeVar("T")
 
 # A row is mostly locked by a statement of ours (a cancel, a key that moves on): gone in a moment. What takes longer is
-# an application's transaction, and the caller's affair.
+# an application's transaction; then the caller tries again.
 _BUSY_PAUSES = (0.002, 0.010)
 
 _FOUND: dict[str, Verdict] = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
 
 
 class Settlements:
-    """Records how jobs left processing."""
+    """Records how attempts ended."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
@@ -72,11 +72,11 @@ class Settlements:
         return [known.get(_pair(entry), unknown) for entry in batch]
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._link.close()
 
     async def _settle(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """What is settled now, or refused."""
+        """Replies for what is settled now, or refused."""
         plain = [entry for entry in entries if _is_plain(entry[1])]
         leases = [lease for lease, _ in plain]
         # One id under two tokens: ids alone would not tell them apart.
@@ -99,7 +99,7 @@ class Settlements:
             return None
 
     async def _settle_each(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """All together; if the database refuses one, by halves until it stands alone."""
+        """All together; if the database refuses one, by halves until it is alone."""
         known: dict[Pair, Reply] = {}
 
         def refused(entry: Entry, error: Exception) -> None:
@@ -155,16 +155,17 @@ class Settlements:
         return {(row[0], row[1]): row[2] for row in done}
 
     async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """What became of those that were not settled, if there is a trace."""
+        """What became of those that were not settled, as far as the store knows."""
         if not entries:
             return {}
         leases = pairs([lease for lease, _ in entries])
         rows_ = await self._persist(lambda connection: self._rows(connection, "look", leases))
-        asked, found = {_pair(entry): entry[1] for entry in entries}, dict[Pair, Reply]()
+        given = {_pair(entry): entry[1] for entry in entries}
+        found: dict[Pair, Reply] = {}
         for job_id, token, what, state in rows_:
             pair = (job_id, token)
-            if what == "settled" and asked[pair].state in WAITING and state in (State.CANCELED, State.FAILED):
-                found[pair] = turned(asked[pair], State(state))
+            if what == "settled" and given[pair].state in WAITING and state in (State.CANCELED, State.FAILED):
+                found[pair] = turned(given[pair], State(state))
             elif what in _FOUND:
                 found[pair] = _FOUND[what]
         return found
@@ -173,7 +174,7 @@ class Settlements:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
     async def _persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
-        """Again, a few times, after what was definitely not done (a deadlock, a server shutting down)."""
+        """Repeated a few times after errors by which nothing was done (a deadlock, a server shutting down)."""
 
         async def act() -> T:
             async with self._link.connection() as connection:
@@ -200,7 +201,7 @@ def _pairs_of(leases: Sequence[Lease], done: Sequence[Row]) -> set[Pair]:
 
 
 def _check_payloads(entries: Sequence[Entry]) -> None:
-    """What is left of a batch is a payload like any other: whoever claims the job must be able to read it."""
+    """What is left of a batch is a payload like any other: the next claim must be able to read it."""
     for _, settlement in entries:
         if settlement.payload is not None:
             try:

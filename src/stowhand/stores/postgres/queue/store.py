@@ -1,4 +1,4 @@
-"""The PostgreSQL store: one object for a worker, a producer, an inspector and an installer; each part has its file."""
+"""The PostgreSQL store: forwards each call to the part that does it; each part has its file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PostgresStore:
         await self._installer.check()
 
     async def close(self) -> None:
-        """Let every connection go."""
+        """Close every connection."""
         for part in (self._claims, self._settlements, self._listener, self._context.pool):
             await part.close()
 
@@ -70,7 +70,7 @@ class PostgresStore:
         return await self._claims.claim(request)
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how jobs left processing."""
+        """Record how attempts ended."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
@@ -83,14 +83,14 @@ class PostgresStore:
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""
-        heard = await self._listener.wait(timeout)
-        if heard:
-            self._claims.heard()
-        return heard
+        notified = await self._listener.wait(timeout)
+        if notified:
+            self._claims.notified()
+        return notified
 
     @property
     def is_listening(self) -> bool:
-        """Wake-ups are known to arrive just now."""
+        """Notifications are known to arrive now."""
         return self._listener.is_listening
 
     def heartbeats(self) -> Heartbeats:
@@ -99,16 +99,16 @@ class PostgresStore:
 
     @property
     def on_listening(self) -> Callable[[str, BaseException | None], None] | None:
-        """Told how it stands with the connection that listens."""
+        """Called with the state of the listening connection: "connecting", "success", or "error" and why."""
         return self._listener.on_listening
 
     @on_listening.setter
-    def on_listening(self, told: Callable[[str, BaseException | None], None] | None) -> None:
-        self._listener.on_listening = told
+    def on_listening(self, callback: Callable[[str, BaseException | None], None] | None) -> None:
+        self._listener.on_listening = callback
 
     @property
     def listener(self) -> object | None:
-        """The connection that listens, if any: to look at."""
+        """The listening connection, if any: to look at."""
         return self._listener.connection
 
     # -- a task's --------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class PostgresStore:
         return self._context.pool.lend("task")
 
     def seat(self, slots: int) -> str | None:
-        """Have a connection for each of a worker's slots; says what is wrong where that cannot be."""
+        """Have a connection for each of a worker's slots. Returns a warning where there are fewer."""
         return self._context.seat(slots)
 
     def flow_tables(self) -> PostgresFlowTables:
@@ -162,7 +162,7 @@ class PostgresStore:
         return await self._inspector.counts()
 
     async def oldest_due(self) -> float:
-        """Seconds for which the job that is due longest has waited."""
+        """Seconds since the job that is due longest became due."""
         return await self._inspector.oldest_due()
 
     async def retry(self, job_id: int) -> Answer:
@@ -170,7 +170,7 @@ class PostgresStore:
         return await self._inspector.retry(job_id)
 
     async def cancel(self, job_id: int) -> Answer:
-        """At once, or asked of its worker."""
+        """At once; a running job is asked to stop."""
         return await self._inspector.cancel(job_id)
 
     async def remove(self, job_id: int) -> Answer:
@@ -182,7 +182,7 @@ class PostgresStore:
         return await self._administrator.retry_jobs(job_ids)
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """At once, or asked of their workers."""
+        """At once; running jobs are asked to stop."""
         return await self._administrator.cancel_jobs(job_ids)
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
@@ -194,7 +194,7 @@ class PostgresStore:
         return await self._inspector.remove_key(key)
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
-        """As if they had been worked off."""
+        """As if a worker had completed them."""
         return await self._administrator.complete_jobs(job_ids)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
@@ -300,15 +300,15 @@ class PostgresStore:
         return await self._installer.plan(roles=roles)
 
     async def foreign_changes(self) -> Sequence[str]:
-        """What another hand has changed in it."""
+        """What other programs have changed in it."""
         return await self._installer.foreign_changes()
 
     async def default_max_attempts(self) -> int:
-        """Of a job for which nobody gives a number."""
+        """Of a job that is enqueued without one."""
         return await self._installer.default_max_attempts()
 
     async def set_default_max_attempts(self, attempts: int) -> None:
-        """From now on, for all who enqueue."""
+        """From now on, for every enqueue."""
         await self._installer.set_default_max_attempts(attempts)
 
     async def uninstall(self) -> None:

@@ -1,4 +1,4 @@
-"""The texts that make the schema, as they lie beside this file; and the functions in them, one by one."""
+"""Reads the SQL files beside this one that make the schema, and the functions in them, one by one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sources(functions: list[str]) -> list[tuple[str, str]]:
 
 
 def digest(body: str) -> str:
-    """Short, and made by PostgreSQL alike."""
+    """Of a function's body; PostgreSQL computes the same."""
     return hashlib.sha256(body.encode()).hexdigest()
 
 
@@ -71,6 +71,6 @@ def read_text(name: str, fillings: dict[str, str]) -> str:
 
 
 def _filled(file: Traversable, fillings: dict[str, str]) -> str:
-    """A body stands between $$ and $$; where the schema's name holds that, between others (which home.py refuses)."""
+    """A body is between $$ and $$; where the schema's name contains that, between QUOTES, which no name contains."""
     text = file.read_text("utf-8")
     return fill(text.replace("$$", QUOTES) if "$$" in fillings["schema"] else text, fillings)

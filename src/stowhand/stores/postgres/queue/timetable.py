@@ -1,4 +1,4 @@
-"""What recurs: known items, and the ledger by which each tick makes one job. Time is the server's."""
+"""Crontab items that are known, and the ledger by which each tick makes one job. Time is the server's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timetable:
         return moment
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
-        """What was known of them before, or is from now on."""
+        """What was known of them before, or is stored now."""
         given = validate_items(items)
         names, specs = (text_array(item[place] for item in given) for place in range(2))
         found = await self._rows("cron_register", names, specs, self._context.now())
