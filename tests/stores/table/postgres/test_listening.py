@@ -55,7 +55,7 @@ async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
         await listening(served)
         jobs.hang_up("listen")
         await deafened(served)
-        listener(served)._not_before = 0.0
+        listener(served)._retry_at = 0.0
         await listening(served)
         assert await woken(jobs, served)
 

@@ -1,4 +1,4 @@
-"""What people ask of a table, and of single records; and what a handler asks beside its own. On any connection."""
+"""Shows a table and acts on single records, for people and for handlers. On any connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.stores.table.shown import ShownRecord, shown
 
 
 async def requeue(context: TableContext, session: Session, record_id: JobId, after: datetime | float | None) -> Answer:
-    """To queued; a running attempt is fenced out. Raises StoreUnreachable where somebody holds the row locked."""
+    """To queued; a running attempt is fenced out. Raises StoreUnreachable where the row is locked."""
     moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
     key = str(record_id)
     done = await rows(session, context.statement("requeue"), context.values(id=key, after=moment, delay=delay))
@@ -32,7 +32,7 @@ async def requeue(context: TableContext, session: Session, record_id: JobId, aft
 
 
 async def seconds_until(context: TableContext, session: Session, moment: datetime) -> float:
-    """From the database's now."""
+    """Counted from the database's clock."""
     ((seconds,),) = await rows(session, context.statement("seconds_until"), context.values(moment=moment))
     return float(seconds)
 
@@ -103,7 +103,7 @@ async def retry(context: TableContext, session: Session, record_id: JobId) -> An
 
 
 async def cancel(context: TableContext, session: Session, record_id: JobId) -> Answer:
-    """What waits is canceled, what runs is asked to end."""
+    """A waiting record is canceled, a running one is asked to stop."""
     done = await rows(session, context.statement("cancel"), context.values(id=str(record_id)))
     if done:
         running = done[0][0] == State.PROCESSING
@@ -126,9 +126,7 @@ async def _state(context: TableContext, session: Session, record_id: JobId) -> s
 
 
 def _locked(context: TableContext, record_id: JobId) -> StoreUnreachable:
-    return StoreUnreachable(
-        f"{context}: somebody's open transaction holds record {record_id}; try again when it has ended"
-    )
+    return StoreUnreachable(f"{context}: an open transaction holds record {record_id}; try again when it has ended")
 
 
 def _shown(context: TableContext, row: Row) -> ShownRecord:

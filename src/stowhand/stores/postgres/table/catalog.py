@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says about a user's table and view. Facts only; what is wrong with them: findings.py."""
+"""What PostgreSQL's catalog says about a user's table and view. Facts only; what is wrong with them: checks.py."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class View(msgspec.Struct, frozen=True):
     owner: str
     grants: list[str] | None
     used: bool
-    """Something else in the database is made of it, or it has triggers or rules."""
+    """Something else in the database depends on it, or it has triggers or rules."""
 
 
 class Trigger(msgspec.Struct, frozen=True):
@@ -147,15 +147,15 @@ class Facts(msgspec.Struct, frozen=True):
     indexes: Sequence[Index] = ()
     rules: Sequence[Rule] = ()
     references: Sequence[Reference] = ()
-    stirred: Sequence[Trigger] = ()
+    heartbeat_triggers: Sequence[Trigger] = ()
     triggered: bool = False
-    """A trigger is run after an INSERT."""
+    """A trigger runs after an INSERT."""
     views: Mapping[int, View] = {}
     """Those that show a column of the table."""
     around: Sequence[tuple[str, str, str]] = ()
     """Schema, name and kind of what there is, if one of the two was not found."""
     ids_repeat: bool = False
-    """The server's statistics have met an id more than once."""
+    """The server's statistics found an id more than once."""
 
     @property
     def big(self) -> bool:
@@ -195,15 +195,17 @@ async def survey(session: Session, shape: Shape) -> Facts:
     indexes: list[Row] = []
     rules: list[Row] = []
     references: list[Row] = []
-    stirred: list[Row] = []
+    heartbeat_triggers: list[Row] = []
     distinct: list[Row] = []
     triggered = False
     if table is not None:
         indexes = await rows(session, _SQL["indexes"], (table.oid,))
         rules = await rows(session, _SQL["rules"], (table.oid, table.oid))
         references = await rows(session, _SQL["references"], (table.oid,))
-        stirred = await rows(session, _SQL["stirred"], (table.oid, shape.columns["last_heartbeat_at"]))
-        ((triggered,),) = await rows(session, _SQL["heard"], (table.oid,))
+        heartbeat_triggers = await rows(
+            session, _SQL["heartbeat_triggers"], (table.oid, shape.columns["last_heartbeat_at"])
+        )
+        ((triggered,),) = await rows(session, _SQL["triggered"], (table.oid,))
         distinct = await rows(session, _SQL["distinct"], (table.schema, table.name, shape.columns["id"]))
     shown = await _views(session, columns)
     await rows(session, _SQL["search_path"], (path,))
@@ -216,7 +218,7 @@ async def survey(session: Session, shape: Shape) -> Facts:
         [Index(*row) for row in indexes],
         [Rule(*row) for row in rules],
         [Reference(*row) for row in references],
-        [Trigger(*row) for row in stirred],
+        [Trigger(*row) for row in heartbeat_triggers],
         triggered,
         shown,
         [(schema, name, kind) for schema, name, kind in around],

@@ -45,7 +45,7 @@ where c.relname = %s
   and case when %s::text is null then pg_catalog.pg_table_is_visible(c.oid) else n.nspname = %s end
 
 -- name: relations_around
--- Names that may have been meant. Catalogs and temporary tables of others are nobody's job table.
+-- Names that may have been meant. A catalog, or a temporary table of another session, is no job table.
 select n.nspname::text, c.relname::text, c.relkind::text
 from pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -130,12 +130,12 @@ where k.contype = 'c'
        or k.contypid in (select a.atttypid from pg_catalog.pg_attribute a
                          where a.attrelid = %s::int8::oid and not a.attisdropped and k.contypid <> 0))
 
--- name: heard
+-- name: triggered
 -- Is anything of the user's run after an INSERT?
 select exists (select from pg_catalog.pg_trigger t
                where t.tgrelid = %s::int8::oid and not t.tgisinternal and t.tgenabled <> 'D' and t.tgtype & 4 = 4)
 
--- name: stirred
+-- name: heartbeat_triggers
 -- What is run for a row that a heartbeat updates (the second parameter: that column), with its text and its arguments.
 -- Where it says WHEN, the condition is part of what is read: the state is mentioned there if it is asked for.
 select t.tgname::text,

@@ -182,7 +182,7 @@ def _rights(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:
 def _triggers(facts: Facts, shape: Shape) -> Iterator[Finding]:
     """A claim is known by its token and by when it began."""
     began, state = shape.columns["started_at"], shape.columns["state"]
-    for one in facts.stirred:
+    for one in facts.heartbeat_triggers:
         if state not in one.when and sets_column(one.source, began, one.arguments):
             yield Finding(said_of(one.name, began), fatal=False, warned=True)
 

@@ -28,7 +28,7 @@ from stowhand.stores.table.sifting import NOT_CHANGED, ViewFault
 ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
 SWEEP_AFTER = 3
-"""So many of them; then all that are to be canceled are looked for at once, however dear that was the last time."""
+"""After so many of them all records to be canceled are looked for at once, whatever that cost the last time."""
 CANCELED_AT_ONCE = 1000
 SHARE = 50.0
 """Seconds without another look for suspects, or for what is to be canceled, for each second that one took: they may be
@@ -38,8 +38,8 @@ _ONLY_WALKING = (
     b"select pg_catalog.set_config(name, 'off', true) from unnest(array['enable_sort', 'enable_seqscan',"
     b" 'enable_bitmapscan', 'enable_incremental_sort']) as name"
 )
-"""For a plan that shows whether it can be done; how few rows there are yet is of no matter."""
-_NOBODY = "00000000-0000-0000-0000-000000000000"
+"""For a plan that shows whether an index can give the order, however few rows there are yet."""
+_NO_TOKEN = "00000000-0000-0000-0000-000000000000"
 
 
 class _Unseen(Exception):
@@ -47,7 +47,7 @@ class _Unseen(Exception):
 
 
 class TableClaims:
-    """Takes due records."""
+    """Claims due records."""
 
     def __init__(self, context: TableContext, passed: PassedOver) -> None:
         self._context, self._passed = context, passed
@@ -70,7 +70,7 @@ class TableClaims:
                 more, again, canceled = await self._claim(request, request.limit - len(taken))
                 taken += more
                 if taken and apart(request.conditions)[1]:
-                    break  # what is left of the bound is known to whoever set it
+                    break  # only the caller knows what is left of the bound
                 if not again or len(taken) >= request.limit:
                     break
                 if canceled and (number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before):
@@ -78,7 +78,7 @@ class TableClaims:
         return taken
 
     async def _sweep(self) -> None:
-        """Where one record was to be canceled there may be more; some of them not due for long."""
+        """Cancel waiting records that were asked to cancel: where one was there may be more, not due for long."""
         began = stopwatch()
         await self._link.rows(
             self._context.statement("cancel_waiting"), self._context.values(page=CANCELED_AT_ONCE, ids=None)
@@ -86,7 +86,7 @@ class TableClaims:
         self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
     async def _claim(self, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
-        """What was taken; whether there may be more, for some did not come of it; whether those were canceled."""
+        """What was taken; whether there may be more, because some could not be taken; whether those were canceled."""
         began = stopwatch()
 
         async def once() -> tuple[list[Taken], bool, bool]:
@@ -138,7 +138,7 @@ class TableClaims:
         return taken, canceled or bool(unchanged), canceled
 
     async def _sift(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
-        """The slow way: one of them is bad, and is searched."""
+        """The slow way: one of them is bad, and is searched for."""
         pick, values = self._composed("pick", request)
         async with asyncio.timeout(DEADLINE), connection.transaction():
             if not await self._begin(connection, request):
@@ -155,8 +155,8 @@ class TableClaims:
         return taken, canceled or bool(sifter.unchanged), canceled
 
     async def _begin(self, connection: Connection, request: ClaimRequest) -> bool:
-        """False: nothing is to be claimed, for others make way already."""
-        # Whatever the database's default is: rows that others have changed are looked at anew, not stumbled over.
+        """False: nothing is to be claimed, because enough workers make way already."""
+        # Whatever the database's default is: rows that other transactions have changed are read anew, and are no error.
         await connection.reader().execute(b"set transaction isolation level read committed")
         begin = "begin_walk" if self._walks_for(request) else "begin_claim"
         await connection.reader().execute(self._context.statement(begin), {"token": request.token})
@@ -185,7 +185,7 @@ class TableClaims:
         return self._context.values(token=request.token, mark=self._context.mark(request.worker, request.token))
 
     async def _may_make_way(self, connection: Connection, worker: str) -> bool:
-        """One asks after the other: the lock ends with the claim."""
+        """One worker asks after the other: the lock ends with the claim."""
         asking = connection.cursor()
         await asking.execute(self._context.statement("one_makes_way"), self._context.values())
         await asking.execute(self._context.statement("holders"), self._context.values(worker=worker))
@@ -199,7 +199,7 @@ class TableClaims:
     def _taken(
         self, request: ClaimRequest, rows: Sequence[Row], shown: Mapping[str, Row], bad: Mapping[str, str]
     ) -> list[Taken]:
-        """``rows``: what was marked; ``shown``: what the view says of it."""
+        """``rows``: what was marked; ``shown``: what the view shows of it."""
         names, found = self._context.names, []
         for key, _, epoch, failures, resets in rows:
             lease = Lease(self._context.job_id(key), request.token, epoch)
@@ -232,14 +232,14 @@ class TableClaims:
 
     async def _explain(self, connection: Connection, *, suspects: bool) -> Any:
         statement, values = self._context.composer.claim((), suspects=suspects)
-        given = {**values, **self._context.values(limit=1, mark="", token=_NOBODY, passed=[])}
+        given = {**values, **self._context.values(limit=1, mark="", token=_NO_TOKEN, passed=[])}
         cursor = connection.reader()
         await cursor.execute(b"explain (format json) " + statement, given, prepare=False)
         ((plan,),) = await cursor.fetchall()
         return plan[0]["Plan"]
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._link.close()
 
 

@@ -39,7 +39,7 @@ CALLED = {"state": ("status", "job_state", "job_status")}
 
 
 def column_findings(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
-    """Of every documented column: is it there, of which type, who fills it?"""
+    """Of every documented column: whether it is there, of which type, and what fills it."""
     for documented, own in shape.columns.items():
         column = facts.columns.get(own)
         if column is None:
@@ -50,7 +50,7 @@ def column_findings(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Find
         of_type = list(_type_findings(documented, column, mender, cancels=cancels))
         yield from of_type
         if any(finding.columns for finding in of_type):
-            continue  # the column is no longer asked for
+            continue  # the worker gets another column instead
         if documented in WRITTEN and (column.generated or column.identity == "a"):
             yield mender.beside(documented, f"column {own} computes itself; a worker writes it")
         elif documented in WRITTEN_NULL and column.filled:
@@ -58,7 +58,7 @@ def column_findings(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Find
 
 
 def _emptied(facts: Facts, documented: str, column: Column, mender: Mender) -> Finding:
-    """A column that has never held anything may learn to hold nothing; what others fill is theirs."""
+    """Of an empty table the column may lose its NOT NULL; one that the application fills is left alone."""
     problem = f"column {column.name} is NOT NULL; a worker empties it"
     if facts.empty and column.own_not_null and column.domain is None and column.default is None:
         return Finding(problem, mender.allow_null(documented))
@@ -133,19 +133,19 @@ def _text(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:
     if varying[1] is None:
         return
     room, needed = int(varying[1]), _ROOM.get(documented, 0)
-    said = f"column {column.name} has room for {room} characters"
+    problem = f"column {column.name} has room for {room} characters"
     mend = mender.retype(documented, column, "text", "{}::text")
     if documented == "failure_message":
-        yield Finding(f"{said}: longer messages are cut", mend, fatal=False)
+        yield Finding(f"{problem}: longer messages are cut", mend, fatal=False)
     elif documented == "state" and room < len(State.QUEUED):
-        yield mender.beside(documented, f"{said}, too few for queued: it says something else of a row")
+        yield mender.beside(documented, f"{problem}, too few for queued: it says something else of a row")
     elif room < needed and mend:
-        yield Finding(f"{said}; {needed} are written there", mend)
+        yield Finding(f"{problem}; {needed} are written there", mend)
     elif room < needed:
-        problem = f"{said}; {needed} are written there, and something is made of the views that show it"
-        yield mender.beside(documented, problem, using="{}::text")
+        views = "and something is made of the views that show it"
+        yield mender.beside(documented, f"{problem}; {needed} are written there, {views}", using="{}::text")
     elif documented == "worker_hostname" and room < MARK_LENGTH:
-        yield Finding(f"{said}; the mark of a worker with a long name has up to {MARK_LENGTH}", mend, fatal=False)
+        yield Finding(f"{problem}; the mark of a worker with a long name has up to {MARK_LENGTH}", mend, fatal=False)
 
 
 def _time(documented: str, column: Column, mender: Mender) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The one place where a user's names, and SQL of the program's own, become part of a statement.
 
 Names are quoted; values become parameters; text is a programmer's (``Sql``, ``psycopg.sql``), never data (writing.py).
-Expressions name the view by its alias. Where the table bears another one, those may name it too: it is joined beside
+Expressions name the view by its alias. Where the table has another one, they may name it too: it is joined beside
 the view then. What is locked is the table under names that no expression can mean.
 """
 
@@ -123,7 +123,7 @@ class Composer:
         return source
 
     def _is_beside(self, text: str) -> bool:
-        """Does the text speak of the table by an alias that is not the view's?"""
+        """Does the text name the table by an alias that is not the view's?"""
         table, view = self._shape.table.label, self._shape.view.label
         return self._shape.viewed and table.lower() != view.lower() and names_relation(table, text)
 
@@ -135,7 +135,7 @@ class Composer:
 
     @property
     def _may_lack_id(self) -> bool:
-        """A row without an id is nobody's to find again: no claim, count or look is to meet one."""
+        """A row without an id cannot be found again: no claim, count or look may include one."""
         column = self._facts.column(self._shape, "id")
         return column is not None and not column.filled
 
@@ -159,11 +159,11 @@ class Composer:
     def _shown(self) -> str:
         """What people see of a record: ``shown.FIELDS``."""
         guards, names = self._guards(), {"id", "state", "failure_message"}
-        told = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
-        told |= {name: self._read(name) for name in _MOMENTS}
-        told |= {name: f"j.{plain(self._shape[name])}::text" for name in names}
-        told |= {name: f"coalesce(j.{plain(self._shape[name])}, 0)" for name in ("num_failures", "num_resets")}
-        return ", ".join(told[name] for name in FIELDS)
+        fields = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
+        fields |= {name: self._read(name) for name in _MOMENTS}
+        fields |= {name: f"j.{plain(self._shape[name])}::text" for name in names}
+        fields |= {name: f"coalesce(j.{plain(self._shape[name])}, 0)" for name in ("num_failures", "num_resets")}
+        return ", ".join(fields[name] for name in FIELDS)
 
     # -- fillings --------------------------------------------------------------------------------
 
@@ -195,13 +195,13 @@ class Composer:
     def _guards(self) -> dict[str, str]:
         shape = self._shape
         mark, state = f"j.{plain(shape['worker_hostname'])}", f"j.{plain(shape['state'])}"
-        bears, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK}, '')"
+        ours, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK}, '')"
         if TOKEN in shape.columns:
-            bears, bare = f"j.{plain(shape[TOKEN])} = g.token::{self._types[TOKEN]}", mark
-        marked, bears = f"({bears})", f"coalesce({bears} and {self._epoch()} = g.epoch, false)"
-        held = f"({state} = 'processing' and {bears})"
+            ours, bare = f"j.{plain(shape[TOKEN])} = g.token::{self._types[TOKEN]}", mark
+        marked, ours = f"({ours})", f"coalesce({ours} and {self._epoch()} = g.epoch, false)"
+        held = f"({state} = 'processing' and {ours})"
         cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
-        return {"held": held, "bears": bears, "marked": marked, "bare": bare, "cancel": cancel}
+        return {"held": held, "ours": ours, "marked": marked, "bare": bare, "cancel": cancel}
 
     def _epoch(self) -> str:
         """What tells this claim from those after it, where they leave its token: when it began, to the microsecond.
@@ -243,7 +243,7 @@ class Composer:
         found |= {f"{short[name]}_read": self._read(name) for name in _MOMENTS}
         ago = f"{_NOW} - %(age)s::float8 * interval '1 second'"
         beat, start = f"j.{plain(self._shape['last_heartbeat_at'])}", f"j.{plain(self._shape['started_at'])}"
-        # Nobody's at all is what bears no time whatever.
+        # A row without any time belongs to no worker.
         found["stale"] = (
             f"({beat} < {self._in('last_heartbeat_at', ago)} or ({beat} is null"
             f" and ({start} is null or {start} < {self._in('started_at', ago)})))"

@@ -1,4 +1,4 @@
-"""What the parts of this store share: where the table is, what it looks like, its statements, what time it is there."""
+"""What the parts of this store share: the table's address, shape and statements, and its clock."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 
 POOL_SIZE = 6
-"""Connections for what people and handlers ask, beside those for claims, settlements, listening and heartbeats."""
+"""Connections for people's and handlers' calls, beside those for claims, settlements, listening and heartbeats."""
 
 
 class TableContext:
-    """One table in one database. Where the application's pool is given, it says where that is."""
+    """One table in one database, at a URL or at the application's pool."""
 
     def __init__(
         self, place: str | object, options: TableOptions[Any], shape: Shape, pinned: Callable[[], datetime] | None
@@ -49,12 +49,12 @@ class TableContext:
         """Of the columns that a record is made of."""
         self.begun = Begun(options.stalled)
         self.worker = ""
-        """Who claims through this store: part of the names of its connections."""
+        """The worker that claims through this store: part of the names of its connections."""
         self.patience = min(max(options.stalled / 4, 1.0), DEADLINE)
-        """Seconds that the heart waits for an answer: a connection that died without a word must not cost a lease."""
+        """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
 
-    def look(self, composer: Composer, key: Key) -> None:
-        """What the catalog has shown: from now on statements can be run."""
+    def bind(self, composer: Composer, key: Key) -> None:
+        """Takes what the catalog has shown: from now on statements can be run."""
         self._composer, self._key = composer, key
 
     @property
@@ -74,11 +74,11 @@ class TableContext:
         return self.composer.statements[name]
 
     def values(self, **values: object) -> Mapping[str, object]:
-        """A statement's parameters, what time it is among them."""
+        """A statement's parameters, with the time that a test pins, or NULL."""
         return values | {"now": self._pinned() if self._pinned is not None else None}
 
     def job_id(self, key: str) -> JobId:
-        """The id as leases bear it; statements give and take it as text."""
+        """The id as leases have it; statements give and take it as text."""
         return int(key) if self._key is Key.INTEGER else key
 
     def role(self, role: str) -> str:
@@ -95,22 +95,22 @@ class TableContext:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """What the driver raises becomes an error of ours."""
+        """Turns the driver's errors into the package's."""
         try:
             yield
         except (psycopg.Error, TimeoutError) as error:
             raise self.translate(error) from None
 
     def translate(self, error: BaseException) -> StoreError:
-        """The error of ours that says the same."""
-        said = self.address.said(error)
+        """The package's error for a driver's error."""
+        text = self.address.said(error)
         if trouble.is_cut(error) or trouble.is_transient(error):
-            return StoreUnreachable(f"{self.address}: {said}")
+            return StoreUnreachable(f"{self.address}: {text}")
         if trouble.is_forbidden(error):
-            return StoreError(f"{self}: {said}: let its owner GRANT SELECT, UPDATE on it")
+            return StoreError(f"{self}: {text}: let its owner GRANT SELECT, UPDATE on it")
         if trouble.is_absent(error) or isinstance(error, psycopg.ProgrammingError):
-            return TableUnsuitable(f"{self}: {said} (`stowhand table check` says what is missing)")
-        return StoreError(f"{self}: {said}")
+            return TableUnsuitable(f"{self}: {text} (`stowhand table check` says what is missing)")
+        return StoreError(f"{self}: {text}")
 
 
 def marks(leases: Sequence[Lease]) -> dict[str, list[Any]]:

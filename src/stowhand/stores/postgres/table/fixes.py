@@ -1,4 +1,4 @@
-"""The DDL that mends what a check finds: complete, with schema, ready to be run by the table's owner.
+"""Makes the DDL that mends what a check finds: complete, with schema, ready to be run by the table's owner.
 
 It loses nothing: what a worker cannot use stays as it is, and the worker gets a new column beside it. Of a big table
 nothing rewrites every row in one statement, and no index locks its writers out.
@@ -46,7 +46,7 @@ class Mender:
 
     @property
     def is_big(self) -> bool:
-        """What locks it, or writes every row, would be felt."""
+        """A statement that locks it, or writes every row, would be felt."""
         return self._facts.big
 
     # -- new columns -----------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Mender:
     def beside(self, documented: str, problem: str, *, using: str = "", fatal: bool = True) -> Finding:
         """A column of the worker's own, where the one that is there must be left alone.
 
-        ``using``: how a value there is said in the new one (``{}``: the old column), where a waiting record needs it.
+        ``using``: an expression of the old column (``{}``) for the new one's value, where a waiting record needs it.
         """
         own = self.free("job_no" if documented == "id" else f"job_{documented}")
         mend = self.add(documented, own)
@@ -147,7 +147,7 @@ class Mender:
         return Finding("", f"{self.set_default(documented)}\n{write}", fatal=False, alone="DO $" in write)
 
     def fill_id(self, own: str) -> str:
-        """The column's own default, for the rows that bear nothing there."""
+        """The column's own default, for the rows where it is NULL."""
         return self._write(own, "DEFAULT", f"{quote(own)} IS NULL")
 
     def forbid_null(self, own: str) -> str:
@@ -157,7 +157,7 @@ class Mender:
         return self.alter(f"ALTER COLUMN {quote(own)} SET NOT NULL")
 
     def _filled(self, own: str) -> tuple[str, ...]:
-        """NOT NULL, without a scan under the lock that keeps everybody out."""
+        """NOT NULL, without a scan under the lock that keeps every other session out."""
         name, rule = quote(own), quote(short(f"{self._entry.name}_{own}_filled"))
         return (
             self.alter(f"ADD CONSTRAINT {rule} CHECK ({name} IS NOT NULL) NOT VALID"),
@@ -198,7 +198,7 @@ class Mender:
         return "\n".join(parts)
 
     def _free_suffix(self, suffix: str) -> str:
-        """Another index of the table may bear the name, on columns that were in the place of these."""
+        """Another index of the table may have the name, on columns that were in the place of these."""
         taken, number, found = {index.name for index in self._facts.indexes}, 1, suffix
         while short(f"{self._entry.name}_{found}") in taken:
             number += 1
@@ -224,7 +224,7 @@ class Mender:
         return self._without_views(column, self.alter(*actions))
 
     def zone(self, documented: str, column: Column) -> str:
-        """A timestamp that keeps UTC learns that it does. Where the session's zone is UTC, no row is written anew."""
+        """A timestamp that keeps UTC gets its zone. Where the session's zone is UTC, no row is rewritten."""
         wanted = "timestamp with time zone"
         if not self.is_big:
             return self.retype(documented, column, wanted, "{} AT TIME ZONE 'UTC'")
@@ -280,7 +280,7 @@ def default_of(documented: str) -> str | None:
 
 
 def add_labels(column: Column, missing: Sequence[str]) -> str:
-    """An enum learns the states that it lacks."""
+    """Add to an enum the states that it lacks."""
     return "\n".join(f"ALTER TYPE {column.type} ADD VALUE IF NOT EXISTS '{state}';" for state in missing)
 
 

@@ -1,7 +1,7 @@
 """The connection that a transactional handler works on: psycopg's, in a transaction that only the outcome ends.
 
-It is a second face of a connection of the pool, made anew for each attempt. Whatever the handler leaves on it (its row
-factory, an open ``transaction()`` block, a task that goes on) ends with the attempt, and not in somebody else's.
+It is a second object for a connection of the pool, made anew for each attempt. Whatever the handler leaves on it (its
+row factory, an open ``transaction()`` block, a task that goes on) ends with the attempt, and does not reach another.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class AttemptConnection(psycopg.AsyncConnection[Any]):
         super().__init__(lent.pgconn)
         lent.pgconn.notice_handler, lent.pgconn.notify_handler = handlers  # they stay with the connection itself
         self.lock = lent.lock
-        """Shared: one statement at a time, whoever asks."""
+        """Shared: one statement at a time, through either object."""
         self.row_factory = lent.row_factory
         self.cursor_factory = lent.cursor_factory
         self.server_cursor_factory = lent.server_cursor_factory
         self._adapters = AdaptersMap(lent.adapters)
         # psycopg must begin no other transaction, should the handler's own SQL have ended this one.
         self._autocommit = True
-        # The other face knows other prepared statements, under the same names.
+        # The pool's object knows other prepared statements, under the same names.
         self.prepare_threshold = None
         self._owner = owner
         self._over = False
@@ -45,11 +45,11 @@ class AttemptConnection(psycopg.AsyncConnection[Any]):
         self._quiet.set()
 
     def end(self) -> None:
-        """Nothing more is sent through this face, whoever still holds it."""
+        """Nothing more is sent through this object, even where a task still holds it."""
         self._over = True
 
     async def quiet(self) -> None:
-        """Until nobody waits for the server through this face.
+        """Wait until no task waits for the server through this object.
 
         Closing under a waiting task would take the file descriptor from it, and give it the next connection's.
         """
@@ -81,4 +81,4 @@ class AttemptConnection(psycopg.AsyncConnection[Any]):
         raise psycopg.ProgrammingError(_ENDED_BY)
 
     def __del__(self, *warn: Any) -> None:
-        """The other face is closed, or goes on; this one may be forgotten without a warning."""
+        """No warning: the pool closes the connection, or goes on with it."""

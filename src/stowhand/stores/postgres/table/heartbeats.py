@@ -1,4 +1,4 @@
-"""What keeps leases true, on a blocking connection for the heartbeat's own thread."""
+"""Renews, releases and resets leases, on a blocking connection for the heartbeater's own thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TableHeartbeats:
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent. Gives those whose rows somebody's transaction has locked."""
+        """Hand back unspent. Returns the leases whose rows another transaction has locked."""
         if not leases:
             return []
         done: set[tuple[JobId, str]] = set()
@@ -102,7 +102,7 @@ class TableHeartbeats:
         return self._reset(self._rows("find_stalled", age=age, page=PAGE), age)
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back all that this worker holds, but for what somebody's transaction has locked."""
+        """Take back all that this worker holds, but for what another transaction has locked."""
         taken: list[ResetJob] = []
         while page := self._reset(self._rows("find_held_by_worker", worker=worker, page=PAGE)):
             taken += page
@@ -113,12 +113,12 @@ class TableHeartbeats:
         return self._reset(self._rows("find_held_by_lease", **mark_of(lease)))
 
     def refused(self) -> Sequence[Refusal]:
-        """What the database refused to change since this was last asked."""
+        """What the database refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
     def check(self) -> None:
-        """The table is its owner's; what does not fit any more, the next statement says."""
+        """Nothing: the table is its owner's; where it no longer fits, the next statement fails."""
 
     def check_writable(self) -> None:
         """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
@@ -132,7 +132,7 @@ class TableHeartbeats:
         self._look_at = now if more else now + SHARE * (now - began)
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._link.close()
 
     def _tidy(self) -> None:
@@ -140,7 +140,7 @@ class TableHeartbeats:
             self.maintain()
 
     def _reset(self, found: Sequence[Row], age: float | None = None) -> Sequence[ResetJob]:
-        """Decide by the law, and write: only where the row is still what was found."""
+        """Decide by ``lifecycle.reset``, and write: only where the row is still what was found."""
         if not found:
             return []
         options = self._context.options
@@ -169,7 +169,7 @@ class TableHeartbeats:
         ]
 
     def _cancel_waiting(self) -> list[Row]:
-        """A page of them; those that the database refuses to change keep no other."""
+        """A page of them; one that the database refuses to change does not stop the others."""
         try:
             return self._ask("cancel_waiting", page=PAGE, ids=None)
         except psycopg.Error as error:
@@ -189,6 +189,6 @@ class TableHeartbeats:
             return self._ask(name, **values)
 
     def _ask(self, name: str, **values: object) -> list[Row]:
-        """Again, a few times, after what was definitely not done. Raises what psycopg raises."""
+        """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
         statement, given = self._context.statement(name), self._context.values(**values)
         return repeated_blocking(lambda: self._link.rows(statement, given, self._context.patience))

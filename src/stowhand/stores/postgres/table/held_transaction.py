@@ -27,7 +27,7 @@ from stowhand.stores.database.statements import quote_identifier
 from stowhand.stores.postgres.table.handler_connection import AttemptConnection
 
 LOCK_PATIENCE = 10.0
-"""Seconds that somebody else may hold a record locked when its attempt wants to begin."""
+"""Seconds that another transaction may hold a record locked when its attempt wants to begin."""
 PATIENCE = 5.0
 """Seconds that what still runs on the connection may take when the handler has ended."""
 CANCEL_PATIENCE = 5.0
@@ -103,7 +103,7 @@ class HeldTransaction:
         self._staying = asyncio.get_running_loop().create_task(self._stay(clock, every), name="stowhand transaction")
 
     async def take_back(self) -> None:
-        """From here on nobody but us uses the connection. Raises Gone where it is in no state to be used."""
+        """From here on only the store uses the connection. Raises Gone where it is in no state to be used."""
         self.handler_connection.end()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -137,7 +137,7 @@ class HeldTransaction:
         """Run ``marking`` and commit, all in one message. True: the last of its statements found its row.
 
         ``undo``: without what the handler did. ``reset``: leave the connection as if it were new.
-        Raises Gone when nothing was committed for certain, InDoubt when nobody knows; and, with the transaction back
+        Raises Gone when nothing was committed for certain, InDoubt when it is not known; and, with the transaction back
         where the handler began, what psycopg raises when just what the handler did cannot be committed.
         """
         if undo:
@@ -152,22 +152,22 @@ class HeldTransaction:
             same = f"select 1 / (pg_catalog.txid_current() = {self._transaction})::int"
             first = [f"select {', '.join(ours)}", same, "set constraints all immediate"]
         try:
-            said = await self._run(
+            reply = await self._run(
                 [*first, *marking, "commit", *([AS_NEW] if reset else [])], {**values, **self._settings}
             )
         except (psycopg.Error, OSError, UnicodeError) as error:
             await self._judge(error, undo)
             raise
         marked = False
-        while said.statusmessage != "COMMIT":
-            marked = said.rowcount > 0
-            if not said.nextset():  # of a transaction that had failed it makes a ROLLBACK, without an error
+        while reply.statusmessage != "COMMIT":
+            marked = reply.rowcount > 0
+            if not reply.nextset():  # of a transaction that had failed it makes a ROLLBACK, without an error
                 raise Gone(FAILED)
         self._as_new = reset
         return marked
 
     async def _judge(self, error: BaseException, undo: bool) -> None:
-        """What it means that the end failed so."""
+        """Raises Gone or InDoubt, by the error; else the record is still locked, without the handler's work."""
         status = self._connection.info.transaction_status
         if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             broke = self._connection.closed or trouble.is_cut(error)
@@ -205,18 +205,18 @@ class HeldTransaction:
                     await self._interrupt()
                 idle = connection.info.transaction_status == TransactionStatus.IDLE and not connection.lock.locked()
                 if idle and reset and not self._as_new:
-                    await self._run([AS_NEW])  # what the handler has set is no matter of the next one
+                    await self._run([AS_NEW])  # what the handler has set must not reach the next one
                 fit = idle
         finally:
             if fit:
                 await self._stack.aclose()
             else:
                 connection.pgconn.finish()  # close() may give it back to an application's pool as if it were sound
-                with suppress(Gone):  # whoever lent it hears that it is not to be used again
+                with suppress(Gone):  # so the pool does not use it again
                     await self._stack.__aexit__(Gone, Gone(), None)
 
     async def _interrupt(self) -> None:
-        """End what still runs, or the server goes on with it and holds the lock; whoever waits for it hears so."""
+        """End what still runs, or the server goes on with it and holds the lock. What waits for it gets an error."""
         with suppress(psycopg.Error, OSError):
             await self._connection.cancel_safe(timeout=CANCEL_PATIENCE)
         try:
@@ -234,7 +234,7 @@ class HeldTransaction:
             open_ = connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
             if open_ and not connection.lock.locked() and connection.info.pipeline_status == PipelineStatus.OFF:
                 self._pinging = True
-                with suppress(psycopg.Error, OSError):  # whoever takes the connection back will find out
+                with suppress(psycopg.Error, OSError):  # take_back finds out
                     await self._run([""])  # says nothing, and does no harm in a transaction that has failed
                 self._pinging = False
 
@@ -256,7 +256,7 @@ _SYSTEM = "pg_catalog.version()"
 
 
 def _limits(stalled: float) -> str:
-    """Settings of the transaction: who is gone shall not hold a record for ever."""
+    """Settings of the transaction, so that a client that is gone does not hold a record for ever."""
     milliseconds = min(max(round(stalled * 1000), 1), 2**31 - 1)
     limits = {
         "lock_timeout": round(LOCK_PATIENCE * 1000),

@@ -1,4 +1,4 @@
-"""Is there one row for one id, always? A unique index says so, or the user does where there can be none."""
+"""Checks that there is one row for one id: by a unique index, or by the user's word where there can be none."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _may_repeat(facts: Facts, column: Column) -> bool:
 
 
 async def _repeated(session: Session, facts: Facts, shape: Shape) -> int:
-    """Rows of a bounded look that bear an id which another bears, or none."""
+    """Rows of a sample that have no id, or one that another row has."""
     key, some = shape["id"], sample_of(facts, shape)
     found = await look(session, f"SELECT count(*)::int8, count(DISTINCT {key})::int8 FROM {some}")
     return found[0][0] - found[0][1] if found else 0

@@ -1,6 +1,6 @@
 """LISTEN on the channel that a trigger of the table notifies, on a connection of its own. Without one: polling.
 
-A notification is a hint. Nothing is lost while nobody waits: what arrives then stays in the socket.
+A notification is a hint. Nothing is lost between two waits: what arrives then stays in the socket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowhand.stores.database.statements import quote_identifier
 from stowhand.stores.postgres.table.context import TableContext
 
 PROVE_EVERY = 25.0
-"""Seconds of silence after which the connection is asked whether it still listens: nobody says that they are dead."""
+"""Seconds of silence after which the connection is asked whether it still listens: a dead peer does not report it."""
 PING_DEADLINE = 5.0
 _TROUBLE = (psycopg.Error, StoreError, OSError)
 _IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c where c = %s"
@@ -31,24 +31,24 @@ class TableListener:
     def __init__(self, context: TableContext) -> None:
         self._context, self._channel = context, context.options.notify_channel
         self._clock = SystemClock()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._connection: Connection | None = None
-        self._heard = False
+        self._notified = False
         self.prove_every = PROVE_EVERY
-        self._proven_at = self._not_before = float("-inf")
+        self._proven_at = self._retry_at = float("-inf")
         self._pause: Backoff = exponential(base=0.5, cap=30.0, jitter=0.2)
         self._failures = 0
 
     @property
     def is_listening(self) -> bool:
-        """The listening connection has answered when it was last asked."""
+        """The listening connection answered when it was last asked."""
         return self._connection is not None
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work; False after ``timeout`` seconds. Raises nothing."""
         until = self._clock.monotonic() + timeout
         if self._channel is not None:
-            async with self._turn:
+            async with self._lock:
                 try:
                     if await self._ready(self._channel):
                         return True
@@ -57,7 +57,7 @@ class TableListener:
                 except _TROUBLE:
                     await self.close()
                     self._failures += 1
-                    self._not_before = self._clock.monotonic() + self._pause(self._failures)
+                    self._retry_at = self._clock.monotonic() + self._pause(self._failures)
                 except BaseException:
                     if self._connection is not None and not is_idle(self._connection):
                         await self.close()  # canceled in the middle of a question
@@ -66,16 +66,16 @@ class TableListener:
         return False
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await hang_up(connection)
 
     async def _ready(self, channel: str) -> bool:
-        """Listening, and proven to be. True: only just now, so what was sent before went unheard."""
+        """Connect, or prove the connection now and then. True: it listens only since now, and may have missed some."""
         now = self._clock.monotonic()
         if self._connection is None:
-            if now < self._not_before:
+            if now < self._retry_at:
                 return False
             self._connection = await self._connect(channel)
             self._failures, self._proven_at = 0, self._clock.monotonic()
@@ -84,7 +84,7 @@ class TableListener:
             async with asyncio.timeout(PING_DEADLINE):
                 ((channels,),) = await rows(self._connection, _IS_LISTENING, (channel,), False)
             if not channels:
-                raise StoreError("the connection listens no more: somebody has told it so")
+                raise StoreError("the connection listens no more: it was made to forget its LISTEN")
             self._proven_at = self._clock.monotonic()
         return False
 
@@ -93,8 +93,8 @@ class TableListener:
         try:
             ((pid,),) = await rows(connection, _BACKEND, (), False)
             if pid != connection.info.backend_pid:
-                # A LISTEN would stay behind on a connection that serves others next, and be heard by nobody.
-                raise StoreError("a pooler stands before the database: nothing can be heard, so the table is polled")
+                # A LISTEN would stay behind on a server connection that serves other clients next, and reach none.
+                raise StoreError("behind a pooler no notification arrives, so the table is polled")
             connection.add_notify_handler(self._note)
             await rows(connection, f"listen {quote_identifier(channel)}".encode(), (), False)
         except BaseException:
@@ -104,7 +104,7 @@ class TableListener:
 
     async def _listen(self, connection: Connection, until: float) -> bool:
         """Sleep until the socket has something to read; then read it all."""
-        while not self._news(connection):
+        while not self._read_notifications(connection):
             left = until - self._clock.monotonic()
             if left <= 0:
                 return False
@@ -112,17 +112,17 @@ class TableListener:
         self._proven_at = self._clock.monotonic()
         return True
 
-    def _news(self, connection: Connection) -> bool:
+    def _read_notifications(self, connection: Connection) -> bool:
         if is_stale(connection):
             connection.pgconn.consume_input()
         while connection.pgconn.notifies() is not None:
-            self._heard = True
-        found, self._heard = self._heard, False
+            self._notified = True
+        found, self._notified = self._notified, False
         return found
 
     def _note(self, _: psycopg.Notify) -> None:
         """One that came along with the answer to a question."""
-        self._heard = True
+        self._notified = True
 
     @staticmethod
     async def _readable(connection: Connection, seconds: float) -> None:

@@ -44,11 +44,11 @@ class Logs:
                         return int(done[0][0])
                     found = await rows(session, context.statement("look_at_log"), self.values(lease))
                 self._refuse(lease, found[0] if found else (False, 0), values)
-        raise StoreUnreachable(f"{context}: somebody's open transaction holds record {lease.job_id}; try again")
+        raise StoreUnreachable(f"{context}: an open transaction holds record {lease.job_id}; try again")
 
     @staticmethod
     def _refuse(lease: Lease, found: tuple[bool, int], values: dict[str, object]) -> None:
-        """Raises LogRefused, unless it is only that somebody holds the row."""
+        """Raises LogRefused, unless only another transaction holds the row."""
         held, length = found
         if not held:
             raise LogRefused(f"record {lease.job_id}: the attempt that this log belongs to is over")

@@ -1,7 +1,7 @@
 """A bounded look at rows, and at plans: what the catalog cannot tell.
 
 A sample of the table, a thousand of its ids in the view, a CHECK computed for rows that only might be. Every look has
-a few seconds; one that takes longer, or may not be taken, tells nothing.
+a few seconds; one that takes longer, or is not permitted, finds nothing.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ async def _rows(session: Session, facts: Facts, shape: Shape, moved: Set[str]) -
             continue
         found = await look(session, f"SELECT count(*)::int8 FROM {some} WHERE {shape[documented]} IS NULL")
         if found and found[0][0]:
-            said = f"{records_have(found[0][0], facts)} no {column.name}: it counts as 0"
-            yield msgspec.structs.replace(mender.fill(documented), problem=said)
+            problem = f"{records_have(found[0][0], facts)} no {column.name}: it counts as 0"
+            yield msgspec.structs.replace(mender.fill(documented), problem=problem)
 
 
 async def _view(session: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:

@@ -1,4 +1,4 @@
-"""Settlements, on a connection of their own: guarded by the pair (id, token), none sinking another."""
+"""Settlements, on a connection of their own: guarded by the pair (id, token), none failing for another."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Entry = tuple[Lease, Settlement]
 Pair = tuple[JobId, str]
 
 # A row is mostly locked by a statement of ours (a beat): gone in a moment. What takes longer is an application's
-# transaction, and the caller's affair.
+# transaction; then the caller tries again.
 _BUSY_PAUSES = (0.002, 0.010)
 _FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
 NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them"
 
 
 class TableSettlements:
-    """Records how records left processing."""
+    """Records how attempts ended."""
 
     def __init__(self, context: TableContext) -> None:
         self._context = context
@@ -63,11 +63,11 @@ class TableSettlements:
                 pass
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._link.close()
 
     async def _settle(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """All together; if the database refuses one, by halves until it stands alone."""
+        """All together; if the database refuses one, by halves until it is alone."""
         known: dict[Pair, Reply] = {}
 
         def refused(entry: Entry, error: Exception) -> None:
@@ -89,7 +89,7 @@ class TableSettlements:
         return {(self._context.job_id(id_), token): State(state) for id_, token, state in done}
 
     async def _look(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """What became of those that were not settled, if there is a trace."""
+        """What became of those that were not settled, as far as the store knows."""
         if not entries:
             return {}
         leases, settlements = zip(*entries, strict=True)
@@ -99,20 +99,20 @@ class TableSettlements:
             errors=[settlement.error for settlement in settlements],
         )
         found = await repeated(lambda: self._link.rows(self._context.statement("look"), values), self._clock)
-        asked = {_pair(entry): entry[1] for entry in entries}
+        given = {_pair(entry): entry[1] for entry in entries}
         known: dict[Pair, Reply] = {}
         for id_, token, what in found:
             pair = (self._context.job_id(id_), token)
             if what == "canceled":
-                known[pair] = turned(asked[pair], State.CANCELED)
+                known[pair] = turned(given[pair], State.CANCELED)
             elif what in _FOUND:
                 known[pair] = _FOUND[what]
         return known
 
 
-def reply(asked: Settlement, state: State) -> Reply:
-    """Of one that was written: as asked, or as something else."""
-    return Verdict.SETTLED if state is asked.state else turned(asked, state)
+def reply(settlement: Settlement, state: State) -> Reply:
+    """Of one that was written: as given, or as something else."""
+    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
 
 
 def settle_values(context: TableContext, entries: Sequence[Entry]) -> Mapping[str, object]:

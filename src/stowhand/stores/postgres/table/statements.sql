@@ -1,9 +1,9 @@
 -- Every statement about one user's table. What stands in {braces} is composed of the user's names, quoted (composing.py);
 -- values travel as parameters. The table is `j` wherever no text of the user's stands beside it.
 --
--- held    the row is in processing and bears the claim's token and epoch: what every write after a claim is guarded by
--- bears   it bears both, whatever its state: what a repeat is known by
--- marked  it bears the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
+-- held    the row is in processing and has the claim's token and epoch: what every write after a claim is guarded by
+-- ours    it has both, whatever its state: what a repeat is known by
+-- marked  it has the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
 -- epoch   started_at in microseconds, as the claim's RETURNING gave it (composing.py)
 -- identified  where the id's column lets NULL in: this row has one
 -- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
@@ -151,13 +151,13 @@ from locked l
 where j.{id} = l.id
 returning {key}, l.token, l.state
 
--- What became of settlements that found nothing to write. What went back to the queue bears no token, or somebody else
+-- What became of settlements that found nothing to write. What went back to the queue has no token, or another claim
 -- put it there.
 -- name: look
 select g.id::text, g.token, case
   when j.{id} is null then 'gone'
   when {held} then 'busy'
-  when not {bears} then 'lost'
+  when not {ours} then 'lost'
   when j.{state}::text = 'canceled' and g.state not in ('completed', 'canceled') then 'canceled'
   when j.{state}::text = g.state and g.state <> 'queued'
     and (g.state not in ('errored', 'failed') or j.{failure_message} is not distinct from g.error::{message_type}) then 'settled'
@@ -250,7 +250,7 @@ from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch)
 where {held} and j.{id} = %(id)s::text::{id_type}
 for update of j skip locked
 
--- Only where it is still what was found, and nobody's transaction holds it.
+-- Only where it is still what was found, and no transaction holds it.
 -- name: reset
 with given as (
   select * from unnest(%(ids)s::text[]::{id_type}[], %(marks)s::text[], %(epochs)s::bigint[], %(states)s::text[],
@@ -370,7 +370,7 @@ from locked l
 where j.{id} = l.id
 returning j.{state}::text
 
--- What waits is canceled; what runs hears it with its next heartbeat.
+-- A waiting record is canceled; a running one is told so by its next heartbeat.
 -- name: cancel
 with locked as (
   select j.{id} as id, j.{state}::text as was

@@ -74,21 +74,21 @@ class PostgresTable:
         """
         try:
             with self._context.translated():
-                await self._look()
+                await self._read_catalog()
         except BaseException:
-            await self.close()  # who could not open has nothing to close
+            await self.close()  # a store that could not open is not closed by its caller
             raise
 
-    async def _look(self) -> None:
+    async def _read_catalog(self) -> None:
         context = self._context
         async with context.pool.connection("check") as session:
             facts, self.warnings = await checks.validate(session, context.options, context.shape)
         context.shape = context.shape.lacking(*checks.absent_columns(facts, context.shape))
-        context.look(Composer(context.options, context.shape, facts), _key(facts, context.shape))
+        context.bind(Composer(context.options, context.shape, facts), _key(facts, context.shape))
         await self._claims.probe()
 
     async def close(self) -> None:
-        """Let every connection go."""
+        """Close every connection."""
         for part in (self._claims, self._settlements, self._listener, self._transactions, self._context.pool):
             await part.close()
 
@@ -99,7 +99,7 @@ class PostgresTable:
         return await self._claims.claim(request)
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how they left processing."""
+        """Record how attempts ended."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 
     async def next_due(self) -> float | None:
@@ -114,7 +114,7 @@ class PostgresTable:
 
     @property
     def is_listening(self) -> bool:
-        """Wake-ups are known to arrive just now."""
+        """Notifications are known to arrive now."""
         return self._listener.is_listening
 
     def heartbeats(self) -> Heartbeats:
@@ -162,13 +162,13 @@ class PostgresTable:
                 return await asking.retry(self._context, session, record_id)
 
     async def cancel(self, record_id: JobId) -> Answer:
-        """What waits is canceled, what runs is asked to end."""
+        """A waiting record is canceled, a running one is asked to stop."""
         with self._context.translated():
             async with self._context.pool.connection("requeue") as session:
                 return await asking.cancel(self._context, session, record_id)
 
     async def seconds_until(self, moment: datetime) -> float:
-        """From the database's now."""
+        """Counted from the database's clock."""
         with self._context.translated():
             async with self._context.pool.connection("inspect") as session:
                 return await asking.seconds_until(self._context, session, moment)

@@ -2,14 +2,14 @@
 
     begin       BEGIN, lock the record under (id, token), SAVEPOINT; the handler works behind the savepoint
     settle      completed, or back to queued: what the handler did, and the record's state, are committed together
-                anything else: back to the savepoint, so nobody ever sees what an unsuccessful attempt did; its state
+                anything else: back to the savepoint, so what an unsuccessful attempt did is never seen; its state
                 is committed alone
     rollback    everything
 
 While it is open the row lock says that the worker is alive: beats skip the row and call it busy, the reset skips it.
 The lock ends with the process; with a host that vanished, after the TCP timeouts; with a frozen process, or one whose
 loop is blocked, after ``stalled_max_age`` without a statement (a loop that runs sends an empty one now and then). A
-``cancel`` that was set before it is honoured in ``begin``; whoever sets it later waits for the lock, so until the end.
+``cancel`` that was set before it is honoured in ``begin``; one that is set later waits for the lock, so until the end.
 
 What cannot be committed is never called completed: an attempt whose transaction failed, was ended by its handler, or
 was lost with its connection is recorded as an error, by the ordinary way, with the reason.
@@ -54,7 +54,7 @@ MOST = 1000
 
 
 class AttemptTransactions:
-    """Those of one table: begins them, and has what they share."""
+    """Begins the transactions of one table's attempts, and holds what they share."""
 
     def __init__(self, context: TableContext, settlements: TableSettlements, logs: Logs) -> None:
         self.context, self.settlements, self.logs = context, settlements, logs
@@ -73,7 +73,7 @@ class AttemptTransactions:
                 lock = self.context.statement("lock"), self.context.values(**mark_of(lease))
                 row = await held.begin(*lock, self.context.options.stalled)
                 if row is None:
-                    raise LeaseLost(f"record {lease.job_id} was given to somebody else, or is gone")
+                    raise LeaseLost(f"record {lease.job_id} was given to another worker, or is gone")
                 if row[0]:
                     marking = self.marking(lease, _canceled(attempt), ())
                     await held.commit(*marking, undo=True, reset=False)
@@ -93,7 +93,7 @@ class AttemptTransactions:
         with self.context.translated():
             async with AsyncExitStack() as stack:
                 try:
-                    # How an attempt ended may have to be said without its transaction, and where connections are few,
+                    # How an attempt ended may have to be written without its transaction; where connections are few,
                     # transactions would take them all.
                     await self.settlements.connect()
                     connection = await stack.enter_async_context(self._pool.lend("transaction"))
@@ -208,7 +208,7 @@ class RecordTransaction:
     async def _commit(self, held: HeldTransaction, settlement: Settlement, *, undo: bool) -> Verdict:
         marking = self._transactions.marking(self._attempt.lease, settlement, self._logs)
         marked = await held.commit(*marking, undo=undo, reset=self._transactions.resets)
-        # Nobody but the handler can have changed a record that was locked all the time; that was its own decision.
+        # Only the handler can have changed a record that was locked all the time; that was its own decision.
         return Verdict.SETTLED if marked else Verdict.LOST
 
     def _instead(self, settlement: Settlement, why: str) -> Settlement:

@@ -2,7 +2,7 @@
 
 What PostgreSQL can say and Python cannot (``infinity``, the year 20000) becomes the last or the first moment that
 Python can: one such value must not make everything claimed together unreadable. The session writes ISO, in UTC
-(``begin_claim``), though psycopg reads by a notion of the connection's that is told only after the transaction.
+(``begin_claim``), though psycopg reads by the connection's settings, which it learns only after the transaction.
 """
 
 from __future__ import annotations
