@@ -156,7 +156,7 @@ def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> 
         heartbeats.beat([lease], 30.0)
         await store.counts()
         await store.settle([(lease, COMPLETED)])
-        home = store._context
+        context = store._context
         ask_settings = (
             b"select count(*) from pg_settings where source = 'session' and name not like 'transaction%%'"
             b" and setting is distinct from reset_val"
@@ -169,7 +169,7 @@ def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> 
             case "heart":
                 rows = heartbeats._link.rows(ask_settings)  # type: ignore[attr-defined]
             case _:
-                rows = await home.pool.rows(role, ask_settings)
+                rows = await context.pool.rows(role, ask_settings)
         assert rows == [(0,)]
         heartbeats.close()
         await store.close()

@@ -48,15 +48,15 @@ def options(**given: Any) -> TableOptions[dict[str, Any]]:
     return TableOptions(**defaults | given)
 
 
-class Desk:
-    """One store on that table, and a connection of somebody else who looks on."""
+class AttemptHarness:
+    """One store on that table, and another session that looks on."""
 
     def __init__(self, url: str, store: TableStore[dict[str, Any]], other: psycopg.AsyncConnection[Any]) -> None:
         self.url, self.store, self.other = url, store, other
         self.heartbeats = store.heartbeats()
 
     async def execute(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """By somebody else, committed at once."""
+        """In the other session, committed at once."""
         cursor = await self.other.execute(statement.encode(), values or None)
         return await cursor.fetchall() if cursor.description else []
 
@@ -67,17 +67,17 @@ class Desk:
         return claims[0]
 
     async def row(self, job_id: object) -> dict[str, Any]:
-        """As others see it."""
+        """As other sessions see it."""
         ((row),) = await self.execute("select * from jobs where id = %s", (job_id,))
         return row
 
     async def effects(self) -> list[str]:
-        """What handlers did, as others see it."""
+        """What handlers did, as other sessions see it."""
         return [row["what"] for row in await self.execute("select what from effects order by id")]
 
     @asynccontextmanager
     async def attempt(self, claim: Claim[Any] | None = None) -> AsyncIterator[Attempt[Any]]:
-        """A begun attempt; at the end of the block it is rolled back, if nobody has ended it."""
+        """A begun attempt; at the end of the block it is rolled back, unless it has ended."""
         attempt: Attempt[Any] = Attempt(claim or await self.claim(), 0.0)
         around = self.store.around(attempt)
         assert around is not None
@@ -126,12 +126,12 @@ def judged(attempt: Attempt[Any], outcome: Outcome) -> Settlement:
 
 
 @asynccontextmanager
-async def opened(url: str, place: object = None, **given: Any) -> AsyncIterator[Desk]:
+async def opened(url: str, place: object = None, **given: Any) -> AsyncIterator[AttemptHarness]:
     """The tables made, the store open. ``place``: where the store goes, if not straight to the URL."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True, row_factory=dict_row) as other:
         await other.execute(TABLES.encode())
         async with TableStore(place or url, options(**given)) as store:
-            harness = Desk(url, store, other)
+            harness = AttemptHarness(url, store, other)
             try:
                 yield harness
             finally:

@@ -109,7 +109,7 @@ async def test_a_reset_turns_what_was_asked_to_cancel_into_canceled(jobs: Jobs) 
 
 
 async def test_a_beat_that_comes_between_finding_and_resetting_wins(jobs: Jobs) -> None:
-    """The heart's second statement writes only what is still as the first has found it."""
+    """The reset's second statement writes only what is still as the first has found it."""
     job_id = running(jobs)
     async with jobs.served() as served:
         found = served.heartbeats._rows("find_stalled", age=30.0, page=10)  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ def pages_read(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> in
 
 
 def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]:
-    home = served.table._context
+    context = served.table._context
     given = {
         "limit": 1,
         "mark": "w",
@@ -55,10 +55,10 @@ def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]
     }
     found = {}
     for suspects in (False, True):
-        statement, values = home.composer.claim((), suspects=suspects)
-        found["claim of suspects" if suspects else "claim"] = statement, {**values, **home.values(**given)}
+        statement, values = context.composer.claim((), suspects=suspects)
+        found["claim of suspects" if suspects else "claim"] = statement, {**values, **context.values(**given)}
     for name in ("find_stalled", "foreign_leases", "next_due", "longest_run", "cancel_waiting"):
-        found[name] = home.statement(name), dict(home.values(**given))
+        found[name] = context.statement(name), dict(context.values(**given))
     return found
 
 
@@ -97,12 +97,12 @@ def stale(jobs: Jobs, *indexes: str) -> None:
 async def plan_of_a_claim(jobs: Jobs, limit: int, **options: Any) -> dict[str, Any]:
     """As it is planned, and run, in the claim's own transaction."""
     async with jobs.served(**options) as served:
-        home, claims = served.table._context, served.table._claims
-        statement, values = home.composer.claim((), suspects=False)
+        context, claims = served.table._context, served.table._claims
+        statement, values = context.composer.claim((), suspects=False)
         token = "00000000-0000-0000-0000-000000000000"
-        given = {**values, **home.values(limit=limit, mark="w", token=token)}
+        given = {**values, **context.values(limit=limit, mark="w", token=token)}
         with jobs.transaction() as connection:
-            connection.execute(home.statement("begin_walk" if claims._walks else "begin_claim"), {"token": token})
+            connection.execute(context.statement("begin_walk" if claims._walks else "begin_claim"), {"token": token})
             ((found,),) = connection.execute(b"explain (analyze, buffers, format json) " + statement, given).fetchall()
             connection.rollback()
     plan: dict[str, Any] = found[0]["Plan"]

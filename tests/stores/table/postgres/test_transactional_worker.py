@@ -22,9 +22,9 @@ from stowhand.protocols.store import Verdict
 from stowhand.stores.table import TableStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
-from tests.stores.table.postgres.attempts import WRITE, Desk, opened, options
+from tests.stores.table.postgres.attempts import WRITE, AttemptHarness, opened, options
 
-Scene = Callable[[Desk], Awaitable[None]]
+Scene = Callable[[AttemptHarness], Awaitable[None]]
 T = TypeVar("T")
 
 
@@ -38,7 +38,7 @@ def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
 
 
 @asynccontextmanager
-async def at_work(harness: Desk, handle: Any, **given: Any) -> AsyncIterator[list[Event]]:
+async def at_work(harness: AttemptHarness, handle: Any, **given: Any) -> AsyncIterator[list[Event]]:
     said, events = list[Event](), Events()
     for kind in (JobStarted, JobEnded, JobLost, JobsReturned):
         events.on(kind, said.append)
@@ -62,7 +62,7 @@ async def writes(ctx: Attempt[Any], record: Any) -> None:
     await ctx.connection.execute(WRITE, (record["id"], "done"))
 
 
-def stands(harness: Desk, state: str) -> Callable[[], Awaitable[bool]]:
+def stands(harness: AttemptHarness, state: str) -> Callable[[], Awaitable[bool]]:
     async def reached() -> bool:
         return bool((await harness.row(1))["state"] == state)
 
@@ -70,7 +70,7 @@ def stands(harness: Desk, state: str) -> Callable[[], Awaitable[bool]]:
 
 
 def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, writes) as said:
             await until(stands(harness, "completed"))
         assert await harness.effects() == ["done"]
@@ -85,7 +85,7 @@ def test_what_a_failed_attempt_did_is_undone_and_its_error_recorded(run: Run, sh
         await writes(ctx, record)
         raise ValueError("no")
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, handle):
             await until(stands(harness, "errored"))
         assert await harness.effects() == []
@@ -99,7 +99,7 @@ def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_
         await writes(ctx, record)
         await ctx.connection.execute("select pg_sleep(30)")
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, handle, job_timeout=0.2):
             await until(stands(harness, "errored"))
         assert await harness.effects() == []
@@ -116,7 +116,7 @@ def test_a_worker_that_stops_undoes_what_has_not_ended_and_gives_it_back(run: Ru
         written.set()
         await asyncio.sleep(30)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, handle) as said:
             await written.wait()
         row = await harness.row(1)
@@ -136,7 +136,7 @@ def test_its_lock_keeps_a_long_record_alive_without_a_heartbeat(run: Run, shared
         await over.wait()
         await writes(ctx, record)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async def spoke() -> object:
             """When the server last heard from the transaction."""
             rows = await harness.execute("select state_change from pg_stat_activity where pid = any(%s)", [pids])
@@ -172,7 +172,7 @@ def test_a_transaction_that_somebody_terminates_ends_as_an_error_and_nothing_of_
             await other.execute("select pg_terminate_backend(%s)", (ctx.connection.info.backend_pid,))
         await asyncio.sleep(0.05)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, handle):
             await until(stands(harness, "errored"))
         assert await harness.effects() == []
@@ -185,7 +185,7 @@ def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url
         await writes(ctx, record)
         await ctx.store.requeue(record, 3600)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with at_work(harness, handle) as said:
             await until(lambda: asyncio.sleep(0, any(isinstance(event, JobEnded) for event in said)))
         row = await harness.row(1)
@@ -195,7 +195,7 @@ def test_a_requeue_keeps_what_was_done_and_runs_again_later(run: Run, shared_url
 
 
 @asynccontextmanager
-async def few_connections(url: str) -> AsyncIterator[Desk]:
+async def few_connections(url: str) -> AsyncIterator[AttemptHarness]:
     """As somebody who may have six, three of which are for transactions."""
     async with opened(url) as harness:
         await harness.execute("drop role if exists few")
@@ -205,7 +205,7 @@ async def few_connections(url: str) -> AsyncIterator[Desk]:
         await harness.execute("grant all on all sequences in schema public to few")
         few = url.replace("postgres@", "few@")
         async with TableStore(few, options()) as store:
-            yield Desk(few, store, harness.other)
+            yield AttemptHarness(few, store, harness.other)
         await harness.execute("drop owned by few; drop role few")
 
 
@@ -258,5 +258,5 @@ async def writes_one(attempt: Attempt[Any]) -> None:
     await attempt.connection.execute(WRITE, (1, "done"))
 
 
-async def none_left(harness: Desk) -> bool:
+async def none_left(harness: AttemptHarness) -> bool:
     return not await harness.execute("select id from jobs where state <> 'completed'")

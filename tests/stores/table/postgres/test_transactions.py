@@ -18,10 +18,10 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Verdict
 from stowhand.stores.postgres.table import held_transaction
 from tests.conftest import Run
-from tests.stores.table.postgres.attempts import WRITE, Desk, leaves_a_pipeline, opened, write
+from tests.stores.table.postgres.attempts import WRITE, AttemptHarness, leaves_a_pipeline, opened, write
 from tests.support.pgbouncer import PgBouncer, find_pgbouncer
 
-Scene = Callable[[Desk], Awaitable[None]]
+Scene = Callable[[AttemptHarness], Awaitable[None]]
 
 
 def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
@@ -33,7 +33,7 @@ def play(run: Run, url: str, scene: Scene, **options: Any) -> None:
 
 
 def test_what_a_handler_did_and_its_records_state_become_visible_together(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("done")(attempt)
             assert (await harness.effects(), (await harness.row(1))["state"]) == ([], "processing")
@@ -53,7 +53,7 @@ def test_an_unsuccessful_attempt_makes_no_observable_change_but_its_records(run:
         (ValueError("no luck"), "errored", 1),
     ]
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         for outcome, state, failures in cases:
 
             async def work(attempt: Attempt[Any], outcome: object = outcome) -> object:
@@ -78,7 +78,7 @@ def test_what_goes_back_to_queued_keeps_what_its_handler_did(run: Run, shared_ur
         await attempt.store.requeue(attempt.lease.job_id, 3600)
         return Complete()
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         verdict, row = await harness.run(work)
         assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "queued", 0)
         assert await harness.effects() == ["a part"]
@@ -88,7 +88,7 @@ def test_what_goes_back_to_queued_keeps_what_its_handler_did(run: Run, shared_ur
 
 
 def test_a_rollback_leaves_the_record_as_it_was_claimed(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim()
         before = await harness.row(1)
         async with harness.attempt(claim) as attempt:
@@ -108,7 +108,7 @@ def test_a_record_that_is_not_ours_any_more_is_not_begun(run: Run, shared_url: s
         "delete from jobs",
     )
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         for change in changes:
             claim = await harness.claim()
             await harness.execute(change)
@@ -123,7 +123,7 @@ def test_a_record_that_is_not_ours_any_more_is_not_begun(run: Run, shared_url: s
 
 
 def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim()
         await harness.execute("update jobs set cancel = true")
         with pytest.raises(LeaseLost, match="asked to cancel"):
@@ -136,7 +136,7 @@ def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run,
 
 
 def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             asked = asyncio.create_task(harness.execute("update jobs set cancel = true"))
             await asyncio.wait([asked], timeout=0.1)
@@ -153,7 +153,7 @@ def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url
 def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
     run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim()
         async with await psycopg.AsyncConnection.connect(shared_url) as application:
             await application.execute("select from jobs for update")
@@ -178,7 +178,7 @@ def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
 
 
 def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         heartbeats = harness.heartbeats
         claim = await harness.claim()
         await harness.execute("update jobs set last_heartbeat_at = now() - interval '1 day'")
@@ -193,7 +193,7 @@ def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
 
 
 def test_a_store_that_is_closed_lets_go_of_what_is_still_open(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("half")(attempt)
             await harness.store.close()
@@ -206,7 +206,7 @@ def test_a_store_that_is_closed_lets_go_of_what_is_still_open(run: Run, shared_u
 
 
 def test_rows_that_refer_to_the_record_may_be_written_meanwhile(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         await harness.execute("create table comments (job bigint references jobs)")
         async with harness.attempt() as attempt:
             async with asyncio.timeout(20):
@@ -229,7 +229,7 @@ def test_logs_are_written_at_the_end_however_it_ends(run: Run, shared_url: str) 
         if attempt.lease.job_id == 1:
             raise ValueError("failed")
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         for job_id, state in ((1, "errored"), (2, "completed")):
             _, row = await harness.run(work)
             assert (row["id"], row["state"], len(row["execution_logs"])) == (job_id, state, 2)
@@ -249,7 +249,7 @@ def test_the_store_of_an_attempt_works_in_its_transaction(run: Run, shared_url: 
         await attempt.store.requeue(2, 60)
         raise ValueError("undo it")
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim(rows=2)
         before = await harness.row(2)
         _, row = await harness.run(work, claim)
@@ -284,7 +284,7 @@ def test_what_a_handler_leaves_in_its_session_does_not_reach_the_next(
         await attempt.connection.execute(LEFT_BEHIND)
         return outcome
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         for _ in range(2):
             verdict, _ = await harness.run(work)
             assert verdict is Verdict.SETTLED
@@ -360,7 +360,7 @@ def test_what_cannot_be_serialized_is_an_error(run: Run, shared_url: str) -> Non
 
 
 def test_jobs_to_enqueue_are_refused_and_the_work_is_undone(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("half")(attempt)
             attempt.then.append(NewJob(task="other"))

@@ -15,9 +15,9 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Verdict
 from stowhand.stores.postgres.table import held_transaction
 from tests.conftest import Run
-from tests.stores.table.postgres.attempts import WRITE, Desk, Work, leaves_a_pipeline, opened, write
+from tests.stores.table.postgres.attempts import WRITE, AttemptHarness, Work, leaves_a_pipeline, opened, write
 
-Scene = Callable[[Desk], Awaitable[None]]
+Scene = Callable[[AttemptHarness], Awaitable[None]]
 LEFT: list[object] = []
 
 
@@ -90,7 +90,7 @@ UNRULY: dict[Work, str] = {
 
 
 def test_what_cannot_be_committed_is_an_error_that_says_why(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         for number, (unruly, why) in enumerate(UNRULY.items(), 1):
             verdict, row = await harness.run(unruly)
             assert (verdict, row["state"], row["num_failures"]) == (Verdict.SETTLED, "errored", 1), unruly
@@ -105,7 +105,7 @@ def test_what_cannot_be_committed_is_an_error_that_says_why(run: Run, shared_url
 
 
 def test_an_unruly_attempt_that_fails_is_recorded_as_it_failed(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         for unruly, why in UNRULY.items():
 
             async def work(attempt: Attempt[Any], unruly: Work = unruly) -> None:
@@ -129,7 +129,7 @@ def test_the_verbs_that_end_a_transaction_are_refused_at_once(run: Run, shared_u
                 await getattr(attempt.connection, verb)()
         await write("goes on")(attempt)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         assert (await harness.run(work))[0] is Verdict.SETTLED
         assert await harness.effects() == ["goes on"]
 
@@ -148,7 +148,7 @@ def test_a_block_of_its_own_may_fail_alone(run: Run, shared_url: str) -> None:
         async with attempt.connection.transaction():
             await write("after")(attempt)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         _, row = await harness.run(work)
         assert (row["state"], await harness.effects()) == ("completed", ["before", "caught", "after"])
 
@@ -160,7 +160,7 @@ def test_a_block_that_was_never_left_is_committed_with_the_rest(run: Run, shared
         await attempt.connection.transaction().__aenter__()
         await write("inside")(attempt)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         _, row = await harness.run(work)
         assert (row["state"], await harness.effects()) == ("completed", ["inside"])
 
@@ -179,7 +179,7 @@ def test_a_task_that_goes_on_reaches_neither_its_own_transaction_nor_the_next(ru
         await write("one")(attempt)
         left.append(asyncio.create_task(later()))
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         assert (await harness.run(leaks))[0] is Verdict.SETTLED
         async with harness.attempt() as attempt:
             go_on.set()
@@ -202,7 +202,7 @@ def test_a_statement_that_runs_on_holds_nobody_up_for_long(
         left.append(asyncio.create_task(attempt.connection.execute("select pg_sleep(60)")))
         await asyncio.sleep(0.05)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         monkeypatch.setattr(held_transaction, "PATIENCE", 0.2)
         async with asyncio.timeout(20):
             verdict, row = await harness.run(leaks)
@@ -222,7 +222,7 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch
         await anext(stream)
         streams.append(stream)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         monkeypatch.setattr(held_transaction, "PATIENCE", 60.0)
         async with asyncio.timeout(20):
             _, row = await harness.run(work)
@@ -234,7 +234,7 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch
 
 @pytest.mark.parametrize("outcome", [Cancel("stopped"), Retry("timed out")])
 def test_a_handler_cancelled_in_a_query_is_settled_in_its_transaction(run: Run, shared_url: str, outcome: Any) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("half")(attempt)
             query = asyncio.create_task(attempt.connection.execute("select pg_sleep(60)"))
@@ -260,7 +260,7 @@ def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url:
         "set local timezone = 'America/New_York'",
     )
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         await harness.execute("drop schema if exists elsewhere cascade")
         await harness.execute("create schema elsewhere")
         await harness.execute("create table elsewhere.jobs (like public.jobs including all)")
@@ -280,7 +280,7 @@ def test_a_statement_timeout_of_a_handler_does_not_end_its_mark(run: Run, shared
     async def work(attempt: Attempt[Any]) -> None:
         await attempt.connection.execute("set local statement_timeout = '200ms'")
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         await harness.execute(
             "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.3); return new; end'"
         )
@@ -295,7 +295,7 @@ def test_a_statement_timeout_of_a_handler_does_not_end_its_mark(run: Run, shared
 
 
 def test_a_handler_that_deletes_its_record_keeps_what_it_did(run: Run, shared_url: str) -> None:
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         async with harness.attempt() as attempt:
             await write("moved")(attempt)
             await attempt.connection.execute("delete from jobs where id = %s", (attempt.lease.job_id,))
@@ -310,7 +310,7 @@ def test_a_constraint_of_the_table_that_refuses_the_message_does_not_keep_the_re
         await write("half")(attempt)
         raise ValueError("x" * 5000)
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         await harness.execute("alter table jobs add check (length(failure_message) < 1000)")
         verdict, row = await harness.run(fails)
         assert (verdict, row["state"], await harness.effects()) == (Verdict.SETTLED, "errored", [])
@@ -326,7 +326,7 @@ def test_a_temporary_table_of_the_same_name_does_not_take_the_records_place(run:
         assert await attempt.store.exists(State.PROCESSING)
         assert (await attempt.store.requeue(2)).done == "done"
 
-    async def scene(harness: Desk) -> None:
+    async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim(rows=2)
         await harness.execute("update jobs set process_after = now() where id = 2")
         verdict, row = await harness.run(work, claim)

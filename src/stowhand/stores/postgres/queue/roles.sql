@@ -1,5 +1,5 @@
--- `stowhand migrate --roles`. Roles that nobody can log in as: grant them to those who can. They belong to the whole
--- server, so another database, or somebody who does the same just now, may have made them.
+-- `stowhand migrate --roles`. Roles that cannot log in: grant them to those that can. They belong to the whole
+-- server, so another database, or another session at the same moment, may have made them.
 do $$
 declare
   _name text;

@@ -108,7 +108,7 @@ select id, task, payload::text, state, queue, priority, run_at, attempts, max_at
 from {schema}.everything where id = %s::bigint
 
 -- name: list
--- One statement, so that a job which moves to the history meanwhile is seen once. A table nobody asked for is not read.
+-- One statement, so that a job which moves to the history meanwhile is seen once. A table that is not asked for is not read.
 (select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
 from {schema}.live
@@ -277,7 +277,7 @@ select coalesce(max(id), 0) from {schema}.applied_migrations where breaking
 -- name: set_max_attempts
 update {schema}.settings set max_attempts = %s::int
 
--- A lock on a table is waited for by everybody who comes later: not for long.
+-- Every later session waits behind a lock on a table: not for long.
 -- name: be_patient
 select pg_catalog.set_config('lock_timeout', '5s', true)
 
@@ -318,7 +318,7 @@ insert into {schema}.applied_migrations (id, ts, breaking)
 drop table {schema}.migrations
 
 -- name: owner_to_be
--- Whose tables these are, if it is not whoever asks, and they may act as that role.
+-- The tables' owner, where it is not the caller's role but one that the caller may act as.
 select r.rolname from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
 where c.oid = pg_catalog.to_regclass({schema_name} || '.live') and r.rolname <> current_user
   and pg_catalog.pg_has_role(current_user, r.oid, 'member')

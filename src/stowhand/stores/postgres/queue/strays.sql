@@ -1,4 +1,4 @@
--- After the functions were made anew: one that bears a name of ours and is none of them has other arguments. An older
+-- After the functions were made anew: one that has a name of ours and is none of them has other arguments. An older
 -- version's would be called where the new one is meant, or make the call ambiguous; so would another program's.
 do $$
 declare

@@ -1,6 +1,6 @@
 -- Acting on many jobs at once, as the table in the documentation has it. Jobs under a live lease are skipped; one whose
 -- lease has ended is taken from its holder first: its token goes, its epoch grows, its queue is free, so that a zombie's
--- settlement is lost. Rows are locked in id order, waiting for nobody longer than the timeout.
+-- settlement is lost. Rows are locked in id order; no lock is waited for longer than the timeout.
 -- The functions `…_all` are this package's: they give rows of `live` as they have become, also of jobs that left it.
 
 -- Those of the jobs that no live lease holds, locked, in id order.
@@ -25,7 +25,7 @@ language sql immutable as $$
   from (values (_resets < coalesce(_max_resets, case _max_attempts when 1 then 0 else 5 end))) as judged(lives)
 $$;
 
--- Live rows, in id order, for whoever asked for a change of them: tokens are proofs of leases, and nobody's else.
+-- Live rows, in id order, without their tokens: a token is the proof of a lease, for its worker alone.
 create or replace function {schema}.without_tokens(_ids bigint[]) returns setof {schema}.live
 language plpgsql {index_plans} as $$
 declare
@@ -37,7 +37,7 @@ begin
   end loop;
 end $$;
 
--- What jobs have become. Those that left the table are told from their verdicts.
+-- What jobs have become. Of those that left the table, the verdicts say it.
 create or replace function {schema}.aftermath(_jobs {schema}.live[], _verdicts {schema}.verdict[], _at timestamptz)
 returns setof {schema}.live
 language plpgsql {index_plans} as $$
@@ -64,7 +64,7 @@ begin
   return query select * from {schema}.without_tokens(_stayed);
 end $$;
 
--- Take locked jobs from whoever holds them, as a reset does.
+-- Take locked jobs from their workers, as a reset does.
 create or replace function {schema}.take_back(_jobs {schema}.live[], _keep boolean, _at timestamptz)
 returns {schema}.verdict[]
 language plpgsql as $$
@@ -126,7 +126,7 @@ language sql immutable as $$
               else _state end
 $$;
 
--- Whoever gives attempts gives a job its retries back, too.
+-- Where attempts are given, the job gets its retries back, too.
 create or replace function {schema}.reschedule_all(
   _ids bigint[], _run_at timestamptz, _priority int, _attempts int, _max_attempts int, _keep boolean,
   _now timestamptz default null
@@ -180,7 +180,7 @@ begin
   return query select * from {schema}.aftermath(_jobs, {schema}.take_back(_jobs, _keep, _at), _at) order by id;
 end $$;
 
--- For people. What is completed here is kept like what a worker completed: whoever keeps no history prunes it at once.
+-- For people. What is completed here is kept like what a worker completed: where no history is kept, it is pruned at once.
 
 create or replace function {schema}.complete_jobs(job_ids bigint[]) returns setof {schema}.jobs
 language sql {definer} as $$

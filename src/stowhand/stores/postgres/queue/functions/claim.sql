@@ -363,7 +363,7 @@ begin
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
 end $$;
 
--- Seconds until the earliest waiting job of these tasks is due. Paused ones are not: a resume will be heard of.
+-- Seconds until the earliest waiting job of these tasks is due. Paused ones are not: a resume notifies.
 create or replace function {schema}.next_due(_tasks text[], _now timestamptz default null) returns double precision
 language plpgsql stable {definer} {index_plans} as $$
 declare

@@ -1,4 +1,4 @@
--- Recurring jobs. A tick of an item is a row of the ledger, and is entered once, whoever comes: the row in `crontab` is
+-- Recurring jobs. A tick of an item is a row of the ledger, and is entered once, by one scheduler: the row in `crontab` is
 -- locked first, so schedulers of one item go one after another. `job_id` follows in the same transaction.
 
 -- Make items known. What is known keeps its times and takes the new spec; its row is given as it was before.

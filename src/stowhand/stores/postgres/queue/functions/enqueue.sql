@@ -1,4 +1,4 @@
--- Enqueueing. One algorithm, whoever calls: `add_job` for triggers and people, `enqueue` for this package.
+-- Enqueueing. One algorithm for every caller: `add_job` for triggers and people, `enqueue` for this package.
 -- Backslashes stand in E'' only: what they mean in '' is a setting of the session (standard_conforming_strings).
 
 create or replace function {schema}.wake() returns void
@@ -99,8 +99,8 @@ begin
   if _suspicious then perform {schema}.check_suspicious(_payload); end if;
 end $$;
 
--- What every worker has built in may delete. `enqueue` runs with its owner's rights, whoever calls it, so it can ask
--- nobody's: such jobs come from enqueue_built_in, which is granted to fewer.
+-- Built-in tasks, which every worker runs, may delete. `enqueue` runs with its owner's rights, so it cannot check its
+-- caller's: jobs of built-in tasks come from enqueue_built_in, which is granted to fewer roles.
 create or replace function {schema}.refuse_reserved(_task text) returns void
 language plpgsql immutable as $$
 begin
@@ -172,7 +172,7 @@ begin
 end $$;
 
 -- replace and preserve_run_at. The loop ends: it goes round only when the key's holder was running and has just been
--- made to let go of the key, or let go of it by itself; and the conflict clause waits for whoever holds the row.
+-- made to let go of the key, or let go of it by itself; and the conflict clause waits for the transaction that holds the row.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
   _flags text[], _mode text, _max_resets int, _at timestamptz

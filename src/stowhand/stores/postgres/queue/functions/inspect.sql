@@ -1,5 +1,5 @@
 -- Acting on single jobs, as the table in the documentation has it: what each call does in each state. They answer
--- (done, why) with `why` for people. They wait for a row's lock, but not for long: somebody's transaction may hold it.
+-- (done, why) with `why` for people. They wait for a row's lock, but not for long: an open transaction may hold it.
 
 create or replace function {schema}.retry(_id bigint, _now timestamptz default null, out done text, out why text)
 language plpgsql {definer} set lock_timeout = '5s' as $$
@@ -108,7 +108,7 @@ begin
   end if;
 end $$;
 
--- Asked again until nobody holds the key: while the row's lock was waited for, the key may have gone to a newer job.
+-- Repeated until no job holds the key: while the row's lock was waited for, the key may have gone to a newer job.
 create or replace function {schema}.drop_key(_key text) returns {schema}.live
 language plpgsql as $$
 declare

@@ -47,7 +47,7 @@ begin
 end $$;
 
 -- This token claims nothing from now on, and what it holds goes back. The lock waits for a claim that is under way.
--- False: somebody's transaction has locked some of it, so it must be asked again.
+-- False: another transaction has locked some of it, so the call must be repeated.
 create or replace function {schema}.abandon(_token uuid, _keep boolean, _now timestamptz default null) returns boolean
 language plpgsql {definer} {index_plans} as $$
 begin

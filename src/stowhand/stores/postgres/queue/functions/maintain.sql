@@ -78,7 +78,7 @@ begin
 end $$;
 
 -- `_retention`: seconds that the history is kept. `_failed`: the same of failed jobs; NULL: until they are handled.
--- Each duty by itself, so that one which somebody's trigger or publication forbids does not end the others: NULL, or
+-- Each duty by itself, so that one which a user's trigger or publication forbids does not end the others: NULL, or
 -- what could not be done and why.
 create or replace function {schema}.maintain(
   _retention double precision, _now timestamptz default null, _failed double precision default null

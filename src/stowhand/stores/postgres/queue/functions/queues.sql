@@ -6,7 +6,7 @@
 --   * a claim that passes many of them for nothing goes from name to name instead, if the names are few;
 --   * if they are many, it absorbs the scouts of queues that are held: they are scouts no more, and the queue's row says
 --     `absorbed`. This happens under the lock of that row;
---   * whoever frees an absorbed queue computes, in a new statement under that lock, its hint: the place in the order of
+--   * what frees an absorbed queue computes, in a new statement under that lock, its hint: the place in the order of
 --     its first due job, or of its earliest one. A claim walks scouts and hints merged.
 -- So a free queue's waiting job is either a scout, or its queue's hint is no later than that job is due.
 
@@ -89,7 +89,7 @@ begin
     for update skip locked));
 end $$;
 
--- Lock a queue's row if it is free: 'free' (ours now), 'held' (a job of it is processing), 'locked' (by somebody else).
+-- Lock a queue's row if it is free: 'free' (ours now), 'held' (a job of it is processing), 'locked' (by another transaction).
 create or replace function {schema}.open_queue(_name text) returns text
 language plpgsql as $$
 declare

@@ -37,7 +37,7 @@ begin
   end if;
 end $$;
 
--- Lock queue rows before anything is written. What somebody's open transaction keeps for longer than a moment (a pause
+-- Lock queue rows before anything is written. What an open transaction keeps for longer than a moment (a pause
 -- that is not committed) is given back: jobs of those queues count as locked rows, tried again later, alone.
 create or replace function {schema}.closed_queues(_names text[]) returns text[]
 language plpgsql as $$
@@ -222,7 +222,7 @@ begin
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 
--- A second look at what was not settled: 'busy' (ours, locked by somebody), 'settled' (by this very lease, before; the
+-- A second look at what was not settled: 'busy' (ours, locked by another transaction), 'settled' (by this very lease, before; the
 -- state that the job has now), 'lost', or 'gone' (no trace).
 create or replace function {schema}.look(_ids bigint[], _tokens uuid[])
 returns table (id bigint, token uuid, found text, state text)
