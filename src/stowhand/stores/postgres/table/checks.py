@@ -23,7 +23,7 @@ from stowhand.stores.postgres.table.columns import WRITTEN, column_findings, def
 from stowhand.stores.postgres.table.composing import Composer
 from stowhand.stores.postgres.table.fixes import Mender, grant
 from stowhand.stores.postgres.table.identity import key_findings
-from stowhand.stores.postgres.table.sample import be_brief, row_findings
+from stowhand.stores.postgres.table.sample import limit_looks, row_findings
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, trigger_ddl, view_ddl
 from stowhand.stores.table.ddl import Index as Recommended
@@ -54,7 +54,7 @@ async def check(session: Session, options: TableOptions[Any], shape: Shape) -> t
     async with _only_reading(session):
         facts = await survey(session, shape)
         found = list(judge(facts, shape))
-        await be_brief(session)
+        await limit_looks(session)
         found += [finding async for finding in key_findings(session, facts, shape, options)]
         moved = {documented for finding in found for documented in finding.columns}
         found += [finding async for finding in row_findings(session, facts, shape, moved)]

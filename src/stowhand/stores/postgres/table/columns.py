@@ -67,7 +67,7 @@ def _emptied(facts: Facts, documented: str, column: Column, mender: Mender) -> F
 
 def _missing(facts: Facts, shape: Shape, documented: str, mender: Mender) -> Finding:
     own = shape.columns[documented]
-    near = meant(documented, facts, shape)
+    near = _likely_column(documented, facts, shape)
     hint = ""
     if near is not None:
         hint = f'; if {near} is meant: alternate_column_names={{"{documented}": {Relation(near).quoted!r}}}'
@@ -202,7 +202,7 @@ def _bare(column: Column) -> str:
     return re.sub(r"\(\d+(,\d+)?\)", "", column.type)
 
 
-def meant(documented: str, facts: Facts, shape: Shape) -> str | None:
+def _likely_column(documented: str, facts: Facts, shape: Shape) -> str | None:
     """The name of a column that may have been meant where a documented one is missing; ``None``: there is none.
 
     A worker writes over what is there. So a name that is alike says too little: what is proposed has the type, is

@@ -1,6 +1,6 @@
 """A record held locked by a transaction of its own, on a connection that is lent to a handler meanwhile.
 
-Knows how such a transaction begins, stays, is taken back and ends; nothing of outcomes. A handler may have done
+Knows how such a transaction begins, is kept alive, is taken back and ends; nothing of outcomes. A handler may have done
 anything to it: what can still be trusted is found out when it is taken back.
 """
 
@@ -73,7 +73,7 @@ class HeldTransaction:
         self._settings: dict[str, object] = {}
         """As they were before the handler's, by the name of a statement's place."""
         self._as_new = False
-        self._staying: asyncio.Task[None] | None = None
+        self._pings: asyncio.Task[None] | None = None
         self._pinging = False
         self.session = Guest(connection, prepared=False)
         self.handler_connection = AttemptConnection(connection, owner)
@@ -98,9 +98,9 @@ class HeldTransaction:
             begun.nextset()
             return await begun.fetchone()
 
-    def stay(self, clock: Clock, every: float) -> None:
+    def keep_alive(self, clock: Clock, every: float) -> None:
         """Send something that often, so that the server does not take the transaction for abandoned."""
-        self._staying = asyncio.get_running_loop().create_task(self._stay(clock, every), name="stowhand transaction")
+        self._pings = asyncio.get_running_loop().create_task(self._ping(clock, every), name="stowhand transaction")
 
     async def take_back(self) -> None:
         """From here on only the store uses the connection. Raises Gone where it is in no state to be used."""
@@ -117,8 +117,8 @@ class HeldTransaction:
         except TimeoutError:
             raise Gone(LEFT_OPEN) from None
         finally:
-            if self._staying is not None:
-                self._staying.cancel()
+            if self._pings is not None:
+                self._pings.cancel()
         self._connection.lock.release()
         if self._connection.closed:
             raise Gone("the connection of its transaction broke")
@@ -198,9 +198,9 @@ class HeldTransaction:
         connection, fit = self._connection, False
         try:
             with suppress(psycopg.Error, OSError):
-                if self._staying is not None:
-                    self._staying.cancel()
-                    await asyncio.wait([self._staying])
+                if self._pings is not None:
+                    self._pings.cancel()
+                    await asyncio.wait([self._pings])
                 if connection.info.transaction_status == TransactionStatus.ACTIVE:
                     await self._interrupt()
                 idle = connection.info.transaction_status == TransactionStatus.IDLE and not connection.lock.locked()
@@ -227,7 +227,7 @@ class HeldTransaction:
                 end.shutdown(socket.SHUT_RDWR)
             await self.handler_connection.quiet()
 
-    async def _stay(self, clock: Clock, every: float) -> None:
+    async def _ping(self, clock: Clock, every: float) -> None:
         connection = self._connection
         while not connection.closed:
             await clock.sleep(every)

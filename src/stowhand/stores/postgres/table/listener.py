@@ -126,11 +126,11 @@ class TableListener:
 
     @staticmethod
     async def _readable(connection: Connection, seconds: float) -> None:
-        loop, stir = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(connection.fileno(), stir.set)
-        timer = loop.call_later(seconds, stir.set)
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(connection.fileno(), ready.set)
+        timer = loop.call_later(seconds, ready.set)
         try:
-            await stir.wait()
+            await ready.wait()
         finally:
             timer.cancel()
             loop.remove_reader(connection.fileno())

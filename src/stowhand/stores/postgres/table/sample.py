@@ -222,8 +222,8 @@ async def _hides_processing(session: Session, facts: Facts, shape: Shape, view: 
     return lines[:2] == ["Result", "One-Time Filter: false"]
 
 
-async def be_brief(session: Session) -> None:
-    """For the rest of the transaction."""
+async def limit_looks(session: Session) -> None:
+    """Gives each statement PATIENCE seconds, for the rest of the transaction."""
     await session.execute(b"set local statement_timeout = '%ds'" % PATIENCE)
 
 

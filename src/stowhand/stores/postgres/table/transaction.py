@@ -86,7 +86,7 @@ class AttemptTransactions:
             if isinstance(error, Gone | InDoubt):  # then the lease ends by itself
                 raise LeaseLost(f"record {lease.job_id} could not be canceled: {error}") from None
             raise
-        held.stay(self.clock, self.context.options.stalled / 3)
+        held.keep_alive(self.clock, self.context.options.stalled / 3)
         return held.handler_connection, RecordTransaction(self, attempt, held)
 
     async def _hold(self, lease: Lease) -> HeldTransaction:
