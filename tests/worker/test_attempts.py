@@ -33,7 +33,7 @@ async def probe(attempt: Attempt[Job]) -> str:
     return ""
 
 
-async def test_jobs_one_after_another_in_one_lane_share_its_task() -> None:
+async def test_jobs_one_after_another_in_one_slot_share_its_task() -> None:
     seen: list[object] = []
 
     async def act(attempt: Attempt[Job]) -> None:
@@ -105,7 +105,7 @@ async def test_a_handler_that_finishes_although_cancelled_keeps_its_result() -> 
     async with at_work({"act": act, "probe": probe}, clock=clock, job_timeout=5.0, concurrency=1) as harness:
         job = await harness.does(seconds=8.1)
         assert job.state is State.COMPLETED
-        await assert_lane_is_clean(harness)
+        await assert_slot_is_clean(harness)
 
 
 async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
@@ -123,7 +123,7 @@ async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
         before = asyncio.all_tasks()
         await harness.add(count=50)
         await harness.clock.settle()
-        assert len(harness.told(JobEnded)) == 51
+        assert len(harness.events(JobEnded)) == 51
         assert (clock.timers, asyncio.all_tasks()) == (0, before)
         await harness.does("waits")
         assert clock.timers == 1
@@ -168,7 +168,7 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
     async with at_work(act, clock=clock, job_timeout=5.0) as harness:
         job = await harness.does(seconds=5.1)
         assert "its thread cannot be stopped and its result will be ignored" in str(job.last_error)
-        assert [event.job_id for event in harness.told(ThreadAbandoned)] == [job.id]
+        assert [event.job_id for event in harness.events(ThreadAbandoned)] == [job.id]
         harness.worker.stop(now=True)
         await harness.ended()
         assert harness.worker.unfinished == [], "its outcome is recorded: its lease is nobody's any more"
@@ -250,12 +250,12 @@ def this_task() -> asyncio.Task[Any]:
     return task
 
 
-async def assert_lane_is_clean(harness: WorkerHarness) -> None:
+async def assert_slot_is_clean(harness: WorkerHarness) -> None:
     """The next job in the same slot finds no trace."""
-    done = len(harness.told(JobEnded))
+    done = len(harness.events(JobEnded))
     await harness.add("probe")
     await harness.clock.settle()
-    assert len(harness.told(JobEnded)) > done, "the slot does not work any more"
+    assert len(harness.events(JobEnded)) > done, "the slot does not work any more"
     verdict = next(row for row in harness.store.rows() if row.task == "verdict")
     assert verdict.payload == '[0, "nobody", 0, "nobody"]'
 
@@ -277,11 +277,11 @@ async def test_what_a_handler_does_to_its_task_does_not_reach_the_next_job(act: 
     acts = {"act": act, "probe": probe}
     async with at_work(acts, concurrency=1, tasks=("act", "probe")) as harness:
         job_id = await harness.add("act")
-        while not harness.told(JobEnded):
+        while not harness.events(JobEnded):
             await asyncio.sleep(0.002)
             await harness.clock.settle()
         assert (await harness.job(job_id)).state is state
-        await assert_lane_is_clean(harness)
+        await assert_slot_is_clean(harness)
 
 
 @pytest.mark.parametrize("scope", [lambda: asyncio.timeout(60), asyncio.TaskGroup])
@@ -296,10 +296,10 @@ async def test_our_timeout_goes_through_a_handlers_own_scopes(scope: Callable[[]
     async with at_work(acts, clock=clock, concurrency=1, job_timeout=5.0, tasks=("act", "probe")) as harness:
         job = await harness.does(seconds=5.1)
         assert str(job.last_error).startswith("timed out")
-        await assert_lane_is_clean(harness)
+        await assert_slot_is_clean(harness)
 
 
-async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_either() -> None:
+async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_slot_either() -> None:
     class Middleware:
         def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
             if attempt.record.task == "act":
@@ -309,7 +309,7 @@ async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_lane_ei
 
     async with at_work(Middleware(), concurrency=1, tasks=("act", "probe")) as harness:
         await harness.does()
-        await assert_lane_is_clean(harness)
+        await assert_slot_is_clean(harness)
 
 
 async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else() -> None:
@@ -320,7 +320,7 @@ async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else(
     ) as harness:
         job = await harness.does(seconds=5)
         assert job.state in (State.COMPLETED, State.ERRORED)
-        await assert_lane_is_clean(harness)
+        await assert_slot_is_clean(harness)
 
 
 async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None:
@@ -378,7 +378,7 @@ async def test_a_slot_cancelled_by_code_outside_the_worker_ends_the_worker_loudl
         assert (await harness.job(kept)).state is State.QUEUED
 
 
-async def test_a_handler_that_waits_lets_the_next_job_start_in_another_lane() -> None:
+async def test_a_handler_that_waits_lets_the_next_job_start_in_another_slot() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     async with at_work(taking(clock, 10), clock=clock, store=store, concurrency=4) as harness:
@@ -387,7 +387,7 @@ async def test_a_handler_that_waits_lets_the_next_job_start_in_another_lane() ->
         assert harness.worker.running == 4
         await harness.clock.advance(10.1)
         assert harness.worker.running == 4
-        assert len(harness.told(JobEnded)) == 4
+        assert len(harness.events(JobEnded)) == 4
 
 
 def test_handlers_are_made_from_functions() -> None:

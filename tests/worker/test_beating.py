@@ -21,7 +21,7 @@ async def test_short_jobs_are_never_renewed_and_an_idle_worker_beats_nothing() -
     async with at_work(taking(clock, 9), clock=clock, lease=30.0) as harness:
         await harness.add(count=4)
         await clock.advance(300)
-        assert len(harness.told(JobEnded)) == 4
+        assert len(harness.events(JobEnded)) == 4
         assert harness.store.called("beat") == []
 
 
@@ -67,8 +67,8 @@ async def test_what_has_ended_is_renewed_until_its_settlement_is_answered() -> N
         await clock.advance(200)
         harness.store.down.clear()
         await clock.advance(6)
-        assert [event.job_id for event in harness.told(JobEnded)] == [job_id]
-        assert harness.told(JobLost) == []
+        assert [event.job_id for event in harness.events(JobEnded)] == [job_id]
+        assert harness.events(JobLost) == []
 
 
 async def test_one_failed_beat_cancels_nothing() -> None:
@@ -78,8 +78,8 @@ async def test_one_failed_beat_cancels_nothing() -> None:
         harness.store.mute.append("beat")
         await clock.advance(41)
         assert (await harness.job(job_id)).state is State.COMPLETED
-        assert [event.doing for event in harness.told(StoreTrouble)] == ["beat"]
-        assert [event.doing for event in harness.told(StoreRecovered)] == ["beat"]
+        assert [event.doing for event in harness.events(StoreTrouble)] == ["beat"]
+        assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
 
 
 async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_away_and_nothing_is_written() -> None:
@@ -101,8 +101,8 @@ async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_aw
         await clock.advance(60)
         assert len(stopped) == 1
         assert sent + 25 < stopped[0] < sent + 30, "counted from the sending of the last good beat"
-        assert [event.lease.job_id for event in harness.told(LeaseEnding)] == [job_id]
-        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert [event.lease.job_id for event in harness.events(LeaseEnding)] == [job_id]
+        assert [event.job_id for event in harness.events(JobLost)] == [job_id]
         assert harness.store.called("settle") == []
         job = await harness.job(job_id)
         assert (job.state, job.attempts) == (State.PROCESSING, 1)
@@ -160,15 +160,15 @@ async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life()
         job_id = await harness.add()
         harness.store.down.update({"beat", "foreign"})
         await clock.advance(29.9)
-        assert len(harness.told(LeaseEnding)) == 1
+        assert len(harness.events(LeaseEnding)) == 1
         harness.store.down.clear()
         harness.store.calls.clear()
         await clock.advance(10)  # taken back meanwhile, and claimed anew: that lease is not due to be renewed yet
         assert job_id not in [one for ids in harness.store.called("beat") for one in ids]
-        assert len(harness.told(LeaseEnding)) == 1
+        assert len(harness.events(LeaseEnding)) == 1
         await clock.advance(400)
         assert harness.store.called("settle") == [([job_id], False)], "only the second claim's outcome is written"
-        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert [event.job_id for event in harness.events(JobLost)] == [job_id]
 
 
 async def test_a_lost_answer_stops_the_handler_and_writes_nothing() -> None:
@@ -180,7 +180,7 @@ async def test_a_lost_answer_stops_the_handler_and_writes_nothing() -> None:
         await harness.store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
         await clock.advance(12)
         assert harness.worker.running == 0
-        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert [event.job_id for event in harness.events(JobLost)] == [job_id]
         assert harness.store.called("settle") == []
         assert harness.row(job_id).token == "t"
 
@@ -251,7 +251,7 @@ async def test_busy_rows_stay_alive_beyond_their_lease_and_the_others_are_renewe
         assert until is not None
         assert (until - clock.now()).total_seconds() > 7, "renewed as soon as it could be, not a beat later"
         await clock.advance(100)
-        assert len(harness.told(JobEnded)) == 3
+        assert len(harness.events(JobEnded)) == 3
 
 
 async def test_a_stopped_handler_that_hangs_is_not_kept_alive_for_ever() -> None:
@@ -271,15 +271,15 @@ async def test_a_stopped_handler_that_hangs_is_not_kept_alive_for_ever() -> None
         assert harness.row(job_id).state is not State.PROCESSING, "after three leases more it was given back"
         assert harness.row(job_id).resets == 1
         await clock.advance(300)
-        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
+        assert [event.job_id for event in harness.events(JobLost)] == [job_id]
 
 
 async def test_a_job_claimed_ahead_is_not_lost_by_the_beat() -> None:
     async with at_work(nothing) as harness:
         await harness.add(count=500)
         await harness.clock.advance(5)
-        assert len(harness.told(JobEnded)) == 500
-        assert harness.told(JobLost) == []
+        assert len(harness.events(JobEnded)) == 500
+        assert harness.events(JobLost) == []
 
 
 async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
@@ -341,5 +341,5 @@ async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
         assert until is not None
         assert (until - clock.now()).total_seconds() <= 6
         await clock.advance(21)
-        assert [event.attempt for event in harness.told(JobEnded)] == [1]
+        assert [event.attempt for event in harness.events(JobEnded)] == [1]
         assert len(store.moments("beat")) >= 9

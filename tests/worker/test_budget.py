@@ -33,7 +33,7 @@ async def test_ten_hold_one_of_three_sixes_at_a_time_in_three_slots() -> None:
         for _ in range(3):
             await harness.add(priority=6)
         await clock.advance(2.5)
-        assert len(harness.told(JobStarted)) == 3, "the next starts when the one before it ends, not at the next poll"
+        assert len(harness.events(JobStarted)) == 3, "the next starts when the one before it ends, not at the next poll"
         await clock.advance(2)
         assert {row.state for row in harness.store.rows()} == {State.COMPLETED}
         assert (budget.peak, budget.taken) == (6, 0)
@@ -48,7 +48,7 @@ async def test_a_small_one_is_taken_past_a_large_one() -> None:
         for size in (6, 7, 4):
             await harness.add(priority=size)
         await clock.advance(1)
-        assert [event.job_id for event in harness.told(JobStarted)] == [3, 1], "smaller priorities come first"
+        assert [event.job_id for event in harness.events(JobStarted)] == [3, 1], "smaller priorities come first"
         assert budget.left == 0
 
 

@@ -56,7 +56,7 @@ def test_never_more_handlers_run_than_may(concurrency: int, durations: list[floa
         async with at_work(act, clock=clock, concurrency=concurrency) as harness:
             await harness.add(count=len(durations))
             await clock.advance(9.0 * math.ceil(len(durations) / concurrency) + 2)
-            assert len(harness.told(JobEnded)) == len(durations)
+            assert len(harness.events(JobEnded)) == len(durations)
 
     asyncio.run(asyncio.wait_for(story(), 60))
     assert most <= concurrency
@@ -101,7 +101,7 @@ async def test_handlers_that_share_one_processor_are_counted_by_the_clock() -> N
     async with at_work(act, clock=clock, concurrency=49) as harness:
         await harness.add(count=600)
         await clock.advance(10)
-        assert len(harness.told(JobEnded)) == 600
+        assert len(harness.events(JobEnded)) == 600
         assert max(limits(harness)) <= 49 + 25
 
 
@@ -117,7 +117,7 @@ async def test_never_more_than_five_hundred_are_ahead() -> None:
     async with at_work(nothing, concurrency=4) as harness:
         await harness.add(count=3000)
         await harness.clock.advance(1)
-        assert len(harness.told(JobEnded)) == 3000
+        assert len(harness.events(JobEnded)) == 3000
         assert 500 <= max(limits(harness)) <= 4 + 500, "asked for when half of them are left"
 
 
@@ -153,11 +153,13 @@ async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
         assert held(harness) > 50, "it had reason to look ahead"
         await clock.advance(1.05)
         assert held(harness) == 2
-        assert {event.why for event in harness.told(JobsReturned)} == {"claimed ahead and not started within a second"}
+        assert {event.why for event in harness.events(JobsReturned)} == {
+            "claimed ahead and not started within a second"
+        }
         waiting = [row for row in harness.store.rows() if row.state is State.QUEUED]
         assert {(row.attempts, row.resets) for row in waiting} == {(0, 0)}
         await clock.advance(20)
-        assert len(harness.told(JobsReturned)) == 1, "and it does not take them again meanwhile"
+        assert len(harness.events(JobsReturned)) == 1, "and it does not take them again meanwhile"
 
 
 async def test_of_a_serial_queue_one_job_at_most_is_held_and_the_next_follows_at_once() -> None:
@@ -185,7 +187,7 @@ async def test_a_thousand_unrecorded_jobs_are_enough() -> None:
         assert held(harness) <= 1000 + 504
         harness.store.down.clear()
         await harness.clock.advance(10)
-        assert len(harness.told(JobEnded)) == 3000
+        assert len(harness.events(JobEnded)) == 3000
 
 
 async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() -> None:
@@ -196,7 +198,7 @@ async def test_one_locked_row_does_not_stop_the_taking_after_a_full_backlog() ->
         await harness.clock.advance(60)
         harness.store.down.clear()
         await harness.clock.advance(10)
-        assert len(harness.told(JobEnded)) == 2999
+        assert len(harness.events(JobEnded)) == 2999
 
 
 # -- when ------------------------------------------------------------------------------------------
@@ -208,11 +210,11 @@ async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> N
     store.is_listening = False
     async with at_work(nothing, store=store, clock=clock) as harness:
         await clock.advance(60)
-        assert [trouble.doing for trouble in harness.told(StoreTrouble)] == ["listen"]
-        assert "polling" in harness.told(StoreTrouble)[0].error
+        assert [trouble.doing for trouble in harness.events(StoreTrouble)] == ["listen"]
+        assert "polling" in harness.events(StoreTrouble)[0].error
         store.is_listening = True
         await clock.advance(60)
-        assert [recovered.doing for recovered in harness.told(StoreRecovered)] == ["listen"]
+        assert [recovered.doing for recovered in harness.events(StoreRecovered)] == ["listen"]
 
 
 async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -> None:
@@ -255,7 +257,7 @@ async def test_a_hundred_wake_ups_while_every_slot_is_busy_block_nobody_and_lose
             await harness.add()
         assert held(harness) == 4
         await clock.advance(104 / 4 + 0.5)
-        assert len(harness.told(JobEnded)) == 104
+        assert len(harness.events(JobEnded)) == 104
 
 
 async def test_a_retry_that_falls_due_before_the_poll_is_taken_in_time() -> None:
@@ -314,7 +316,7 @@ async def test_handlers_that_end_do_not_make_an_idle_worker_ask_again() -> None:
         await clock.advance(1)
         harness.store.calls.clear()
         await clock.advance(3)
-        assert len(harness.told(JobEnded)) == 5
+        assert len(harness.events(JobEnded)) == 5
         assert (limits(harness), harness.store.called("next_due")) == ([], [])
 
 
@@ -339,7 +341,7 @@ async def test_a_fast_handler_with_a_hundred_ahead_gives_the_loop_its_turn() -> 
     async with at_work(act, clock=clock, concurrency=4) as harness:
         turning = asyncio.ensure_future(others())
         await harness.store.enqueue_many([NewJob(task="act")] * 1000)
-        while len(harness.told(JobEnded)) < 1000:  # noqa: ASYNC110 - the turns of the loop are the point
+        while len(harness.events(JobEnded)) < 1000:  # noqa: ASYNC110 - the turns of the loop are the point
             await asyncio.sleep(0)
         turning.cancel()
         assert max(limits(harness)) > 50
@@ -359,8 +361,8 @@ async def test_a_claim_whose_reply_was_lost_is_abandoned_and_its_jobs_come_back_
         assert harness.store.called("abandon")
         assert first is not None
         assert (job.state, job.attempts) == (State.COMPLETED, 1)
-        assert [event.doing for event in harness.told(StoreTrouble)] == ["claim"]
-        assert [event.doing for event in harness.told(StoreRecovered)] == ["claim"]
+        assert [event.doing for event in harness.events(StoreTrouble)] == ["claim"]
+        assert [event.doing for event in harness.events(StoreRecovered)] == ["claim"]
 
 
 async def test_after_a_lost_claim_the_worker_beats_before_it_claims_again() -> None:
@@ -394,7 +396,7 @@ async def test_an_outage_of_days_ends_with_a_claim_within_seconds() -> None:
         harness.store.down.clear()
         await harness.clock.advance(6)
         assert (await harness.job(job_id)).state is State.COMPLETED
-        assert {event.doing for event in harness.told(StoreRecovered)} >= {"claim", "listen", "beat"}
+        assert {event.doing for event in harness.events(StoreRecovered)} >= {"claim", "listen", "beat"}
 
 
 async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:
@@ -504,7 +506,7 @@ async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
         assert not harness.worker.running, "it looks, and has found nothing: what is left it holds itself"
         store.down.clear()
         await clock.advance(6)
-        assert harness.told(JobsReturned)
+        assert harness.events(JobsReturned)
         assert not harness.worker._heartbeater.errands
         store.gates.pop("claim").set()
         await harness.ended()

@@ -62,7 +62,7 @@ async def test_an_end_that_nobody_knows_is_told_and_holds_nobody_up() -> None:
     async with at_work(nothing, clock=clock, store=store) as harness:
         store.down.add("commit")
         await harness.does()
-        assert (len(harness.told(JobUnknown)), harness.told(JobEnded)) == (1, [])
+        assert (len(harness.events(JobUnknown)), harness.events(JobEnded)) == (1, [])
         store.down.clear()
         assert (await harness.does()).state is State.COMPLETED
         harness.worker.stop()
@@ -74,7 +74,7 @@ async def test_the_event_says_what_stands_in_the_record() -> None:
     store.recorded = settle(Retry("could not be committed"), attempts=1, max_attempts=5, backoff=lambda n: 60.0)
     async with at_work(nothing, clock=clock, store=store) as harness:
         assert (await harness.does()).state is State.ERRORED
-        assert [(told.ended, told.error) for told in harness.told(JobEnded)] == [
+        assert [(told.ended, told.error) for told in harness.events(JobEnded)] == [
             (Ended.RETRY, "could not be committed")
         ]
 
@@ -93,10 +93,10 @@ async def test_the_slot_is_held_until_the_transaction_has_ended() -> None:
     async with at_work(taking(clock, 1), clock=clock, store=store, concurrency=2) as harness:
         await harness.add(count=5)
         await clock.advance(5)
-        assert len(harness.told(JobStarted)) == 2
+        assert len(harness.events(JobStarted)) == 2
         store.gates["commit"].set()
         await clock.advance(5)
-        assert len(harness.told(JobEnded)) == 5
+        assert len(harness.events(JobEnded)) == 5
 
 
 async def test_what_is_not_ended_is_rolled_back_and_handed_back() -> None:

@@ -85,7 +85,7 @@ async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> N
 
     async with at_work(act, clock=clock) as harness:
         await harness.does(seconds=3)
-        (event,) = harness.told(JobEnded)
+        (event,) = harness.events(JobEnded)
         assert (event.worker, event.task, event.attempt, event.max_attempts) == ("w", "act", 1, 25)
         assert (event.seconds, event.error) == (2.5, None)
 

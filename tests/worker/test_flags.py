@@ -31,7 +31,7 @@ def flagged(*flags: str) -> list[NewJob]:
 
 
 def worked_off(harness: WorkerHarness) -> list[int]:
-    return sorted(event.job_id for event in harness.told(JobEnded))
+    return sorted(event.job_id for event in harness.events(JobEnded))
 
 
 # -- a list ----------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
         await harness.clock.advance(60)
         assert not harness.store.called("claim")
-        told = harness.told(StoreTrouble)
+        told = harness.events(StoreTrouble)
         assert {event.doing for event in told} == {"forbidden flags"}
         assert "no such table" in told[0].error if how == "raises" else "forbidden flags: " in told[0].error
         pauses = [event.retry_in for event in told]
@@ -228,7 +228,7 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
         fails = False
         await harness.clock.advance(5)
         assert worked_off(harness) == [1]
-        assert [(event.doing, event.failures) for event in harness.told(StoreRecovered)] == [
+        assert [(event.doing, event.failures) for event in harness.events(StoreRecovered)] == [
             ("forbidden flags", len(told))
         ]
 
@@ -244,7 +244,7 @@ async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> No
 
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
         await harness.clock.advance(PATIENCE + 0.05)
-        assert "no answer within 10 s" in harness.told(StoreTrouble)[0].error
+        assert "no answer within 10 s" in harness.events(StoreTrouble)[0].error
         await harness.clock.advance(PATIENCE * 2)
         assert len(ended) >= 2
 
@@ -267,10 +267,10 @@ async def test_each_claim_is_told_before_and_after() -> None:
         await harness.add(count=2)
         await harness.clock.advance(1)
         asked = [request.limit for request in harness.store.called("claim")]
-        assert [event.limit for event in harness.told(Claiming)] == asked
-        assert len(harness.told(Claimed)) == len(asked)
-        assert sum(event.jobs for event in harness.told(Claimed)) == 2
-        assert harness.told(Claimed)[-1].jobs == 0
+        assert [event.limit for event in harness.events(Claiming)] == asked
+        assert len(harness.events(Claimed)) == len(asked)
+        assert sum(event.jobs for event in harness.events(Claimed)) == 2
+        assert harness.events(Claimed)[-1].jobs == 0
 
 
 async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
@@ -278,8 +278,8 @@ async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
         harness.store.down.add("claim")
         await harness.add()
         await harness.clock.advance(0.05)
-        assert len(harness.told(Claiming)) == len(harness.told(Claimed)) + 1
-        assert harness.told(StoreTrouble)[0].doing == "claim"
+        assert len(harness.events(Claiming)) == len(harness.events(Claimed)) + 1
+        assert harness.events(StoreTrouble)[0].doing == "claim"
 
 
 async def test_tasks_may_change_while_a_worker_runs() -> None:

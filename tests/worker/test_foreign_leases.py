@@ -47,9 +47,9 @@ async def test_a_dead_workers_job_starts_elsewhere_within_its_lease_and_two_seco
         await dies(store, lease)
         harness.worker._claimer.tasks = ("act",)  # as if it had served it all along, and had not been woken
         await clock.advance(lease)
-        assert harness.told(JobStarted) == [], "its lease is respected"
+        assert harness.events(JobStarted) == [], "its lease is respected"
         await clock.advance(2)
-        assert [event.job_id for event in harness.told(JobStarted)] == [1]
+        assert [event.job_id for event in harness.events(JobStarted)] == [1]
 
 
 async def test_a_busy_worker_with_a_free_slot_takes_it_as_soon() -> None:
@@ -61,7 +61,7 @@ async def test_a_busy_worker_with_a_free_slot_takes_it_as_soon() -> None:
         store._rows.live[1].task = "long"
         await dies(store, 30.0)
         await clock.advance(32)
-        assert [event.job_id for event in harness.told(JobStarted)] == [1, 2]
+        assert [event.job_id for event in harness.events(JobStarted)] == [1, 2]
 
 
 async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
@@ -74,7 +74,7 @@ async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
         harness.worker._heartbeater.abandon = lambda token: None  # type: ignore[method-assign]
         await harness.add()
         await clock.advance(32.5)
-        assert [event.job_id for event in harness.told(JobStarted)] == [1]
+        assert [event.job_id for event in harness.events(JobStarted)] == [1]
         assert (await harness.job(1)).state is State.COMPLETED
 
 
@@ -96,7 +96,7 @@ async def test_a_lease_that_is_renewed_again_and_again_is_not_looked_at_more_oft
             await clock.advance(10)
             heartbeats.beat([lease], 30.0)
         assert len(store.moments("foreign")) <= 600 / 30 + 2
-        assert harness.told(JobStarted) == []
+        assert harness.events(JobStarted) == []
 
 
 def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
@@ -138,7 +138,7 @@ async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_h
         await clock.advance(ends - 0.4 - clock.monotonic())
         sweep.foresee(Foreign(ends_in=None))
         await clock.advance(0.5)
-        assert [event.job_id for event in harness.told(JobStarted)] == [1]
+        assert [event.job_id for event in harness.events(JobStarted)] == [1]
 
 
 async def test_settled_leases_name_nothing() -> None:

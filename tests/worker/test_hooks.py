@@ -114,7 +114,7 @@ async def test_a_post_handle_that_raises_is_told_and_harms_nothing() -> None:
     async with at_work(recorder, concurrency=1) as harness:
         assert (await harness.does()).state is State.COMPLETED
         assert (await harness.does()).state is State.COMPLETED
-        told = harness.told(HookFailed)
+        told = harness.events(HookFailed)
         assert [(event.hook, event.job_id) for event in told] == [("post_handle", 1), ("post_handle", 2)]
         assert "too late" in told[0].error
 
@@ -202,7 +202,7 @@ async def test_a_pre_claim_that_raises_or_says_nothing_is_told_and_asked_again_a
         await harness.add()
         await clock.advance(2.9)
         assert len(recorder.asked) == 1, "a wake-up must not shorten the interval"
-        assert [event.hook for event in harness.told(HookFailed)] == ["pre_claim"]
+        assert [event.hook for event in harness.events(HookFailed)] == ["pre_claim"]
         await clock.advance(0.2)
         assert (await harness.job(1)).state is State.COMPLETED
 
@@ -253,7 +253,7 @@ async def test_the_handlers_logger_bears_the_job() -> None:
 
     async with at_work(says) as harness:
         job = await harness.does("tidy")
-        (said,) = harness.told(JobSaid)
+        (said,) = harness.events(JobSaid)
         assert (said.job_id, said.task, said.level) == (job.id, "tidy", "warning")
         assert (said.message, said.facts) == ("disk is nearly full", {"left": 7})
 
@@ -267,7 +267,7 @@ async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:
 
     async with at_work(Recorder(slow_failure), clock=clock) as harness:
         await harness.does(seconds=3)
-        told = [event for event in harness.told(HookRan) if event.hook != "pre_claim"]
+        told = [event for event in harness.events(HookRan) if event.hook != "pre_claim"]
         assert [(event.hook, event.failed) for event in told] == [
             ("pre_handle", False), ("handle", True), ("post_handle", False),
         ]  # fmt: skip

@@ -51,10 +51,10 @@ async def test_a_slot_is_held_until_the_record_is_marked_though_the_store_is_slo
         store.gates["settle"] = asyncio.Event()
         await harness.add(count=6)
         await clock.advance(5)
-        assert len(harness.told(JobStarted)) == 2, "neither has had its post_handle"
+        assert len(harness.events(JobStarted)) == 2, "neither has had its post_handle"
         store.gates["settle"].set()
         await clock.advance(5)
-        assert len(harness.told(JobStarted)) == 6
+        assert len(harness.events(JobStarted)) == 6
 
 
 async def test_post_handle_has_what_is_left_of_the_grace() -> None:
@@ -122,10 +122,10 @@ async def test_a_pre_claim_that_raises_what_is_no_exception_is_asked_again_as_we
     async with at_work(recorder, clock=clock, poll_interval=3.0) as harness:
         await harness.add()
         await clock.advance(2.9)
-        assert [event.hook for event in harness.told(HookFailed)] == ["pre_claim"]
+        assert [event.hook for event in harness.events(HookFailed)] == ["pre_claim"]
         await clock.advance(0.2)
         assert (await harness.job(1)).state is State.COMPLETED
-        assert [event.failed for event in harness.told(HookRan) if event.hook == "pre_claim"][:2] == [True, False]
+        assert [event.failed for event in harness.events(HookRan) if event.hook == "pre_claim"][:2] == [True, False]
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
@@ -139,7 +139,7 @@ async def test_a_post_handle_that_raises_what_is_no_exception_is_told_as_well(er
     async with at_work(recorder, concurrency=1) as harness:
         assert (await harness.does()).state is State.COMPLETED
         assert (await harness.does()).state is State.COMPLETED
-        assert [event.hook for event in harness.told(HookFailed)] == ["post_handle"] * 2
+        assert [event.hook for event in harness.events(HookFailed)] == ["post_handle"] * 2
 
 
 async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_counts() -> None:
@@ -159,7 +159,7 @@ async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_
     async with at_work(Counts(), clock=clock, poll_interval=600.0) as harness:
         await harness.add(count=2)
         await clock.advance(4)
-        assert len(harness.told(JobStarted)) == 2
+        assert len(harness.events(JobStarted)) == 2
 
 
 async def test_forbidden_flags_count_beside_pre_claim() -> None:
@@ -245,7 +245,7 @@ async def test_every_pre_handle_has_its_post_handle_and_that_one_may_wait(how: s
             harness.worker.stop()
         await clock.advance(11)
         assert pairs[:2] == ["pre", "post"]
-        assert not harness.told(HookFailed)
+        assert not harness.events(HookFailed)
 
 
 # -- how an attempt is over ------------------------------------------------------------------------
@@ -275,9 +275,9 @@ async def test_each_job_that_started_is_left_once_however_it_ends() -> None:
         await clock.advance(0.1)
         harness.worker.stop(now=True)
         await harness.ended()
-        started = sorted(event.job_id for event in harness.told(JobStarted))
+        started = sorted(event.job_id for event in harness.events(JobStarted))
         assert set(started) == {1, 2, 3, 4, 5, 6}
-        assert sorted(event.job_id for event in harness.told(JobLeft)) == started
+        assert sorted(event.job_id for event in harness.events(JobLeft)) == started
 
 
 async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -> None:
@@ -292,7 +292,7 @@ async def test_a_handler_that_was_told_of_its_lost_lease_knows_so_afterwards() -
     recorder.post_handle = after  # type: ignore[method-assign]
     async with at_work(recorder) as harness:
         assert (await harness.does()).state is State.PROCESSING, "its lease ends by itself"
-        assert (lost, len(harness.told(JobLost))) == ([True], 1)
+        assert (lost, len(harness.events(JobLost))) == ([True], 1)
 
 
 async def test_a_line_that_nobody_reads_is_not_made() -> None:
@@ -317,7 +317,7 @@ async def test_a_hopeless_error_that_is_poison_is_counted_as_such() -> None:
     recorder.retryable = lambda error: False  # type: ignore[attr-defined]
     async with at_work(recorder) as harness:
         await harness.does()
-        assert [event.ended for event in harness.told(JobEnded)] == [Ended.POISON]
+        assert [event.ended for event in harness.events(JobEnded)] == [Ended.POISON]
 
 
 async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -> None:
@@ -409,4 +409,4 @@ async def test_a_record_that_could_not_be_read_has_no_hooks() -> None:
 
     async with at_work(recorder, clock=clock, store=Blind(clock)) as harness:
         job = await harness.does()
-        assert (job.state, recorder.calls, len(harness.told(JobLeft))) == (State.ERRORED, [], 1)
+        assert (job.state, recorder.calls, len(harness.events(JobLeft))) == (State.ERRORED, [], 1)

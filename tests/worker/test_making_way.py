@@ -38,7 +38,7 @@ def endless(store: FaultyStore, clock: FakeClock, seconds: float) -> Act:
 
 
 def started(harness: WorkerHarness, task: str) -> int:
-    return sum(event.task == task for event in harness.told(JobStarted))
+    return sum(event.task == task for event in harness.events(JobStarted))
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
@@ -60,7 +60,7 @@ async def test_behind_steady_work_it_runs_alone_ten_seconds_after_it_could_at_th
     async with at_work(acts, clock=clock, store=store, jobs=jobs, concurrency=concurrency) as harness:
         await clock.advance(10 + 1.5 * seconds)
         assert set(together) == {1}
-        (begun,), (over,) = harness.told(DrainStarted), harness.told(DrainEnded)
+        (begun,), (over,) = harness.events(DrainStarted), harness.events(DrainEnded)
         assert (begun.job_id, begun.task, begun.resets, begun.patience) == (1, "suspect", 2, 30.0)
         assert begun.running <= concurrency - 1, "it was claimed for a slot that had fallen free"
         assert (over.job_id, over.beside) == (1, 0)
@@ -86,7 +86,7 @@ async def test_behind_a_job_that_takes_longer_than_a_lease_it_waits_for_one_leas
         await clock.advance(4)
         assert harness.row(1).resets == 0, "it was renewed while it waited, and has settled"
         assert (await harness.job(1)).state is State.COMPLETED
-        (over,) = harness.told(DrainEnded)
+        (over,) = harness.events(DrainEnded)
         assert (over.seconds, over.beside) == (12.0, 1)
         assert started(harness, "act") == 2
 
@@ -112,7 +112,7 @@ async def test_where_nothing_suspect_waits_a_busy_worker_asks_every_five_seconds
         asked = [moment for name, moment, request in store.calls if name == "claim" and request.suspects]
         assert 9 <= len(asked) <= 13
         assert all(later - earlier >= 5 for earlier, later in pairwise(asked))
-        assert len(harness.told(JobEnded)) >= 0.95 * 60 / 0.23 * 4
+        assert len(harness.events(JobEnded)) >= 0.95 * 60 / 0.23 * 4
 
 
 async def test_between_two_others_get_at_least_as_long() -> None:
@@ -122,7 +122,7 @@ async def test_between_two_others_get_at_least_as_long() -> None:
     jobs = [NewJob(task="act")] * 8
     async with at_work(acts, clock=clock, store=store, jobs=jobs) as harness:
         await clock.advance(70)
-        begun = [event for event in harness.told(JobStarted) if event.task == "suspect"]
+        begun = [event for event in harness.events(JobStarted) if event.task == "suspect"]
         assert len(begun) == 3
         assert started(harness, "act") >= 0.45 * 70 / 0.5 * 4, "half of the time at least"
 
@@ -142,7 +142,7 @@ async def test_what_was_claimed_ahead_goes_back_and_not_the_suspect() -> None:
         store._rows.live[1].run_at = clock.now().replace(year=2029)
         await harness.add("slow", priority=-1, count=3)
         await clock.advance(7)
-        (begun,) = harness.told(DrainStarted)
+        (begun,) = harness.events(DrainStarted)
         assert harness.worker.running <= 3
         held = [one for one in harness.worker.internals.held() if one.job_id != 1]
         assert len(held) <= 3, "of what was ahead nothing is held"
@@ -193,7 +193,7 @@ async def test_one_worker_in_four_makes_way_at_once() -> None:
             request = ClaimRequest(worker=f"w{n}", token=str(uuid.uuid4()), limit=1, lease=900.0, tasks=("elsewhere",))
             assert await store.claim(request)
         await clock.advance(10)
-        assert harness.told(DrainStarted), "of eight two may"
+        assert harness.events(DrainStarted), "of eight two may"
 
 
 def test_the_rule_of_one_in_four() -> None:
@@ -219,7 +219,7 @@ async def test_with_a_child_it_takes_the_next_slot_although_others_are_ready() -
         await clock.advance(6)
         assert apart
         assert apart[0] - began < 6
-        assert harness.told(DrainStarted) == []
+        assert harness.events(DrainStarted) == []
         assert harness.worker.running == 4, "and the others go on beside it"
         with suppress(asyncio.CancelledError):
             harness.worker.stop(now=True)

@@ -89,7 +89,7 @@ async def test_a_returned_outcome_decides_the_state(value: object, state: State,
     async with at_work(returning(value)) as harness:
         job = await harness.does()
         assert job.state is state
-        assert [event.ended for event in harness.told(JobEnded)] == [ended]
+        assert [event.ended for event in harness.events(JobEnded)] == [ended]
 
 
 async def test_a_retry_waits_as_long_as_it_says() -> None:
@@ -104,9 +104,9 @@ async def test_a_snooze_spends_no_attempt() -> None:
     async with at_work(returning(Snooze(timedelta(seconds=30)))) as harness:
         job = await harness.does(seconds=29, max_attempts=1)
         assert (job.state, job.attempts) == (State.QUEUED, 0)
-        assert len(harness.told(JobEnded)) == 1
+        assert len(harness.events(JobEnded)) == 1
         await harness.clock.advance(32)
-        assert len(harness.told(JobEnded)) == 3
+        assert len(harness.events(JobEnded)) == 3
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ async def test_a_non_retryable_anywhere_among_the_causes_fails_at_once(
 ) -> None:
     async with at_work(raising(lambda: wrap(kind("gone")))) as harness:
         assert (await harness.does()).state is State.FAILED
-        assert [event.ended for event in harness.told(JobEnded)] == [ended]
+        assert [event.ended for event in harness.events(JobEnded)] == [ended]
 
 
 def test_a_context_that_was_suppressed_does_not_count() -> None:
@@ -329,7 +329,7 @@ async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(
     async with at_work(Encoding(encode)) as harness:
         job = await harness.does()
         assert (job.state, job.result_text) == (State.COMPLETED, None)
-        assert len(harness.told(ResultDropped)) == 1
+        assert len(harness.events(ResultDropped)) == 1
 
 
 async def test_nothing_is_encoded_where_there_is_no_result() -> None:
@@ -340,7 +340,7 @@ async def test_nothing_is_encoded_where_there_is_no_result() -> None:
     hooked.returns = None
     async with at_work(hooked) as harness:
         assert (await harness.does()).state is State.COMPLETED
-        assert harness.told(ResultDropped) == []
+        assert harness.events(ResultDropped) == []
 
 
 def failing(attempt: int) -> float:
@@ -438,4 +438,4 @@ async def test_what_a_handler_leaves_in_then_is_enqueued_with_its_completion() -
 
     async with at_work({"first": first, "second": nothing}) as harness:
         await harness.does("first")
-        assert [event.task for event in harness.told(JobEnded)] == ["first", "second"]
+        assert [event.task for event in harness.events(JobEnded)] == ["first", "second"]

@@ -35,7 +35,7 @@ async def test_without_a_child_a_suspect_runs_alone_and_the_others_afterwards() 
         await harness.add("act", count=3)
         await clock.advance(60)
         assert set(together) == {1}
-        assert [event.task for event in harness.told(JobEnded)] == ["suspect", "act", "act", "act"]
+        assert [event.task for event in harness.events(JobEnded)] == ["suspect", "act", "act", "act"]
 
 
 async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None:
@@ -45,9 +45,9 @@ async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None
     acts = {"act": taking(clock, 15), "suspect": nothing}
     async with at_work(acts, clock=clock, store=store, jobs=jobs) as harness:
         await clock.advance(14)
-        assert [event.task for event in harness.told(JobStarted)] == ["act"]
+        assert [event.task for event in harness.events(JobStarted)] == ["act"]
         await clock.advance(15)
-        assert [event.task for event in harness.told(JobEnded)] == ["act", "suspect"]
+        assert [event.task for event in harness.events(JobEnded)] == ["act", "suspect"]
 
 
 async def test_once_does_not_end_before_a_suspect_has_had_its_turn() -> None:
@@ -56,7 +56,7 @@ async def test_once_does_not_end_before_a_suspect_has_had_its_turn() -> None:
     acts = {"act": taking(clock, 15), "suspect": nothing}
     async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as harness:
         await harness.ended()
-        assert [event.task for event in harness.told(JobEnded)] == ["act", "suspect"]
+        assert [event.task for event in harness.events(JobEnded)] == ["act", "suspect"]
 
 
 async def test_with_a_child_a_suspect_runs_through_it_beside_the_others() -> None:
@@ -108,8 +108,8 @@ async def test_a_child_that_dies_counts_as_a_reset_until_the_job_fails_with_the_
         await clock.advance(60)
         job = await harness.job(1)
         assert (runs, job.state, job.last_error) == (3, State.FAILED, "its worker died 5 times while running it")
-        assert len(harness.told(JobsReset)) == 3
-        assert harness.told(JobEnded) == []
+        assert len(harness.events(JobsReset)) == 3
+        assert harness.events(JobEnded) == []
         assert (await harness.does()).state is State.COMPLETED, "and the worker goes on"
 
 

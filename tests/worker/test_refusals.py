@@ -24,7 +24,7 @@ def keeps_from(*states: State) -> Refuses:
 
 
 def ends(harness: WorkerHarness) -> list[tuple[int, Ended]]:
-    return [(told.job_id, told.ended) for told in harness.told(JobEnded)]
+    return [(told.job_id, told.ended) for told in harness.events(JobEnded)]
 
 
 async def test_a_refused_end_is_an_error_of_the_attempt_and_tried_again_by_the_rules() -> None:
@@ -34,7 +34,7 @@ async def test_a_refused_end_is_an_error_of_the_attempt_and_tried_again_by_the_r
         assert (job.state, job.attempts) == (State.ERRORED, 1)
         assert job.last_error == "its settlement could not be written: a trigger says no"
         assert ends(harness) == [(1, Ended.RETRY)]
-        assert harness.told(JobEnded)[0].error == job.last_error
+        assert harness.events(JobEnded)[0].error == job.last_error
         store.refuse(lambda job_id, state: None)
         await clock.advance(5)
         assert harness.row(1).state is State.COMPLETED
@@ -69,16 +69,16 @@ async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once
         await harness.add(count=6)
         await clock.advance(1)
         assert ends(harness) == [(number, Ended.OK) for number in range(2, 7)]
-        (lost,) = harness.told(JobLost)
+        (lost,) = harness.events(JobLost)
         assert (lost.job_id, "refuses every end" in lost.why) == (1, True)
         await clock.advance(120)
-        assert harness.told(StoreTrouble) == []
-        assert [(told.job_id, told.doing) for told in harness.told(ChangeRefused)] == [(1, "reset")]
+        assert harness.events(StoreTrouble) == []
+        assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "reset")]
         await harness.does()
         assert ends(harness)[-1] == (7, Ended.OK)
         store.refuse(lambda job_id, state: None)
         await clock.advance(120)
-        assert [one.job_id for told in harness.told(JobsReset) for one in told.jobs] == [1]
+        assert [one.job_id for told in harness.events(JobsReset) for one in told.jobs] == [1]
 
 
 async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
@@ -86,9 +86,9 @@ async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
     async with at_work(taking(clock, 100), clock=clock, store=store, concurrency=3) as harness:
         await harness.add(count=3)
         await clock.advance(110)
-        assert harness.told(StoreTrouble) == []
+        assert harness.events(StoreTrouble) == []
         assert sorted(ends(harness)) == [(2, Ended.OK), (3, Ended.OK)]
-        first = harness.told(ChangeRefused)[0]
+        first = harness.events(ChangeRefused)[0]
         assert (first.job_id, first.doing) == (1, "beat")
 
 
@@ -100,7 +100,7 @@ async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_n
         harness.worker.stop()
         assert await harness.ended() < 4
         assert (harness.row(1).state, harness.row(2).state) == (State.PROCESSING, State.QUEUED)
-        assert [(told.job_id, told.doing) for told in harness.told(ChangeRefused)] == [(1, "release")]
+        assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "release")]
 
 
 async def test_a_job_whose_key_was_taken_while_it_ran_is_told_as_failed() -> None:

@@ -78,12 +78,12 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_seen")  # and nothing else is to be written
         await clock.advance(SEEN_EVERY + 20)
-        assert [event.retry_in for event in harness.told(StoreTrouble)[:1]] == [RETRY_AFTER]
-        assert harness.told(StoreRecovered) == []
+        assert [event.retry_in for event in harness.events(StoreTrouble)[:1]] == [RETRY_AFTER]
+        assert harness.events(StoreRecovered) == []
         assert harness.worker.internals.liveness.refused()["heartbeat"] >= 19
         store.down.clear()
         await clock.advance(RETRY_AFTER + 1)
-        assert [event.doing for event in harness.told(StoreRecovered)] == ["beat"]
+        assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
         assert harness.worker.internals.liveness.refused() == {}
 
 

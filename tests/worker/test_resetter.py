@@ -35,9 +35,9 @@ class RestingClock(FakeClock):
         return super().call_later(seconds, call)
 
 
-class Bench:
-    def __init__(self, store: FaultyStore, clock: RestingClock, resetter: Resetter, said: list[Event]) -> None:
-        self.store, self.clock, self.resetter, self.said = store, clock, resetter, said
+class ResetterHarness:
+    def __init__(self, store: FaultyStore, clock: RestingClock, resetter: Resetter, emitted: list[Event]) -> None:
+        self.store, self.clock, self.resetter, self.emitted = store, clock, resetter, emitted
         self.running = asyncio.ensure_future(resetter.run())
 
     async def until(self, looks: int) -> None:
@@ -49,35 +49,35 @@ class Bench:
 
 
 @asynccontextmanager
-async def at_work(kind: type[FaultyStore] = FaultyStore, **options: Any) -> AsyncIterator[Bench]:
-    clock, said, events = RestingClock(), list[Event](), Events()
+async def at_work(kind: type[FaultyStore] = FaultyStore, **options: Any) -> AsyncIterator[ResetterHarness]:
+    clock, emitted, events = RestingClock(), list[Event](), Events()
     store = kind(clock)
     for told in (JobsReset, StoreTrouble, StoreRecovered):
-        events.on(told, said.append)
+        events.on(told, emitted.append)
     resetter = Resetter(store, ResetterOptions(name="r", **options), clock=clock, events=events)
-    bench = Bench(store, clock, resetter, said)
-    yield bench
+    harness = ResetterHarness(store, clock, resetter, emitted)
+    yield harness
     resetter.stop()
     resetter.stop()
-    await asyncio.wait_for(bench.running, SOON)
+    await asyncio.wait_for(harness.running, SOON)
 
 
 async def test_it_looks_at_once_and_then_every_interval() -> None:
-    async with at_work(interval=30.0) as bench:
-        began = bench.clock.monotonic()
-        await bench.until(3)
-        first, second, third = bench.store.moments("foreign")
+    async with at_work(interval=30.0) as harness:
+        began = harness.clock.monotonic()
+        await harness.until(3)
+        first, second, third = harness.store.moments("foreign")
         assert first == began, "before any time has passed"
         assert min(second - first, third - second) >= 30
 
 
 async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
-    async with at_work(interval=5.0) as bench:
-        await bench.until(1)
-        await bench.store.enqueue(NewJob(task="t"))
-        await bench.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=10))
-        await bench.until(5)
-        (told,) = [event for event in bench.said if isinstance(event, JobsReset)]
+    async with at_work(interval=5.0) as harness:
+        await harness.until(1)
+        await harness.store.enqueue(NewJob(task="t"))
+        await harness.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=10))
+        await harness.until(5)
+        (told,) = [event for event in harness.emitted if isinstance(event, JobsReset)]
         assert (told.by, [(job.job_id, job.state) for job in told.jobs]) == ("r", [(1, State.QUEUED)])
 
 
@@ -85,15 +85,15 @@ async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
 async def test_a_prompt_one_looks_when_a_lease_ends_and_others_keep_their_interval(
     prompt: bool, taken_at: float
 ) -> None:
-    async with at_work(interval=30.0, slack=1.0, prompt=prompt) as bench:
-        await bench.until(1)
-        began = bench.clock.monotonic()
-        await bench.store.enqueue(NewJob(task="t"))
-        await bench.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=12))
-        bench.resetter.expect(12)
-        while not bench.said:
-            await bench.until(bench.clock.rests + 1)
-        assert taken_at <= bench.clock.monotonic() - began <= taken_at + 1.5
+    async with at_work(interval=30.0, slack=1.0, prompt=prompt) as harness:
+        await harness.until(1)
+        began = harness.clock.monotonic()
+        await harness.store.enqueue(NewJob(task="t"))
+        await harness.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=12))
+        harness.resetter.expect(12)
+        while not harness.emitted:
+            await harness.until(harness.clock.rests + 1)
+        assert taken_at <= harness.clock.monotonic() - began <= taken_at + 1.5
 
 
 async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() -> None:
@@ -160,8 +160,8 @@ async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
             heartbeats.check = lambda: checks.append(self.time.monotonic())  # type: ignore[method-assign]
             return heartbeats
 
-    async with at_work(Asked, interval=5.0) as bench:
-        await bench.until(20)
+    async with at_work(Asked, interval=5.0) as harness:
+        await harness.until(20)
     assert len(checks) >= 3
 
 
@@ -190,19 +190,19 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
 
 
 async def test_an_outage_is_told_and_waited_out() -> None:
-    async with at_work(interval=5.0) as bench:
-        bench.store.down.add("foreign")
-        await bench.until(2)
-        assert {type(event) for event in bench.said} == {StoreTrouble}
-        bench.store.down.clear()
-        await bench.until(4)
-        assert any(isinstance(event, StoreRecovered) for event in bench.said)
+    async with at_work(interval=5.0) as harness:
+        harness.store.down.add("foreign")
+        await harness.until(2)
+        assert {type(event) for event in harness.emitted} == {StoreTrouble}
+        harness.store.down.clear()
+        await harness.until(4)
+        assert any(isinstance(event, StoreRecovered) for event in harness.emitted)
 
 
 async def test_it_stops_in_the_middle_of_its_interval() -> None:
-    async with at_work(interval=86_400.0) as bench:
-        await bench.until(1)
-    assert bench.running.done()
+    async with at_work(interval=86_400.0) as harness:
+        await harness.until(1)
+    assert harness.running.done()
 
 
 async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:

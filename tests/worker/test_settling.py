@@ -48,7 +48,7 @@ async def test_a_batch_is_bounded() -> None:
         harness.store.gates.pop("settle").set()
         await harness.clock.settle()
         assert max(len(batch) for batch in batches(harness)) == 500
-        assert len(harness.told(JobEnded)) == 900
+        assert len(harness.events(JobEnded)) == 900
 
 
 async def test_a_settlement_without_answer_is_repeated_as_it_is_until_there_is_one() -> None:
@@ -63,16 +63,16 @@ async def test_a_settlement_without_answer_is_repeated_as_it_is_until_there_is_o
         calls = harness.store.called("settle")
         assert [repeat for _, repeat in calls] == [False] + [True] * (len(calls) - 1)
         assert len(calls) < 12, "with growing pauses"
-        assert len(harness.told(StoreTrouble)) == len(calls) - 1
-        assert [event.failures for event in harness.told(StoreRecovered)] == [len(calls) - 1]
+        assert len(harness.events(StoreTrouble)) == len(calls) - 1
+        assert [event.failures for event in harness.events(StoreRecovered)] == [len(calls) - 1]
 
 
 async def test_a_settlement_whose_reply_was_lost_counts_as_the_success_it_was() -> None:
     async with at_work(nothing) as harness:
         harness.store.mute.append("settle")
         job = await harness.does(seconds=1)
-        assert (job.state, len(harness.told(JobEnded))) == (State.COMPLETED, 1)
-        assert harness.told(JobLost) == []
+        assert (job.state, len(harness.events(JobEnded))) == (State.COMPLETED, 1)
+        assert harness.events(JobLost) == []
 
 
 async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None:
@@ -88,9 +88,9 @@ async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None
         harness.store.mute.append("settle")
         job_id = await harness.add()
         await clock.advance(1)
-        assert [event.job_id for event in harness.told(JobUnknown)] == [job_id]
-        assert harness.told(JobEnded) == []
-        assert harness.told(JobLost) == []
+        assert [event.job_id for event in harness.events(JobUnknown)] == [job_id]
+        assert harness.events(JobEnded) == []
+        assert harness.events(JobLost) == []
 
 
 async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() -> None:
@@ -101,8 +101,8 @@ async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() ->
         harness.store.heartbeats().reset_worker("w")
         harness.store.gates["claim"] = asyncio.Event()
         await clock.advance(0.2)
-        assert [event.job_id for event in harness.told(JobLost)] == [job_id]
-        assert harness.told(JobEnded) == []
+        assert [event.job_id for event in harness.events(JobLost)] == [job_id]
+        assert harness.events(JobEnded) == []
         harness.store.gates.pop("claim").set()
 
 
@@ -115,7 +115,7 @@ async def test_a_row_locked_by_somebody_is_tried_again_apart_while_the_others_go
         assert calls >= 4, "a few times a second"
         others = [await harness.add() for _ in range(3)]
         await harness.clock.settle()
-        assert [event.job_id for event in harness.told(JobEnded)] == others
+        assert [event.job_id for event in harness.events(JobEnded)] == others
         harness.store.locked.clear()
         await harness.clock.advance(0.5)
         assert (await harness.job(locked)).state is State.COMPLETED
@@ -127,10 +127,10 @@ async def test_a_busy_row_is_kept_alive_as_long_as_it_is_locked() -> None:
         locked = await harness.add()
         harness.store.locked.add(locked)
         await harness.clock.advance(120)
-        assert harness.told(JobLost) == []
+        assert harness.events(JobLost) == []
         harness.store.locked.clear()
         await harness.clock.advance(0.6)
-        assert [event.job_id for event in harness.told(JobEnded)] == [locked]
+        assert [event.job_id for event in harness.events(JobEnded)] == [locked]
 
 
 async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_up() -> None:
@@ -146,10 +146,10 @@ async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_
         await store.enqueue(NewJob(task="act", queue="q"))
         await store.enqueue(NewJob(task="act", queue="q"))
         await clock.advance(2)
-        ended = len(harness.told(JobEnded))
+        ended = len(harness.events(JobEnded))
         assert ended == 2, "one after the other, although nothing woke us"
         await clock.advance(0.6)
-        assert len(harness.told(JobEnded)) == 4
+        assert len(harness.events(JobEnded)) == 4
 
 
 async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up() -> None:
@@ -163,7 +163,7 @@ async def test_jobs_enqueued_with_a_settlement_are_looked_at_without_a_wake_up()
     async with at_work(
         {"first": first, "second": nothing}, clock=clock, store=store, jobs=[NewJob(task="first")]
     ) as harness:
-        assert [event.task for event in harness.told(JobEnded)] == ["first", "second"]
+        assert [event.task for event in harness.events(JobEnded)] == ["first", "second"]
 
 
 async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:

@@ -33,7 +33,7 @@ async def test_running_jobs_have_their_grace_and_nothing_new_begins() -> None:
         harness.worker.stop()
         assert 8 <= await harness.ended() <= 10
         assert states(harness) == [(State.COMPLETED, 1, 0)] * 2 + [(State.QUEUED, 0, 0)] * 3
-        assert len(harness.told(WorkerStopped)) == 1
+        assert len(harness.events(WorkerStopped)) == 1
 
 
 async def test_after_the_grace_the_rest_is_cancelled_and_goes_back_unspent() -> None:
@@ -45,8 +45,8 @@ async def test_after_the_grace_the_rest_is_cancelled_and_goes_back_unspent() -> 
         assert 12 <= await harness.ended() <= 13
         assert states(harness) == [(State.QUEUED, 0, 0)] * 3
         assert harness.worker.unfinished == []
-        assert sorted(one for event in harness.told(JobsReturned) for one in event.job_ids) == [1, 2, 3]
-        assert harness.told(JobEnded) == []
+        assert sorted(one for event in harness.events(JobsReturned) for one in event.job_ids) == [1, 2, 3]
+        assert harness.events(JobEnded) == []
 
 
 async def test_leases_are_kept_during_the_grace() -> None:
@@ -79,7 +79,7 @@ async def test_stop_now_cuts_a_grace_short() -> None:
         assert not harness.ending.done()
         harness.worker.stop(now=True)
         assert await harness.ended() <= 0.25
-        assert [event.now for event in harness.told(WorkerStopping)] == [False, True]
+        assert [event.now for event in harness.events(WorkerStopping)] == [False, True]
 
 
 async def test_stopping_again_and_again_is_harmless() -> None:
@@ -94,7 +94,7 @@ async def test_stopping_again_and_again_is_harmless() -> None:
             harness.worker.stop(now=True)
             harness.worker.stop()
         assert states(harness) == [(State.COMPLETED, 1, 0)]
-        assert [event.now for event in harness.told(WorkerStopping)][:1] == [False]
+        assert [event.now for event in harness.events(WorkerStopping)][:1] == [False]
 
 
 async def test_a_worker_stopped_before_it_runs_takes_nothing() -> None:
@@ -125,13 +125,13 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         assert await harness.ended() <= 20 + 10
         assert [lease.job_id for lease in harness.worker.unfinished] == [stubborn_id]
         assert (harness.row(stubborn_id).state, harness.row(act_id).state) == (State.PROCESSING, State.QUEUED)
-        assert [event.unfinished for event in harness.told(WorkerStopped)] == [1]
+        assert [event.unfinished for event in harness.events(WorkerStopped)] == [1]
         left = [task for task in before if not task.done() and task is not asyncio.current_task()]
         assert sum(task.get_name() == "stowhand slot" for task in left) == 1
-        said, calls = len(harness.said), len(harness.store.calls)
+        seen, calls = len(harness.emitted), len(harness.store.calls)
         released.set()
         await clock.advance(5)
-        assert harness.said[said:] == [JobLeft("w", stubborn_id, "stubborn")], "no handler is at work for ever"
+        assert harness.emitted[seen:] == [JobLeft("w", stubborn_id, "stubborn")], "no handler is at work for ever"
         assert len(harness.store.calls) == calls, "else its late end concerns nobody"
         harness.store.heartbeats().release(harness.worker.unfinished)
         assert harness.row(stubborn_id).attempts == 0
@@ -199,7 +199,7 @@ async def test_jobs_claimed_ahead_go_back_at_once_even_while_a_claim_is_on_its_w
         await clock.settle()
         assert sum(row.state is State.PROCESSING for row in harness.store.rows()) == 2 + 1
         await clock.advance(3.5)
-        assert len(harness.told(JobEnded)) == 502, "nothing began after the stop"
+        assert len(harness.events(JobEnded)) == 502, "nothing began after the stop"
         harness.store.gates.pop("claim").set()
         await harness.ended()
 
@@ -245,7 +245,7 @@ async def test_a_job_whose_row_somebody_has_locked_is_handed_back_as_soon_as_it_
         assert await harness.ended() < 1
         job = await harness.job(held)
         assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0), "it was not counted as a death"
-        assert [event.job_ids for event in harness.told(JobsReturned)] == [(other,), (held,)]
+        assert [event.job_ids for event in harness.events(JobsReturned)] == [(other,), (held,)]
 
 
 async def test_an_idle_worker_stops_at_once() -> None:
@@ -265,7 +265,7 @@ async def test_what_a_claim_brings_after_the_stop_goes_back_unspent() -> None:
         harness.store.gates.pop("claim").set()
         assert await harness.ended() <= 0.25
         assert states(harness) == [(State.QUEUED, 0, 0)] * 3
-        assert harness.told(JobEnded) == []
+        assert harness.events(JobEnded) == []
 
 
 async def test_a_claim_that_is_never_answered_holds_up_the_end_for_seconds_only() -> None:
@@ -329,7 +329,7 @@ async def test_what_had_ended_and_could_not_be_recorded_is_told_at_the_stop(trou
         await harness.clock.advance(1)
         harness.worker.stop()
         await harness.ended()
-        (told,) = harness.told(JobUnknown)
+        (told,) = harness.events(JobUnknown)
         assert (told.job_id, told.ended) == (job_id, Ended.OK)
         assert harness.row(job_id).state is State.PROCESSING
 
@@ -388,7 +388,7 @@ async def test_a_bug_in_one_of_the_loops_ends_the_worker_in_order_with_the_plain
             assert (harness.row(long).state, harness.row(long).attempts) == (State.QUEUED, 0), "in order all the same"
 
 
-async def test_a_bug_in_a_lane_ends_the_worker_in_order_with_the_plain_error(monkeypatch: Any) -> None:
+async def test_a_bug_in_a_slot_ends_the_worker_in_order_with_the_plain_error(monkeypatch: Any) -> None:
     clock = FakeClock()
     async with at_work({"act": nothing, "long": taking(clock, 1000)}, clock=clock) as harness:
         long = await harness.add("long")

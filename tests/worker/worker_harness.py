@@ -1,4 +1,4 @@
-"""A worker on a memory store that can be made to fail, with a clock that the test moves, and everything it said."""
+"""A worker on a memory store that can be made to fail, a clock that the test moves, and the events that it emitted."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class FaultyStore(MemoryStore):
         self.gates: dict[str, asyncio.Event] = {}
         """A call of this name waits here first."""
         self.locked: set[int] = set()
-        """Rows that somebody's open transaction holds."""
+        """Rows that another open transaction has locked."""
         self.calls: list[tuple[str, float, Any]] = []
         self.time = clock
         self.broken: dict[str, Exception] = {}
         """A bug in the store: calls of this name raise this."""
 
     def called(self, name: str) -> list[Any]:
-        """What was asked in each call of this name."""
-        return [asked for one, _, asked in self.calls if one == name]
+        """The arguments of each call of this name."""
+        return [request for one, _, request in self.calls if one == name]
 
     def moments(self, name: str) -> list[float]:
         """When calls of this name came."""
         return [moment for one, moment, _ in self.calls if one == name]
 
-    def before(self, name: str, asked: Any = None) -> None:
-        self.calls.append((name, self.time.monotonic(), asked))
+    def before(self, name: str, request: Any = None) -> None:
+        self.calls.append((name, self.time.monotonic(), request))
         if name in self.broken:
             raise self.broken[name]
         if name in self.down:
@@ -172,13 +172,13 @@ class FaultyHeartbeats(MemoryHeartbeats):
 class WorkerHarness:
     """One running worker and its surroundings."""
 
-    def __init__(self, worker: Worker, store: FaultyStore, clock: FakeClock, said: list[Event]) -> None:
-        self.worker, self.store, self.clock, self.said = worker, store, clock, said
+    def __init__(self, worker: Worker, store: FaultyStore, clock: FakeClock, emitted: list[Event]) -> None:
+        self.worker, self.store, self.clock, self.emitted = worker, store, clock, emitted
         self.ending: asyncio.Task[None] = asyncio.get_running_loop().create_task(worker.run())
 
-    def told(self, kind: type[E]) -> list[E]:
+    def events(self, kind: type[E]) -> list[E]:
         """Events of one kind, so far."""
-        return [event for event in self.said if isinstance(event, kind)]
+        return [event for event in self.emitted if isinstance(event, kind)]
 
     async def add(self, task: str = "act", *, count: int = 1, **details: Any) -> int:
         """Enqueue; the id of the last."""
@@ -223,15 +223,15 @@ async def at_work(
     store = store or FaultyStore(clock)
     for job in jobs:
         await store.enqueue(job)
-    said: list[Event] = []
+    emitted: list[Event] = []
     events = Events()
     for kind in KINDS:
-        events.on(kind, said.append)
+        events.on(kind, emitted.append)
     before = asyncio.all_tasks()
     worker = Worker(
         store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, host=Host(isolate)
     )
-    harness = WorkerHarness(worker, store, clock, said)
+    harness = WorkerHarness(worker, store, clock, emitted)
     await clock.settle()
     try:
         yield harness

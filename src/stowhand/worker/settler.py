@@ -226,7 +226,7 @@ class Settler:
         elif reply is Verdict.UNKNOWN:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task))
         else:
-            why = "its lease was given to somebody else before the outcome could be recorded"
+            why = "its lease was given to another worker before the outcome could be recorded"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
 
     def _job_ended(self, ended: Ended) -> JobEnded:
