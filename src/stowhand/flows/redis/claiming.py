@@ -1,4 +1,4 @@
-"""What a claim brings: jobs as the scripts answer them, made into claims."""
+"""Makes claims of the jobs that the claim script returns."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class FlowRecord(msgspec.Struct):
     """A job of a flow as it was claimed."""
 
     id: str
-    """As it stands in the lists."""
+    """As it is written in the lists."""
     queue: str
     flow: str
     """The flow that it belongs to: queues may be shared."""
     priority: int
     values: dict[str, str | None]
-    """JSON text by attribute: the wanted ones (``None``: it has not got it), or all that the hash holds."""
+    """JSON text by attribute: the requested ones (``None``: the job lacks it), or all of the hash."""
     retries: int = 0
     correlation_id: str | None = None
     """JSON text."""
 
     def carried_along(self) -> dict[str, str]:
-        """What a queue's job has among its flags (carried.py): anybody may have written it, and it may be anything."""
+        """The trace context and correlation id, where they are texts: other applications may have written any value."""
         known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION: self.correlation_id}
         values = {name: readable(text) for name, text in known.items()}
         return {name: value for name, value in values.items() if isinstance(value, str)}
@@ -41,8 +41,8 @@ class FlowRecord(msgspec.Struct):
 def claims_of(queue: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
     """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
 
-    Each gets one of its own, so that what is handed back stands in its old order. The script takes longer than a
-    microsecond for each, so a later claim's are greater.
+    Each job gets an epoch of its own, so that jobs that are handed back keep their order. The script takes longer than
+    a microsecond for each job, so the epochs of a later claim are greater.
     """
     return [_claim(queue, token, epoch + place, row) for place, row in enumerate(rows)]
 
@@ -76,5 +76,5 @@ def _claim(queue: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[Flow
 
 
 def _count(text: str | None) -> int:
-    """Somebody else may have written anything."""
+    """0 for what is not a number of up to nine digits: other applications may have written any value."""
     return int(text) if text is not None and len(text) < 10 and text.isascii() and text.isdigit() else 0

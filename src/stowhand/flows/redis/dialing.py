@@ -1,7 +1,7 @@
 """Clients of one Redis: for the loop's calls, for a call that waits, for a thread. Nothing is repeated by the driver.
 
-Every answer is text. Bytes that are no UTF-8 (somebody else's values) become lone surrogates, and the same bytes again
-when they are written.
+Every answer is text. Bytes that are not UTF-8 (values of other applications) become lone surrogates, and the same bytes
+again when they are written.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Dialer:
         }
 
     def _of_sentinels(self) -> dict[str, Any]:
-        """Their own login, and not the primary's: they are asked for an address, and told no secret."""
+        """The sentinels' own login: they are asked for an address, and never get the primary's password."""
         return {"username": self._address.sentinel_username, "password": self._address.sentinel_password}
 
 

@@ -42,7 +42,7 @@ NOTHING = StepEnd()
 
 
 def handed_over(end: StepEnd) -> StepEnd:
-    """With the context of the attempt that ends so, where it is traced and somebody follows. The user's own stays."""
+    """The end with the attempt's trace context for the next step and the children. A context set by the user stays."""
     context = handed_on()
     if context is None or not (end.next or end.children):
         return end

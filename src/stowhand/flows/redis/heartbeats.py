@@ -1,4 +1,4 @@
-"""What keeps leases true, on a blocking connection for the heartbeat's own thread."""
+"""Heartbeats on a blocking connection, for the heartbeat's own thread."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RedisHeartbeats:
     Leases expire on the server by themselves, and no slack is granted after that but the second look of the sweep. So a
     lease must live some beats.
 
-    ``lines``: the queues whose jobs it holds; ``others``: the flow's other queues, which somebody has to sweep too:
-    where only workers of the original serve one, nobody else does. ``lock``: milliseconds that a lock lives which
-    outlives its lease, else 0.
+    ``queues``: those whose jobs the worker holds; ``others``: the flow's other queues, which are swept too, since
+    workers of the original implementation do not sweep. ``lock``: milliseconds that a lock lives that outlives its
+    lease, else 0.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class RedisHeartbeats:
         lost: set[tuple[str, str]] = set()
         for queue, mine in self._by_queue(leases).items():
             for page in _pages(mine):
-                told = self._run("beat", queue, max(1, round(lease * 1000)), self._lock, *_pairs(page))
-                lost |= {(one.job_id, one.token) for one, mark in zip(page, told, strict=True) if mark == "L"}
+                marks = self._run("beat", queue, max(1, round(lease * 1000)), self._lock, *_pairs(page))
+                lost |= {(one.job_id, one.token) for one, mark in zip(page, marks, strict=True) if mark == "L"}
         return Pulse(lost=frozenset(lost))
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent, to the front of the queue. Nothing is ever busy."""
+        """Hand back to the front of the queue, without using an attempt. No lease is ever busy."""
         for queue, mine in self._by_queue(leases).items():
             for page in reversed(_pages(mine)):
                 self._run("release", queue, *(word for one in page for word in (one.job_id, one.token, one.epoch)))
         return []
 
     def abandon(self, token: str) -> bool:
-        """Give back what it holds, and let it claim nothing more."""
+        """Hand back what this token claimed; it can claim nothing more."""
         for queue in self._queues:
             self._run("abandon", queue, token)
         return True
@@ -118,23 +118,23 @@ class RedisHeartbeats:
         """Keys expire by themselves."""
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
     def _sweep(self, queue: QueueAt) -> tuple[list[ResetJob], int]:
-        """Page after page of a long list, until there is something to tell; and how many have asked before."""
-        when, told, asked = "", list[str](), 0
+        """Sweep page after page, until jobs were reset; and how many processes asked before in this second."""
+        when, swept, asked = "", list[str](), 0
         for _ in range(PAGES):
-            begin, asked, *told = self._run("sweep", queue, self._begin[queue], when)
+            begin, asked, *swept = self._run("sweep", queue, self._begin[queue], when)
             if asked:
                 break
             self._begin[queue] = max(begin, 0)
             when = "now"  # the whole list is one look
-            if told or begin < 0:
+            if swept or begin < 0:
                 break
-        return resets_of(queue, told, None), asked
+        return resets_of(queue, swept, None), asked
 
     def _by_queue(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
@@ -170,7 +170,7 @@ def _pairs(leases: Sequence[Lease]) -> list[str]:
     return [text for lease in leases for text in (lease.job_id, lease.token)]
 
 
-def resets_of(queue: QueueAt, told: Sequence[str], worker: str | None) -> list[ResetJob]:
-    """Of a script's id, state, …"""
-    pairs = zip(told[::2], told[1::2], strict=True)
+def resets_of(queue: QueueAt, swept: Sequence[str], worker: str | None) -> list[ResetJob]:
+    """Makes resets of a script's flat reply: id, state, id, state, …"""
+    pairs = zip(swept[::2], swept[1::2], strict=True)
     return [ResetJob(job_id, queue.name, State(state), worker) for job_id, state in pairs]

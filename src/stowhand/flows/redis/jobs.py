@@ -26,7 +26,7 @@ BATCH = 200
 BATCH_SIZE = 512 * 1024
 """Characters of their values."""
 MOST_WAITING = 1_000_000
-"""Jobs that may wait in the first queue where it does not say: they are in memory, and nobody may be serving it."""
+"""Jobs that may wait in the first queue where it does not say: they are in memory, and perhaps no worker serves it."""
 
 _CREATE, _DELETE = SCRIPTS["create"], SCRIPTS["delete"]
 
@@ -56,7 +56,7 @@ class JobToBe(Protocol):
 
     @property
     def carried(self) -> Mapping[str, str | None]:
-        """Of whoever creates it, where that is traced."""
+        """The creator's trace context, where it is traced."""
 
 
 class RedisJobs:

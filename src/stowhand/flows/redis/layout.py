@@ -9,7 +9,7 @@
     of a queue         those of its first priority: <base>:suspects, <base>:swept; classic: <base>:flow
     on its way         <base>:moved                         taken from waiting for a worker that was idle
     a lock             lock:<queue>:<id>                    classic: and lease:<token of its claim>
-    who keeps time     <root>:timer, <root>:bell, <base>:lent    (due.lua)
+    the timekeeper     <root>:timer, <root>:bell, <base>:lent    (due.lua)
 
 With a hash tag every key begins with ``{tag}:``.
 """
@@ -24,7 +24,7 @@ from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 
 
 class Keys:
-    """The keys of one flow. ``queue`` is a line's full name: ``queue``, or ``parent:child``."""
+    """The keys of one flow. ``queue`` is a queue's full name: ``queue``, or ``parent:child``."""
 
     def __init__(self, shape: FlowShape) -> None:
         self.shape = shape
@@ -38,12 +38,12 @@ class Keys:
     # -- jobs ------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> str:
-        """The hash of a job that is nobody's child; in the priority layout of any job."""
+        """The hash of a job without a parent; in the priority layout of any job."""
         return f"{self.jobs}{job_id}"
 
     @property
     def jobs(self) -> str:
-        """What the hash key of a job that is nobody's child begins with; its id follows."""
+        """The prefix of the hash keys of jobs without a parent; the id follows."""
         return f"{self.prefix}job:" if self._ranked else f"{self.prefix}job:{self.shape.name}:"
 
     def hashes(self, queue: FlowQueue) -> str:
@@ -62,7 +62,7 @@ class Keys:
         return f"{self.prefix}job:{self.shape.name}:{attribute}:{value}"
 
     def new_id(self) -> str:
-        """Of a job that is nobody's child; ids grow with time."""
+        """The id of a new job without a parent; ids grow with time."""
         return f"{self.shape.name}:{uuid7()}" if self._ranked else str(uuid7())
 
     def flow_of(self, job_id: str) -> str:
@@ -111,7 +111,7 @@ class Keys:
         return f"{self.root(queue)}:suspects"
 
     def swept(self, queue: str) -> str:
-        """Text, there while nobody need sweep the queue again."""
+        """Text; while it exists the queue needs no sweep."""
         return f"{self.root(queue)}:swept"
 
     def flow(self, queue: str) -> str:
@@ -137,11 +137,11 @@ class Keys:
         return f"{self.base(queue, priority)}:moved"
 
     def bell(self, queue: str) -> str:
-        """List; what is pushed there wakes who keeps the time of the queue."""
+        """List; a push wakes the timekeeper of the queue."""
         return f"{self.root(queue)}:bell"
 
     def timer(self, queue: str) -> str:
-        """Text: who keeps the time of the queue."""
+        """Text: the worker that is the queue's timekeeper."""
         return f"{self.root(queue)}:timer"
 
     # -- counters and marks ----------------------------------------------------------------------

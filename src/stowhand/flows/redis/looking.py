@@ -162,11 +162,11 @@ async def _scan_step(client: Client, begin: str, cursor: int) -> tuple[int, list
     after, keys = await client.execute_command(
         "SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, "TYPE", "hash", **target
     )
-    return int(next(iter(after.values())) if target else after), keys  # a cluster's answers are told by node
+    return int(next(iter(after.values())) if target else after), keys  # a cluster's client answers by node
 
 
 def _hash_or_none(reply: Any) -> Any:
-    """Somebody else may keep something under the name of a job."""
+    """``None`` for a key of another application that is not a hash."""
     if isinstance(reply, redis_errors.ResponseError):
         if "WRONGTYPE" in str(reply):
             return None

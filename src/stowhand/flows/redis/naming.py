@@ -1,7 +1,7 @@
 """The ids that people see, and where the jobs of those ids lie. Pure.
 
-An id of a job that is nobody's child is the id in the lists. A child's is ``<parent>:<child>:<uuid>``, whatever the
-layout puts into the lists: so every id that is shown can be given back.
+The id of a job without a parent is the id in the lists. A child's is ``<parent>:<child>:<uuid>``, whatever the layout
+writes into the lists: so every id that is shown is accepted as an argument.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Spot(msgspec.Struct, frozen=True):
     hash: str
     """The key of its hash."""
     child: FlowQueue | None = None
-    """The queue of a child; ``None``: nobody's child."""
+    """The queue of a child; ``None``: the job has no parent."""
 
 
 class Naming:
@@ -64,7 +64,7 @@ class Naming:
         return isinstance(key, str) and any(_behind(begin, key) is not None for begin, _ in self._hashes)
 
     def lookups(self, values: Mapping[str, str]) -> list[str]:
-        """The lists in which a job with these fields, nobody's child, can be found."""
+        """The lookup lists of a job with these fields and without a parent."""
         return [
             self.keys.lookup(name, text)
             for name in self.keys.shape.lookup_attributes

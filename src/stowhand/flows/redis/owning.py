@@ -1,5 +1,5 @@
-"""Whose queues they are. In the classic layout an id in a list does not say which flow it is of: to another flow's
-worker it is the id of a job that was deleted. So there a queue is one flow's, and a mark says whose.
+"""Which flow owns a queue. In the classic layout an id in a list does not name its flow: a worker of another flow would
+take it for a deleted job. So there each queue belongs to one flow, and a mark in Redis names it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ async def take_queues(keys: Keys, client: Client, address: Address, clock: Clock
     async def ask() -> Any:
         return await run(client, _OWN, (marks[0],), (shape.name, *marks))
 
-    told = await repeated(ask, address, clock, unanswered=True)
-    if told:
-        place, owner = told
+    taken = await repeated(ask, address, clock, unanswered=True)
+    if taken:
+        place, owner = taken
         raise ConfigurationError(
             f"{address}: queue {queues[place - 1]!r} belongs to flow {owner!r}: in the classic layout two flows that"
             f" share a queue lose each other's jobs. Give flow {shape.name!r} a queue of another name, another"

@@ -90,7 +90,7 @@ class Parents:
     def _facts(self, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:
         record: FlowRecord = job.ctx.record
         facts: dict[str, str] = {}
-        if readable(record.correlation_id) is not None:  # somebody else may have written what is no JSON
+        if readable(record.correlation_id) is not None:  # another application may have written a value that is not JSON
             facts["correlationId"] = str(record.correlation_id)
         if self._ranked:
             facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}

@@ -86,10 +86,10 @@ class Retrying:
         async def attempt() -> Any:
             return await run(self._client(), _RETRY, (spot.hash,), (text, spot.listed))
 
-        told = await repeated(attempt, self._address, self._clock)
-        if told == "retried":
+        result = await repeated(attempt, self._address, self._clock)
+        if result == "retried":
             return Answer(spot.job_id, Done.DONE)
-        return Answer(spot.job_id, Done.REFUSED, _WHY[told])
+        return Answer(spot.job_id, Done.REFUSED, _WHY[result])
 
     def _lookups(self, spot: Spot, known: dict[str, str]) -> Sequence[str]:
         """Where it can be found; in the layout of ours the job itself tells."""

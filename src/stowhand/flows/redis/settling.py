@@ -1,4 +1,4 @@
-"""Settlements: in batches, each batch one step on the server, none sinking another."""
+"""Settlements in batches: each batch is one script, and a settlement that cannot be written fails alone."""
 
 from __future__ import annotations
 
@@ -122,18 +122,18 @@ class Settlements:
 
     async def _send(self, queue: QueueAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
         targets = Targets(self._keys)
-        going = [(pair, settlement, *self._told(queue, pair, settlement, targets)) for pair, settlement in part]
+        going = [(pair, settlement, *self._encoded(queue, pair, settlement, targets)) for pair, settlement in part]
         entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
         pairs = [pair for pair, _ in part]
         digest = digest_of(pairs)
         # One packed value: hundreds of arguments cost the driver more time than all the rest.
-        before, told = await self._ask(queue, digest, (queue.text, targets.text, msgspec.msgpack.encode(entries)))
+        before, marks = await self._ask(queue, digest, (queue.text, targets.text, msgspec.msgpack.encode(entries)))
         missing = self._missing(digest) if repeat else None
         for pair in pairs:
             self.reasons.pop(pair, None)
         return {
             pair: _reply(mark, asked, written, settled_before=bool(before), missing=missing)
-            for (pair, asked, written, _), mark in zip(going, told, strict=True)
+            for (pair, asked, written, _), mark in zip(going, marks, strict=True)
         }
 
     async def _ask(self, queue: QueueAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
@@ -144,17 +144,17 @@ class Settlements:
             return await run(self._client, _SETTLE, keys, args)
 
         try:
-            before, told = await repeated(ask, self._address, self._clock)
+            before, marks = await repeated(ask, self._address, self._clock)
         except NoReply:
             self._unanswered.setdefault(digest, sent)
             raise
-        return before, told
+        return before, marks
 
     def _missing(self, digest: str) -> bool:
         """Would the mark of an earlier call be there still?"""
         return self._clock.monotonic() - self._unanswered.pop(digest, self._clock.monotonic()) < MARKED
 
-    def _told(
+    def _encoded(
         self, queue: QueueAt, pair: Pair, settlement: Settlement, targets: Targets
     ) -> tuple[Settlement, Sequence[Any]]:
         """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
@@ -218,7 +218,7 @@ def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before:
 
 
 def _packed(job_id: str) -> str | msgspec.Raw:
-    """An id that somebody else has made of bytes that are no UTF-8 is a text to MessagePack all the same."""
+    """A foreign id may contain bytes that are not UTF-8: it is written to MessagePack as raw text."""
     if job_id.isascii():
         return job_id
     raw = job_id.encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Queues of a flow in Redis, as a worker sees them. What is done is done by the scripts, each in one step."""
+"""Queues of a flow in Redis, as the store of a worker. Each operation is one script, which runs atomically."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _CLAIM, _SWEEP, _NEXT_DUE = SCRIPTS["claim"], SCRIPTS["sweep"], SCRIPTS["next_du
 class FlowStore:
     """Some queues of one flow, or all of them. ``lock_time``, ``wait_timeout``, ``lease``: seconds.
 
-    ``lease``: how long a worker that has gone silent keeps its jobs. In the classic layout a lock lives for the
-    ``lock_time`` all the same: so the original does, and looks at no more than that.
+    ``lease``: how long a worker that sends no heartbeat keeps its jobs. In the classic layout a lock lives for the
+    ``lock_time`` nevertheless, as workers of the original implementation expect.
 
     Claims come from the queues in the order given, from each by priority; a claim's ``task`` is the queue's full name.
     Nothing is connected before it is used. Raises ConfigurationError.
@@ -69,7 +69,7 @@ class FlowStore:
         backoff = self._queues[0].flow_queue.declared.backoff
         self._lock = 0 if self.keys.lasting else round((lock_time + EXTRA) * 1000)
         self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
-        """What the flow lays down for its workers."""
+        """The flow's terms for its workers."""
         self._dry = self._no_suspects = self._worked_off = False
         """The last claim has answered the next question already."""
 
@@ -101,7 +101,7 @@ class FlowStore:
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[FlowRecord]]:
         """Due jobs, each under its lock. A limiter's jobs beyond its reservoir are delayed on the way.
 
-        StoreUnreachable after a lost reply: ``heart.abandon`` gives back what it may have brought.
+        StoreUnreachable after a lost reply: ``RedisHeartbeats.abandon`` hands back what the claim may have taken.
         """
         if request.conditions or request.forbidden_flags:
             raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
@@ -176,8 +176,8 @@ class FlowStore:
         return await self._settlements.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since who
-        keeps the time wakes whoever is idle.
+        """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since the
+        timekeeper wakes an idle worker.
         """
         if self._dry:
             self._dry = False
@@ -193,7 +193,7 @@ class FlowStore:
         return int(await repeated(ask, self._address, self._clock, unanswered=True))
 
     def foreign(self) -> Foreign | None:
-        """A heart's two looks at the locks tell."""
+        """``None``: dead workers are found by a heartbeat that sees a job twice without a lock."""
         return None
 
     async def wait(self, timeout: float) -> bool:
@@ -217,8 +217,8 @@ class FlowStore:
         for queue in self._queues:
             begin = 0
             while begin >= 0:
-                begin, _, *told = await self._sweep_of(queue, begin)
-                found += resets_of(queue, told, None)
+                begin, _, *swept = await self._sweep_of(queue, begin)
+                found += resets_of(queue, swept, None)
         return found
 
     async def _sweep_of(self, queue: QueueAt, begin: int) -> Sequence[Any]:

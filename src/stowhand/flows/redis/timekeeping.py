@@ -1,9 +1,9 @@
-"""Who keeps the time of a queue: one of its workers, wherever it runs, wakes an idle one when a delayed job is ready.
+"""The timekeeper of a queue: one of its workers, which wakes an idle worker when a delayed job is ready.
 
-Workers that claim take what is ready by themselves. Idle ones block on the list of jobs that wait, and hear of nothing
-else; would each of them set an alarm, all would come for one job. So one keeps the time for all (``lua/due.lua``): it
-sleeps until the next job is ready, or until the bell rings, because one was delayed that is ready before that. Should
-it die, the next worker whose claim finds nothing takes its place; meanwhile the sweep brings forward what is overdue.
+Workers that claim also take delayed jobs that are ready. Idle ones block on the list of waiting jobs; if each of them
+set a timer, all would come for one job. So one worker keeps the time for all (``lua/due.lua``): it sleeps until the
+next job is ready, or until a push to the list ``bell`` reports an earlier one. If it dies, the next worker whose claim
+finds nothing takes its place; until then the sweep moves overdue jobs.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Timekeeper:
         self._worker = ""
 
     def begin(self, worker: str) -> None:
-        """Nobody keeps the time. Harmless while this one does."""
+        """Become the timekeeper, as the claim found none. Harmless while this is the timekeeper."""
         if self._task is None or self._task.done():
             self._worker = worker
             with bound(None):
                 self._task = asyncio.create_task(self._keep(worker), name=f"timekeeper {self._queue.name}")
 
     async def close(self) -> None:
-        """Leave it to others; the dialer closes the connection."""
+        """Stop, so that another worker takes over; the dialer closes the connection."""
         task, self._task, self._client = self._task, None, None
         if task is not None:
             was_kept = not task.done()
@@ -62,7 +62,7 @@ class Timekeeper:
                     await self._ask(self._worker, 0.0)
 
     async def _keep(self, worker: str) -> None:
-        """Until somebody else does, or the server does not answer: whoever claims again begins anew."""
+        """Keep the time until another worker does, or the server does not answer: a later claim begins anew."""
         try:
             while True:
                 mine, due = await self._ask(worker)

@@ -1,8 +1,8 @@
-"""What an error of Redis, or on the way to it, means for the caller, in the words of errors.py.
+"""What an error of Redis or of its connection means for the caller, as an exception of errors.py.
 
-NoReply             it may have been done, or not: the connection broke, or the time was over
+NoReply             it may have been done or not: the connection broke, or the deadline passed
 StoreUnreachable    definitely not done; the same call may succeed later (loading, failing over, busy)
-StoreError          definitely not done, and trying again is no use until somebody acts
+StoreError          definitely not done, and repeating is useless until an administrator acts
 ConfigurationError  while opening: the address, the login or the layout is wrong
 """
 
@@ -30,7 +30,7 @@ SHOWN = 300
 
 
 class NoReply(StoreUnreachable):
-    """It may have been done, or not."""
+    """The call may have been executed or not."""
 
 
 class _Meaning(NamedTuple):
@@ -178,8 +178,8 @@ def _code(error: BaseException) -> str:
 
 def _code_in(text: str) -> str:
     found = _CODE.search(text)
-    told = (found[1] or found[2]) if found else ""
-    return told if told in _MEANINGS else next((code for words, code in _WORDS if words.search(text)), "")
+    code = (found[1] or found[2]) if found else ""
+    return code if code in _MEANINGS else next((code for words, code in _WORDS if words.search(text)), "")
 
 
 def _code_of_kind(error: BaseException) -> str:

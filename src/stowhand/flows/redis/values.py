@@ -1,4 +1,4 @@
-"""What stands in a job's hash: JSON text by name. What somebody else wrote there may be anything."""
+"""What stands in a job's hash: JSON text by name. Other applications may have written any value."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How an idle worker hears of jobs: it blocks on the waiting lists.
+"""How an idle worker waits for jobs: it blocks on the waiting lists.
 
-``BLMOVE waiting moved LEFT RIGHT`` answers as soon as there is a head, whoever has pushed it (a worker or producer of
-the original too), and it answers to one: a job that comes wakes one idle worker, and not all of them. What is in
-``moved`` is nobody's yet. It is the first that any claim takes, so a call that is cut off, or a worker that dies or
-freezes right then, loses nothing; if no claim comes within a second, the sweep puts it back, which wakes somebody
-else. (Moved into ``processing`` it could not be told from a job whose worker has died.) Each list has a connection of
-its own, since a blocked one can do nothing else.
+``BLMOVE waiting moved LEFT RIGHT`` answers as soon as the list has a head, pushed by any program (the original
+implementation included), and it answers one caller: a new job wakes one idle worker, not all of them. A job in
+``moved`` is not claimed yet. Any claim takes it first, so nothing is lost when the call is cut off, or the worker dies
+or freezes right then; if no claim comes within a second, the sweep puts it back, which wakes another worker. (Moved
+into ``processing`` it would look like a job whose worker has died.) Each list has a connection of its own, which is
+blocked.
 """
 
 from __future__ import annotations

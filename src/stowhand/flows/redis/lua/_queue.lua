@@ -1,4 +1,4 @@
--- What every script of a queue begins with. ARGV[1] is the queue as JSON (address of its keys; see lines.py).
+-- What every script of a queue begins with. ARGV[1] is the queue as JSON (its rules and the prefixes of its keys; see queues.py).
 local queue = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
 local SINCE = 'suspect:' .. queue.name -- of a suspect: since when it could run, in milliseconds
@@ -52,8 +52,8 @@ local function hidden(row)
   return not string.find(words, 'WRONGTYPE', 1, true) and words or nil
 end
 
--- Some fields of a job; nil when there is no such hash, whatever else may have its name; nil and a reason when nobody
--- can say (a login that may not read it): such a job stays where it is.
+-- Some fields of a job; nil when there is no such hash, whatever else may have its name; nil and a reason when it
+-- cannot be read (the login lacks the permission): such a job stays where it is.
 local function fields_of(id, ...)
   local row = redis.pcall('HMGET', queue.hashes .. id, ...)
   if row.err then
@@ -137,11 +137,11 @@ local function give_back(id, base, resets, order)
   return sound
 end
 
--- Who keeps the time (due.lua) is to look again, since what falls due next has changed. One such word is enough.
+-- Wake the timekeeper (due.lua), since another job falls due next. One entry is enough.
 local function ring()
   if redis.call('EXISTS', queue.root .. ':bell') == 0 then
     redis.call('RPUSH', queue.root .. ':bell', '1')
-    redis.call('PEXPIRE', queue.root .. ':bell', 10000) -- nobody keeps it: then nobody hears it
+    redis.call('PEXPIRE', queue.root .. ':bell', 10000) -- there may be no timekeeper to read it
   end
 end
 
@@ -158,7 +158,7 @@ local function delay_until(ready, base, id, now)
   end
 end
 
--- What is ready, and was taken by nobody, goes to the front, the oldest first; so it wakes who blocks there.
+-- Delayed jobs that are ready and unclaimed go to the front, the oldest first, which wakes workers that block there.
 local function promote(base, now)
   local ready = redis.call('ZRANGEBYSCORE', base .. ':delayed', '-inf', now, 'LIMIT', 0, CHUNK)
   if #ready == 0 then

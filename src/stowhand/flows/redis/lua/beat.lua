@@ -1,6 +1,6 @@
 -- with: queue
 -- Renew leases. ARGV: queue, milliseconds, those of the lock where it outlives its lease, else 0, then id and token of
--- each. Gives what became of each: K kept, L lost. A job whose hash is gone is lost: nobody waits for its result.
+-- each. Gives what became of each: K kept, L lost. A job whose hash is gone is lost: its result is not needed.
 local lease, life = ARGV[2], ARGV[3]
 local ids = {}
 for place = 4, #ARGV, 2 do

@@ -5,7 +5,7 @@
 -- longer than the lease, else 0, milliseconds that a suspect has been due for at least (then who asks is at work, and
 -- makes way for it) or '', 'woken' where a job has just
 -- been moved for who asks, or ''.
--- Gives {microseconds now, 1 where there may be more to take, 0 where nobody keeps the time, 0 where no suspect waits,
+-- Gives {microseconds now, 1 where there may be more to take, 0 where there is no timekeeper, 0 where no suspect waits,
 -- row …}; a row is the wanted fields (or all: name, value, …), then the id and the place of its priority.
 local token, limit, lease, apart = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == 'suspects'
 local life, overdue, woken = ARGV[7], tonumber(ARGV[8]), ARGV[9] == 'woken'
@@ -15,7 +15,7 @@ if not leased then
   life = lease
 end
 local MOST = 2000 -- ids looked at in one call: ghosts and delayed jobs take time too
-local BEFORE = 4 -- what is told of before the rows
+local BEFORE = 4 -- values of the reply before the rows
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local reply = { time[1] .. string.format('%06d', time[2]), 0, 1, 1 }
@@ -77,7 +77,7 @@ local function is_held_back(id, base, value)
   local here = math.floor(now / limiter.interval)
   local calls = limiter.calls .. group .. ':' .. string.format('%d', here)
   local window, given = last_ticket(group)
-  -- Whoever has waited, overdue or not, passes as soon as a window has room; who is new does not pass while others wait.
+  -- A job that has waited, overdue or not, passes as soon as a window has room; a new one not while others wait.
   local has_room = is_early(here) and count(redis.call('GET', calls)) < limiter.reservoir
   if has_room and (value('delay') or window <= here or count(redis.call('GET', waiting)) == 0) then
     redis.call('INCR', calls)
@@ -282,7 +282,7 @@ local function serve_suspects(list)
   end
 end
 
--- What is ready, the first that was to be ready first: before the others, one that was lent to whoever is idle, if it
+-- What is ready, the first that was to be ready first: before the others, one that was moved for an idle worker, if it
 -- is still there (due.lua).
 local function serve_delayed(list, rank, base)
   while room() > 0 do
@@ -303,7 +303,7 @@ local function serve_delayed(list, rank, base)
   end
 end
 
--- What is wrong with one list, or one job, keeps nobody from the others.
+-- An error of one list, or of one job, does not stop the others.
 local function serve(how, list, home, ...)
   local sound, why = pcall(how, list, ...)
   trouble = sound and trouble or why
@@ -321,7 +321,7 @@ local function serve_all()
   end
   for rank, base in ipairs(queue.bases) do
     local waiting = base .. ':waiting'
-    serve(serve_moved, base .. ':moved', waiting, rank, base) -- somebody idle was woken for it
+    serve(serve_moved, base .. ':moved', waiting, rank, base) -- an idle worker was woken for it
     serve(serve_delayed, base .. ':delayed', waiting, rank, base)
     serve(serve_list, waiting, waiting, rank, base)
   end
@@ -349,7 +349,7 @@ local function is_dead()
     return redis.call('EXISTS', queue.dead .. token) == 1
   end
   local begun = redis.pcall('SET', queue.leases .. token, 'alive', 'PX', lease, 'NX')
-  -- Where memory is full, whoever works makes room: a lease may begin once something was taken.
+  -- Where memory is full, workers make room by working: a lease may begin once a job was taken.
   unleased = begun and begun.err
   return (not begun or unleased) and redis.call('GET', queue.leases .. token) == 'dead'
 end

@@ -92,7 +92,7 @@ local function facts_of(values, first, last)
   return facts
 end
 
--- Who keeps the time is told where it is the first that falls due (_line.lua: ring).
+-- Wakes the timekeeper where this job is the first that falls due (_queue.lua: ring).
 local function postpone(hash, base, id, ready)
   if redis.call('ZCARD', base .. ':delayed') >= most then
     error(FULL, 0)

@@ -1,9 +1,9 @@
 -- with: queue
--- Keep the time of one queue: what is delayed and has become ready wakes who is idle. ARGV: queue, who asks, milliseconds
--- that it keeps the time from now on; 0: it leaves that to others.
+-- Keep the time of one queue: a delayed job that has become ready wakes an idle worker. ARGV: queue, worker, milliseconds
+-- that it is the timekeeper from now on; 0: it stops being it.
 -- Idle workers block on the list of those that wait, and workers that claim take what is ready by themselves, in its
--- order. So one is lent to that list at a time, and only while it is empty: then whoever blocks there has it at once.
--- Gives {'0' where somebody else keeps the time, milliseconds until the next is ready: 0 where one was lent and more are,
+-- order. So one is moved to that list at a time, and only while it is empty: then a worker that blocks there gets it at once.
+-- Gives {'0' where another worker is the timekeeper, milliseconds until the next is ready: 0 where one was lent and more are,
 -- -1 where none is delayed or all are busy}.
 local timer = queue.root .. ':timer'
 local keeper = redis.call('GET', timer)
@@ -25,7 +25,7 @@ local function lend(base)
   local wait = math.max(math.ceil(tonumber(first[2]) - now), 0)
   if wait == 0 then
     if redis.call('EXISTS', base .. ':waiting', base .. ':moved') > 0 then
-      return -- whoever comes for that takes this first
+      return -- the worker that claims that one takes this first
     end
     redis.call('RPUSH', base .. ':waiting', first[1]) -- first: where it is refused, it stays
     redis.call('ZREM', base .. ':delayed', first[1])
@@ -35,6 +35,6 @@ local function lend(base)
 end
 
 for _, base in ipairs(queue.bases) do
-  pcall(lend, base) -- what is wrong with one list, the sweep tells
+  pcall(lend, base) -- an error of one list is reported by the sweep
 end
 return { 1, due }

@@ -8,10 +8,10 @@ for place = 2, #ARGV do
 end
 for place = 2, #ARGV do
   if redis.call('EXISTS', ARGV[place]) == 0 then
-    local told = redis.pcall('SET', ARGV[place], ARGV[1])
-    -- Where memory is full, whoever works makes room: the sweep says it again.
-    if told.err and not string.find(told.err, 'maxmemory', 1, true) then
-      return told
+    local reply = redis.pcall('SET', ARGV[place], ARGV[1])
+    -- Where memory is full, workers make room by working: the sweep marks it again.
+    if reply.err and not string.find(reply.err, 'maxmemory', 1, true) then
+      return reply
     end
   end
 end

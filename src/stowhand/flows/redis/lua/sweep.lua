@@ -1,8 +1,8 @@
 -- with: queue life ending
--- Find what nobody looks after. ARGV: queue, where to begin in processing, 'now' or '' (then once a second, whoever asks).
+-- Find jobs of dead workers, and forgotten ones. ARGV: queue, where to begin in processing, 'now' or '' (once a second).
 --   in processing without a lease  it has ended, or its worker died before it began. Seen twice, a second or more apart,
 --                                  it is reset; a job that the original has just moved gets its lock in between
---   moved                          whoever was woken for it has not come: somebody else is to be woken
+--   moved                          the worker that was woken for it has not claimed: another one is woken
 --   delayed, ready for long        to the front
 --   parked                         their children looked at anew, for those that end without a word
 --   not ended                      their time to live renewed (_life.lua: renew)
@@ -12,14 +12,14 @@ local SECOND = 1000
 local CHILDREN = 2000 -- counted in one call
 local begin = tonumber(ARGV[2])
 local now = now_ms()
-local FIRST = 2 -- what is told of before the resets
+local FIRST = 2 -- values of the reply before the resets
 local reply = { -1, 0 }
 if ARGV[3] ~= 'now' then
   local asked = redis.pcall('INCR', queue.root .. ':swept')
   asked = type(asked) == 'number' and asked or 1 -- where memory is full
   if asked > 1 then
     if asked % 100 == 0 and redis.call('PTTL', queue.root .. ':swept') < 0 then
-      redis.call('DEL', queue.root .. ':swept') -- somebody has taken its time to live away
+      redis.call('DEL', queue.root .. ':swept') -- another client has removed its time to live
     end
     reply[2] = asked
     return reply
@@ -96,12 +96,12 @@ local function look_at_processing(base)
   for place = #due, 1, -1 do
     act(base, due[place])
   end
-  -- They went to the front from the last to the first; they are told from the first to the last.
-  local told = {}
+  -- They went to the front from the last to the first; they are reported from the first to the last.
+  local sorted = {}
   for place = #reply - 1, before + 1, -2 do
-    told[#told + 1], told[#told + 2] = reply[place], reply[place + 1]
+    sorted[#sorted + 1], sorted[#sorted + 2] = reply[place], reply[place + 1]
   end
-  for place, value in ipairs(told) do
+  for place, value in ipairs(sorted) do
     reply[before + place] = value
   end
   if #ids == CHUNK then
@@ -140,7 +140,7 @@ local function bring_forward(base)
   promote(base, now - LATE)
 end
 
--- What is wrong with one key keeps nobody from the others.
+-- An error of one key does not stop the others.
 local trouble
 local function try(look, ...)
   local sound, why = pcall(look, ...)
