@@ -1,17 +1,24 @@
-"""The memory store's single-job actions: SEMANTICS' table "what each call does in each state", as code."""
+"""What each call does to a job in each state, for the memory store: to one job, and to many at once.
+
+One job: a refusal is an answer. Many: what cannot be changed is left out of the reply. Acting on many never touches a
+live lease, except in ``force_unlock``; for an expired one the epoch moves on, so that its worker learns of the loss.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from stowhand.jobs.job import State
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.jobs.job import Job, State
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import validate_id, validate_key
+from stowhand.stores.memory import leasing
 from stowhand.stores.memory.rows import Row, Rows
 
 
 def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
-    """Due now with every attempt before it; a canceled job comes back out of the history."""
+    """Due now, with all its attempts; a canceled job comes back out of the history."""
     row = rows.find(validate_id(job_id))
     if row is None:
         return missing(job_id)
@@ -19,25 +26,16 @@ def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
         return Answer(job_id, Done.REFUSED, "it is running; cancel it first, or wait until it has ended")
     if row.state is State.COMPLETED:
         return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
-    kept = revive(rows, row) if row.state is State.CANCELED else True
+    keeps_key = rows.revive(row) if row.state is State.CANCELED else True
     row.state, row.run_at, row.finished_at = State.QUEUED, now, None
     row.attempts = row.resets = 0
     row.cancel_requested, row.loses_retries = False, None
-    rows.news = True
-    return Answer(job_id, Done.DONE, "" if kept else "its key belongs to another job now, so it has none")
-
-
-def revive(rows: Rows, row: Row) -> bool:
-    """Back among the living, with its key unless another job has taken it; False if one has."""
-    kept = row.key is None or rows.holder(row.key) is None
-    if not kept:
-        row.key = None
-    rows.live[row.id] = rows.history.pop(row.id)
-    return kept
+    rows.announce()
+    return Answer(job_id, Done.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
 
 
 def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
-    """At once if it waits; asked of its worker if it runs."""
+    """At once if it waits; a running one is canceled by its worker."""
     row = rows.find(validate_id(job_id))
     if row is None:
         return missing(job_id)
@@ -57,7 +55,7 @@ def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
 
 
 def remove(rows: Rows, job_id: int) -> Answer:
-    """Delete what does not run."""
+    """Delete a job that is not running."""
     row = rows.find(validate_id(job_id))
     if row is None:
         return missing(job_id)
@@ -65,8 +63,7 @@ def remove(rows: Rows, job_id: int) -> Answer:
         return Answer(job_id, Done.REFUSED, "it is running; cancel it instead")
     if row.state is State.COMPLETED:
         return Answer(job_id, Done.REFUSED, "it completed; the history is pruned by its age")
-    rows.live.pop(job_id, None)
-    rows.history.pop(job_id, None)
+    rows.forget([row])
     return Answer(job_id, Done.DONE)
 
 
@@ -84,3 +81,72 @@ def remove_key(rows: Rows, key: str) -> Answer:
 def missing(job_id: int) -> Answer:
     """No such job, here or in the history."""
     return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+
+
+def complete(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[Job]:
+    """As if their handlers had succeeded."""
+    changed = list(actionable(rows, job_ids, now))
+    for row in changed:
+        fence_out(row)
+        rows.finish(row, State.COMPLETED, now)
+    return [row.job() for row in changed]
+
+
+def fail(rows: Rows, job_ids: Sequence[int], reason: str, now: datetime) -> list[Job]:
+    """Without further attempts. A job that had failed before keeps its ``finished_at``."""
+    changed = list(actionable(rows, job_ids, now))
+    for row in changed:
+        fence_out(row)
+        row.attempts, row.last_error, row.updated_at = row.max_attempts, reason, now
+        rows.finish(row, State.FAILED, row.finished_at or now)
+    return [row.job() for row in changed]
+
+
+def reschedule(rows: Rows, job_ids: Sequence[int], to: Reschedule, now: datetime) -> list[Job]:
+    """The given details; the state follows from the numbers. An expired lease is reset first, as the sweep would."""
+    changed = list(actionable(rows, job_ids, now))
+    for row in changed:
+        if row.state is State.PROCESSING:
+            leasing.reset(rows, [Lease(row.id, str(row.token), row.epoch)], now)
+        if row.state is not State.CANCELED:
+            set_details(row, to, now)
+    if changed:
+        rows.announce()
+    return [row.job() for row in changed]
+
+
+def set_details(row: Row, to: Reschedule, now: datetime) -> None:
+    """Of a row that waits or has failed."""
+    row.run_at = row.run_at if to.run_at is None else to.run_at
+    row.priority = row.priority if to.priority is None else to.priority
+    row.max_attempts = row.max_attempts if to.max_attempts is None else to.max_attempts
+    row.attempts = min(row.attempts if to.attempts is None else to.attempts, row.max_attempts)
+    row.updated_at = now
+    gives_attempts = to.attempts is not None or to.max_attempts is not None
+    if gives_attempts:
+        row.loses_retries = None
+    if row.attempts >= row.max_attempts and row.waits():
+        row.state, row.finished_at = State.FAILED, now
+    elif row.attempts < row.max_attempts and row.state is State.FAILED and gives_attempts:
+        row.state, row.finished_at, row.resets, row.cancel_requested = State.QUEUED, None, 0, False
+
+
+def force_unlock(rows: Rows, workers: Sequence[str], now: datetime) -> list[Job]:
+    """Take back what these workers hold, dead or alive."""
+    held = [(row, lease) for row, lease in leasing.running(rows) if row.worker in workers]
+    for _, lease in held:
+        leasing.reset(rows, [lease], now)
+    return [row.job() for row, _ in held]
+
+
+def actionable(rows: Rows, job_ids: Sequence[int], now: datetime) -> Iterator[Row]:
+    """The live rows of these ids, in order, but those under a live lease."""
+    for job_id in sorted(set(job_ids)):
+        row = rows.live.get(job_id)
+        if row is not None and (row.lease_until is None or row.lease_until < now):
+            yield row
+
+
+def fence_out(row: Row) -> None:
+    """A worker that holds it loses it."""
+    row.epoch += row.token is not None

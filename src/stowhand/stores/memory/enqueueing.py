@@ -12,48 +12,35 @@ from stowhand.stores.memory.rows import Row, Rows
 
 
 def add(rows: Rows, job: NewJob, now: datetime) -> Row:
-    """Insert a job, or do with the holder of its key what the key's mode says."""
+    """Insert a job; where another holds its key, the key's mode decides."""
     job = whole(job, rows.max_attempts)
     holder = rows.holder(job.key) if job.key is not None else None
-    if holder is None:
-        return insert(rows, job, now)
-    if job.key_mode is KeyMode.UNSAFE_DEDUPE:
-        touch(holder, now)
-        return holder
-    if holder.state is State.PROCESSING:
+    if holder is not None:
+        if job.key_mode is KeyMode.UNSAFE_DEDUPE:
+            touch(holder, now)
+            return holder
+        if holder.state is not State.PROCESSING:
+            replace(holder, job, now)
+            rows.announce()
+            return holder
         # It runs on without its key; only an error finds out that it has no retries left.
         holder.key, holder.loses_retries = None, "replaced"
-        return insert(rows, job, now)
-    replace(holder, job, now)
-    rows.news = True
-    return holder
-
-
-def insert(rows: Rows, job: NewJob, now: datetime) -> Row:
-    """A new row with the next id."""
-    rows.last_id += 1
     row = Row(
-        id=rows.last_id,
+        id=rows.last_id + 1,
         task=job.task,
         payload=job.payload,
         queue=job.queue,
         priority=job.priority,
         run_at=run_at(job, now),
-        max_attempts=attempts(job),
+        max_attempts=job.max_attempts or MAX_ATTEMPTS,
         max_resets=job.max_resets,
         key=job.key,
         flags=tuple(dict.fromkeys(job.flags)),
         created_at=now,
         updated_at=now,
     )
-    rows.live[row.id] = row
-    rows.news = True
+    rows.insert(row)
     return row
-
-
-def attempts(job: NewJob) -> int:
-    """How many it may have."""
-    return MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
 
 
 def replace(row: Row, job: NewJob, now: datetime) -> None:
@@ -67,7 +54,11 @@ def replace(row: Row, job: NewJob, now: datetime) -> None:
     if row.state is State.FAILED:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
     row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
-    row.max_attempts, row.max_resets, row.flags = attempts(job), job.max_resets, tuple(dict.fromkeys(job.flags))
+    row.max_attempts, row.max_resets, row.flags = (
+        job.max_attempts or MAX_ATTEMPTS,
+        job.max_resets,
+        tuple(dict.fromkeys(job.flags)),
+    )
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, now)
 
@@ -85,13 +76,13 @@ def appended(old: str, new: str) -> str:
 
 
 def touch(row: Row, now: datetime) -> None:
-    """Leave a trace of the call."""
+    """Record that it was changed."""
     row.revision += 1
     row.updated_at = now
 
 
 def run_at(job: NewJob, now: datetime) -> datetime:
-    """When it is due, by the store's clock unless the producer named a moment."""
+    """When it is due: by the store's clock, unless the job names a moment."""
     if job.run_at is not None:
         return job.run_at
     return now + timedelta(seconds=job.delay or 0.0)

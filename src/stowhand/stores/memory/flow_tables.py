@@ -1,4 +1,4 @@
-"""What flows keep in a memory store: the rules of ``stowhand.protocols.flow_tables``, readable in one sitting."""
+"""What flows keep in a memory store: the rules of ``stowhand.protocols.flow_tables`` as plain code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Limit:
-    """What a limiter has let pass in its window, and whom it has told to wait until when."""
+    """What a limiter has let pass in its window, and until when it made which jobs wait."""
 
     spent: Spent = field(default_factory=lambda: Spent(0, 0, 0))
     waits: dict[str, float] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class MemoryFlowTables:
                 self._forget({job_id})
             for key in keys:
                 acting.remove_key(rows, key)
-                rows.history = {row.id: row for row in rows.history.values() if row.key != key}
+                rows.forget([row for row in rows.history.values() if row.key == key])
             return found
 
     async def wake(self, key: str) -> Woken:
@@ -113,7 +113,7 @@ class MemoryFlowTables:
             if row.state is State.PROCESSING:
                 return Woken.RUNNING
             row.run_at = min(row.run_at, now)
-            rows.news = True
+            rows.announce()
             return Woken.WOKEN
 
     async def spend(self, asked: Spending) -> float:
@@ -155,8 +155,8 @@ class MemoryFlowTables:
             return sorted(key for key in keys if key is not None and key > after)[:limit]
 
     def prune(self, rows: Rows, now: datetime) -> None:
-        """Forget jobs of which no step is anywhere any more, and limiters that nobody uses."""
-        before = now - timedelta(seconds=rows.kept or 0.0)
+        """Forget jobs none of whose steps is left, and limiters that are no longer used."""
+        before = now - timedelta(seconds=rows.retention or 0.0)
         self._forget(
             {
                 job_id
@@ -181,7 +181,7 @@ def newest(rows: Rows, key: str) -> Row | None:
 
 
 def is_open(rows: Rows, awaited: str) -> bool:
-    """Has the child of this id not ended, or one of all those whose ids begin so?"""
+    """Whether the child with this id, or any whose id begins so, has not ended."""
     stem = PREFIX + awaited.removesuffix(ALL)
     if not awaited.endswith(ALL):
         children = [child] if (child := rows.holder(stem)) is not None else []

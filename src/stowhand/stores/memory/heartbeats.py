@@ -1,4 +1,4 @@
-"""The memory store's heart: what keeps leases true, from whatever thread."""
+"""Renewing leases, resetting jobs and maintenance of the memory store, from any thread."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class MemoryHeartbeats:
 
     def refused(self) -> Sequence[Refusal]:
         with self._store.transaction() as (rows, _):
-            refused, rows.refused = rows.refused, []
-        return refused
+            return rows.take_refused()
 
     def check(self) -> None:
         pass
@@ -64,22 +63,20 @@ class MemoryHeartbeats:
 
     def maintain(self) -> None:
         with self._store.transaction() as (rows, now):
-            oldest = now - timedelta(seconds=rows.kept or 0.0)
-            rows.history = {
-                row.id: row for row in rows.history.values() if row.finished_at is None or row.finished_at >= oldest
-            }
+            oldest = now - timedelta(seconds=rows.retention or 0.0)
+            past = [row for row in rows.history.values() if row.finished_at is not None and row.finished_at < oldest]
+            rows.forget(past)
             operating.prune(rows, now, self._store.failed_retention)
             timetable.prune(rows, now)
             self._store.flow_tables().prune(rows, now)
 
     def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as (rows, now):
-            _, started, _ = rows.roll.get(card.name, (card, now, now))
-            rows.roll[card.name] = (card, started, now)
+            operating.worker_seen(rows, card, now)
 
     def worker_gone(self, name: str) -> None:
         with self._store.transaction() as (rows, _):
-            rows.roll.pop(name, None)
+            operating.worker_gone(rows, name)
 
     def close(self) -> None:
         pass

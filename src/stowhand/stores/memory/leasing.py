@@ -1,4 +1,4 @@
-"""The memory store's claims, settlements, beats and resets: SEMANTICS under a lease, readable in one sitting."""
+"""Claims, settlements, beats and resets of the memory store: the specification of leases as plain functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowhand.stores.memory.rows import Row, Rows
 
 RESET_PAGE = 1000
 PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
-"""What a settlement with a payload of its own must say, whatever way back the row then takes."""
+"""States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
 
 
 def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
@@ -41,14 +41,14 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
 
 
 def may_make_way(rows: Rows, worker: str) -> bool:
-    """The rule is the law's; who holds what is seen here."""
+    """By ``lifecycle.may_make_way``, which is passed what is held here."""
     held = [row for row, _ in running(rows)]
     suspects = {row.worker for row in held if row.resets >= QUARANTINE_AFTER}
     return lifecycle.may_make_way(len(suspects), len({row.worker for row in held} | {worker}))
 
 
 def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
-    """Is it due, and what was asked for?"""
+    """Is it due, and does it fit the request?"""
     return (
         row.waits()
         and row.run_at <= now - timedelta(seconds=request.overdue or 0.0)
@@ -59,7 +59,7 @@ def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
 
 
 def start(row: Row, request: ClaimRequest, now: datetime) -> None:
-    """Hand it out under a new lease."""
+    """Claim it under a new lease."""
     row.state = State.PROCESSING
     row.attempts = min(row.attempts + 1, row.max_attempts)
     row.epoch += 1
@@ -86,15 +86,15 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, r
     return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
 
 
-def trace(rows: Rows, lease: Lease, asked: Settlement, *, repeat: bool) -> Reply:
-    """Say why a lease holds nothing."""
+def trace(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
+    """Why a lease holds nothing."""
     row = rows.find(lease.job_id)
     if row is None:
         return Verdict.UNKNOWN if repeat else Verdict.LOST
     if row.settled_token != lease.token:
         return Verdict.LOST
-    if asked.state in WAITING and row.state in (State.CANCELED, State.FAILED):
-        return turned(asked, row.state)
+    if settlement.state in WAITING and row.state in (State.CANCELED, State.FAILED):
+        return turned(settlement, row.state)
     return Verdict.ALREADY_SETTLED
 
 
@@ -111,7 +111,7 @@ def check(settlement: Settlement) -> None:
 
 
 def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
-    """Write what was decided. The one rule that only a store can apply: see ``way_back``."""
+    """Write what was decided, but for the one rule that only a store can apply: see ``way_back``."""
     row.settled_token, row.resets = row.token, 0
     if settlement.refund:
         row.attempts = max(row.attempts - 1, 0)
@@ -121,7 +121,7 @@ def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
         row.payload = settlement.payload
     state = way_back(row, settlement.state)
     if state in WAITING:
-        rows.leave_processing(row, state)
+        rows.end_lease(row, state)
         row.run_at = now + timedelta(seconds=settlement.delay)
     else:
         row.result = settlement.result
@@ -129,8 +129,7 @@ def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
 
 
 def way_back(row: Row, state: State) -> State:
-    """Where a row really goes that was to go back to waiting: its cancellation may have been asked for,
-    or its key lost."""
+    """The state of a row that was to wait again: meanwhile a cancellation may have been requested, or its key lost."""
     if state not in WAITING:
         return state
     if row.cancel_requested or row.loses_retries == "removed":
@@ -141,7 +140,7 @@ def way_back(row: Row, state: State) -> State:
 
 
 def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> Pulse:
-    """Renew what is still held, even past its deadline: nobody has taken it yet."""
+    """Renew what is still held, even past its deadline: no worker has taken it yet."""
     lost, canceled, refused = set(), set(), set()
     for lease in leases:
         row = rows.held(lease)
@@ -158,7 +157,7 @@ def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> 
 
 
 def release(rows: Rows, leases: Iterable[Lease], now: datetime) -> None:
-    """Hand back unspent: due when it was, as if it had not been claimed."""
+    """Return without using an attempt: due when it was, as if it had not been claimed."""
     for lease in leases:
         row = rows.held(lease)
         if row is not None and rows.may(row.id, way_back(row, State.QUEUED), "release"):
@@ -166,7 +165,7 @@ def release(rows: Rows, leases: Iterable[Lease], now: datetime) -> None:
 
 
 def abandon(rows: Rows, token: str, now: datetime) -> None:
-    """Hand back whatever this token holds, and let it claim nothing more."""
+    """Release all that this token holds, and let it claim nothing more."""
     rows.abandoned.add(token)
     release(rows, [Lease(row.id, token, row.epoch) for row in rows.live.values() if row.token == token], now)
 
@@ -176,7 +175,7 @@ def give_back(rows: Rows, row: Row, now: datetime) -> None:
     row.attempts = max(row.attempts - 1, 0)
     state = way_back(row, State.QUEUED)
     if state is State.QUEUED:
-        rows.leave_processing(row, state)
+        rows.end_lease(row, state)
     else:
         rows.finish(row, state, now)
 
@@ -189,17 +188,17 @@ def stalled(rows: Rows, slack: float, now: datetime) -> list[Lease]:
 
 def foreign(rows: Rows, ours: Sequence[Lease], slack: float, now: datetime) -> Foreign:
     """All leases but these."""
-    kept = {lease.job_id for lease in ours}
+    own = {lease.job_id for lease in ours}
     ends = [
         (row.lease_until - now).total_seconds() + slack
         for row, lease in running(rows)
-        if row.lease_until is not None and lease.job_id not in kept
+        if row.lease_until is not None and lease.job_id not in own
     ]
     return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
 
 
 def held_by(rows: Rows, worker: str) -> list[Lease]:
-    """Leases of one worker, whatever their deadline."""
+    """Leases of one worker, expired ones too."""
     return [lease for row, lease in running(rows) if row.worker == worker]
 
 
@@ -210,7 +209,7 @@ def running(rows: Rows) -> list[tuple[Row, Lease]]:
 
 
 def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:
-    """Take jobs back from workers that died; the law decides whether they run again."""
+    """Take jobs back from workers that died; ``lifecycle.reset`` decides whether they run again."""
     taken = []
     for lease in leases[:RESET_PAGE]:
         row = rows.held(lease)

@@ -1,9 +1,8 @@
-"""The memory store's answers to operators: pause queues and tasks, purge, who works, why does a job not run."""
+"""What operators ask of the memory store: pause, purge, figures, who works, why a job does not run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
 from stowhand.jobs.job import State
@@ -15,130 +14,106 @@ from stowhand.protocols.operating import (
     Ages,
     Explanation,
     Purged,
-    QueueChange,
     QueueRow,
-    TaskChange,
+    WorkerCard,
     WorkerRow,
-    read_queue,
-    read_task,
     worker_row,
 )
-from stowhand.protocols.validation import validate_id, validate_ids
 from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
 from stowhand.stores.memory import acting
 from stowhand.stores.memory.rows import Row, Rows
 
-
-class MemoryOperations:
-    """The seam ``Operator``."""
-
-    def transaction(self) -> AbstractContextManager[tuple[Rows, datetime]]:
-        """The rows and the time, for one caller at a time."""
-        raise NotImplementedError
-
-    async def pause_queue(self, name: str) -> QueueChange:
-        name = read_queue(name)
-        with self.transaction() as (rows, now):
-            is_new = name not in rows.paused
-            rows.paused.setdefault(name, now)
-            return QueueChange(name, is_new)
-
-    async def resume_queue(self, name: str) -> QueueChange:
-        name = read_queue(name)
-        with self.transaction() as (rows, _):
-            rows.news = True
-            return QueueChange(name, rows.paused.pop(name, None) is not None)
-
-    async def pause_task(self, name: str) -> TaskChange:
-        return self._pause(read_task(name))
-
-    async def resume_task(self, name: str) -> TaskChange:
-        return self._resume(read_task(name))
-
-    async def pause_unqueued(self) -> TaskChange:
-        return self._pause("")
-
-    async def resume_unqueued(self) -> TaskChange:
-        return self._resume("")
-
-    async def pauses(self) -> Pauses:
-        with self.transaction() as (rows, _):
-            return Pauses.read(dict(sorted(rows.pauses.items())))
-
-    def _pause(self, name: str) -> TaskChange:
-        with self.transaction() as (rows, now):
-            is_new = name not in rows.pauses
-            rows.pauses.setdefault(name, now)
-            return TaskChange(name or None, is_new)
-
-    def _resume(self, name: str) -> TaskChange:
-        with self.transaction() as (rows, _):
-            rows.news = True
-            return TaskChange(name or None, rows.pauses.pop(name, None) is not None)
-
-    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        with self.transaction() as (rows, now):
-            found = (rows.live.get(job_id) for job_id in validate_ids(job_ids))
-            failed = [row.id for row in found if row is not None and row.state is State.FAILED]
-            for job_id in failed:
-                acting.retry(rows, job_id, now)
-            return failed
-
-    async def queues(self) -> Sequence[QueueRow]:
-        with self.transaction() as (rows, now):
-            names = {row.queue for row in rows.live.values() if row.queue is not None}
-            return [queue_row(rows, name, now) for name in sorted(names | rows.paused.keys())]
-
-    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
-        with self.transaction() as (rows, now):
-            old = {state: old_rows(rows, state, getattr(ages, state.value), now) for state in OVER}
-            if not dry_run:
-                for row in (row for some in old.values() for row in some):
-                    rows.live.pop(row.id, None)
-                    rows.history.pop(row.id, None)
-            return Purged(**{state.value: len(some) for state, some in old.items()})
-
-    async def workers(self) -> Sequence[WorkerRow]:
-        with self.transaction() as (rows, now):
-            return roll(rows, now)
-
-    async def explain(self, job_id: int) -> Explanation | None:
-        with self.transaction() as (rows, now):
-            row = rows.find(validate_id(job_id))
-            return None if row is None else explain(facts(rows, row, now))
-
-    async def figures(self) -> Figures:
-        with self.transaction() as (rows, now):
-            tasks, queues, workers = Tallies(), Tallies(), Tallies()
-            for row in rows.live.values():
-                running = row.worker if row.state is State.PROCESSING else None
-                for tallies, name in ((tasks, row.task), (queues, row.queue), (workers, running)):
-                    if name is not None:
-                        tallies.add(name, row.state.value, Amount(1))
-                        tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
-            return Figures(
-                tasks=tasks.live(),
-                queues=queues.live(),
-                workers=workers.live(),
-                history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
-                lately={
-                    minutes: ended_rows([*rows.live.values(), *rows.history.values()], now - timedelta(minutes=minutes))
-                    for minutes in MINUTES
-                },
-                paused=dict(sorted(rows.paused.items())),
-                pauses=Pauses.read(dict(sorted(rows.pauses.items()))),
-            )
-
-
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
 
 
+def pause(paused: dict[str, datetime], name: str, now: datetime) -> bool:
+    """A queue or a task, whose running jobs go on. False: it was paused before."""
+    is_new = name not in paused
+    paused.setdefault(name, now)
+    return is_new
+
+
+def resume(rows: Rows, paused: dict[str, datetime], name: str) -> bool:
+    """Wakes workers. False: it was not paused."""
+    rows.announce()
+    return paused.pop(name, None) is not None
+
+
+def pauses(rows: Rows) -> Pauses:
+    """Of tasks, and of the jobs without a queue."""
+    return Pauses.read(dict(sorted(rows.paused_tasks.items())))
+
+
+def retry_failed(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[int]:
+    """Those of them that have failed."""
+    found = (rows.live.get(job_id) for job_id in job_ids)
+    failed = [row.id for row in found if row is not None and row.state is State.FAILED]
+    for job_id in failed:
+        acting.retry(rows, job_id, now)
+    return failed
+
+
+def queues(rows: Rows, now: datetime) -> list[QueueRow]:
+    """By name: those with live jobs, and the paused ones."""
+    names = {row.queue for row in rows.live.values() if row.queue is not None}
+    return [queue_row(rows, name, now) for name in sorted(names | rows.paused_queues.keys())]
+
+
+def purge(rows: Rows, ages: Ages, now: datetime, *, dry_run: bool) -> Purged:
+    """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
+    old = {state: old_rows(rows, state, getattr(ages, state.value), now) for state in OVER}
+    if not dry_run:
+        rows.forget(row for some in old.values() for row in some)
+    return Purged(**{state.value: len(some) for state, some in old.items()})
+
+
+def figures(rows: Rows, now: datetime) -> Figures:
+    """Counted exactly."""
+    by_task, by_queue, by_worker = Tallies(), Tallies(), Tallies()
+    for row in rows.live.values():
+        worker = row.worker if row.state is State.PROCESSING else None
+        for tallies, name in ((by_task, row.task), (by_queue, row.queue), (by_worker, worker)):
+            if name is not None:
+                tallies.add(name, row.state.value, Amount(1))
+                tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
+    return Figures(
+        tasks=by_task.live(),
+        queues=by_queue.live(),
+        workers=by_worker.live(),
+        history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
+        lately={minutes: ended_rows(rows.every(), now - timedelta(minutes=minutes)) for minutes in MINUTES},
+        paused=dict(sorted(rows.paused_queues.items())),
+        pauses=pauses(rows),
+    )
+
+
+def explain_job(rows: Rows, job_id: int, now: datetime) -> Explanation | None:
+    """Why it does not run; ``None``: there is no such job."""
+    row = rows.find(job_id)
+    return None if row is None else explain(facts(rows, row, now))
+
+
+def worker_seen(rows: Rows, card: WorkerCard, now: datetime) -> None:
+    """Enter a worker, or note that it still runs."""
+    _, started, _ = rows.workers.get(card.name, (card, now, now))
+    rows.workers[card.name] = (card, started, now)
+
+
+def worker_gone(rows: Rows, name: str) -> None:
+    """A worker has stopped."""
+    rows.workers.pop(name, None)
+
+
+def workers(rows: Rows, now: datetime) -> list[WorkerRow]:
+    """By name."""
+    return [worker_row(card, started, seen, now) for _, (card, started, seen) in sorted(rows.workers.items())]
+
+
 def prune(rows: Rows, now: datetime, failed_retention: float | None) -> None:
-    """What maintenance does of it: failed jobs past their time, and workers that said no goodbye."""
-    for row in old_rows(rows, State.FAILED, failed_retention, now):
-        del rows.live[row.id]
+    """For maintenance: failed jobs past their retention, and workers that stopped without saying so."""
+    rows.forget(old_rows(rows, State.FAILED, failed_retention, now))
     oldest = now - timedelta(seconds=FORGOTTEN_AFTER)
-    rows.roll = {name: entry for name, entry in rows.roll.items() if entry[2] >= oldest}
+    rows.workers = {name: entry for name, entry in rows.workers.items() if entry[2] >= oldest}
 
 
 def old_rows(rows: Rows, state: State, age: float | None, now: datetime) -> list[Row]:
@@ -146,8 +121,9 @@ def old_rows(rows: Rows, state: State, age: float | None, now: datetime) -> list
     if age is None:
         return []
     before = now - timedelta(seconds=age)
-    every = [*rows.live.values(), *rows.history.values()]
-    return [row for row in every if row.state is state and row.finished_at is not None and row.finished_at < before]
+    return [
+        row for row in rows.every() if row.state is state and row.finished_at is not None and row.finished_at < before
+    ]
 
 
 def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
@@ -157,7 +133,7 @@ def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
     running = [row.id for row in own if row.state is State.PROCESSING]
     return QueueRow(
         name=name,
-        paused_since=rows.paused.get(name),
+        paused_since=rows.paused_queues.get(name),
         held_by=running[0] if running else None,
         waiting=len(waiting),
         due=sum(row.run_at <= now for row in waiting),
@@ -175,17 +151,11 @@ def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[EndedCounts]:
     return tallies.ended()
 
 
-def roll(rows: Rows, now: datetime) -> list[WorkerRow]:
-    """By name."""
-    return [worker_row(card, started, seen, now) for _, (card, started, seen) in sorted(rows.roll.items())]
-
-
 def facts(rows: Rows, row: Row, now: datetime) -> Facts:
     """What is known about a job and its surroundings."""
     place = (row.priority, row.run_at, row.id)
-    workers = roll(rows, now)
-    pauses = Pauses.read(rows.pauses)
-    taken = takers(row.job(), workers, pauses)
+    registered, paused = workers(rows, now), pauses(rows)
+    taken = takers(row.job(), registered, paused)
     ahead = [
         one
         for one in rows.live.values()
@@ -205,11 +175,11 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
         job=row.job(),
         now=now,
         lease_until=row.lease_until,
-        paused_since=None if row.queue is None else rows.paused.get(row.queue),
-        pauses=pauses,
+        paused_since=None if row.queue is None else rows.paused_queues.get(row.queue),
+        pauses=paused,
         holder=None if holder is None else Holder(holder.id, holder.worker, holder.started_at, holder.lease_until),
         ahead=min(len(ahead), MOST_AHEAD + 1),
-        workers=workers,
+        workers=registered,
         busy=busy(rows),
     )
 

@@ -1,8 +1,8 @@
-"""The rows of the memory store: what a job's row holds, where it lies, and the fence that guards it."""
+"""Everything the memory store keeps: the rows of jobs with the fence that guards them, and what lies beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from stowhand.protocols.queue_store import Entered, KnownItem
 from stowhand.protocols.store import DAY, Refusal
 
 LosesRetries = Literal["replaced", "removed"]
-"""Why a running job lost its key: a newer job took it, or somebody removed it."""
+"""Why a running job lost its key: a newer job took it, or a caller removed it."""
 
 Refuses = Callable[[int, State], str | None]
-"""Stands for a CHECK or a trigger of an application's: why the job may not go to that state; ``None``: it may.
+"""Stands for a CHECK or a trigger of the application: why the job may not change to that state; ``None``: it may.
 ``processing``: its lease is to be renewed."""
 
 
 @dataclass
 class Row:
-    """A job as a store keeps it: what everybody may see, and the lease that nobody else may."""
+    """A job as a store keeps it: what a ``Job`` shows, and the lease, which stays inside."""
 
     id: int
     task: str
@@ -63,57 +63,97 @@ class Row:
         return self.state in WAITING
 
     def job(self) -> Job:
-        """What everybody may see."""
+        """Without the lease."""
         return Job(**{name: getattr(self, name.removesuffix("_text")) for name in Job.__struct_fields__})
 
 
 class Rows:
-    """Live rows, and the history of what completed or was canceled."""
+    """The one state of a memory store. Jobs are live, or in the history once they completed or were canceled.
+
+    What lies beside the jobs is written by one module each: the timetable's two by ``timetable``, what is paused and
+    the workers by ``operating``.
+    """
 
     def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
         self.max_attempts = max_attempts
-        """Of jobs that do not say."""
+        """Of jobs that do not set it."""
+        self.retention = history
+        """Seconds that the history is kept; ``None``: not at all."""
         self.live: dict[int, Row] = {}
         self.history: dict[int, Row] = {}
-        self.kept = history
-        """Seconds that the history is kept; ``None``: not at all."""
-        self.known: dict[str, KnownItem] = {}
-        """The items of crontabs, by identifier."""
-        self.ledger: dict[tuple[str, datetime], Entered] = {}
-        """Every tick that was scheduled: one line, and so one job, for each (identifier, moment)."""
         self.last_id = 0
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
-        self.paused: dict[str, datetime] = {}
-        """Queues that are paused, and since when."""
-        self.pauses: dict[str, datetime] = {}
-        """Tasks that are; the empty name stands for the jobs without a queue."""
-        self.roll: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
-        """Workers by name: what they say of themselves, when they started, when they were last seen."""
         self.refuses: Refuses = lambda job_id, state: None
-        self.refused: list[Refusal] = []
-        """By a heart, and not told yet."""
-        self.news = False
-        """Something became claimable: whoever sleeps should hear of it."""
+        self._refused: list[Refusal] = []
+        self._is_news = False
+
+        self.known: dict[str, KnownItem] = {}
+        """The items of crontabs, by identifier."""
+        self.ledger: dict[tuple[str, datetime], Entered] = {}
+        """Every tick that was scheduled: one entry, and so one job, for each (identifier, moment)."""
+        self.paused_queues: dict[str, datetime] = {}
+        """By name, since when."""
+        self.paused_tasks: dict[str, datetime] = {}
+        """By name, since when; the empty name stands for the jobs without a queue."""
+        self.workers: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
+        """By name: the card, when it was first seen, and when last."""
+
+    def every(self) -> list[Row]:
+        """Live, and in the history."""
+        return [*self.live.values(), *self.history.values()]
+
+    def announce(self) -> None:
+        """Something became claimable: sleeping workers are woken when the transaction ends."""
+        self._is_news = True
+
+    def take_news(self) -> bool:
+        """Whether something became claimable since the last call."""
+        is_news, self._is_news = self._is_news, False
+        return is_news
+
+    def insert(self, row: Row) -> None:
+        self.last_id = row.id
+        self.live[row.id] = row
+        self._is_news = True
+
+    def revive(self, row: Row) -> bool:
+        """Out of the history, with its key unless another job has taken it; False if one has."""
+        keeps_key = row.key is None or self.holder(row.key) is None
+        if not keeps_key:
+            row.key = None
+        self.live[row.id] = self.history.pop(row.id)
+        return keeps_key
+
+    def forget(self, rows: Iterable[Row]) -> None:
+        """Delete them, live or in the history."""
+        for row in rows:
+            self.live.pop(row.id, None)
+            self.history.pop(row.id, None)
 
     def is_paused(self, row: Row) -> bool:
         """Its queue, its task, or all jobs without a queue."""
-        if row.queue is None and "" in self.pauses:
+        if row.queue is None and "" in self.paused_tasks:
             return True
-        return row.task in self.pauses or row.queue in self.paused
+        return row.task in self.paused_tasks or row.queue in self.paused_queues
 
     def check(self, job_id: int, state: State) -> None:
-        """Raises InvalidJob where the job may not go there."""
+        """Raises InvalidJob where the job may not change to that state."""
         why = self.refuses(job_id, state)
         if why is not None:
             raise InvalidJob(why)
 
     def may(self, job_id: int, state: State, doing: str) -> bool:
-        """The same for a heart, which notes why not."""
+        """The same for heartbeats, which note why not."""
         why = self.refuses(job_id, state)
         if why is not None:
-            self.refused.append(Refusal(job_id, doing, why))
+            self._refused.append(Refusal(job_id, doing, why))
         return why is None
+
+    def take_refused(self) -> list[Refusal]:
+        """What heartbeats were refused since the last call."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def held(self, lease: Lease) -> Row | None:
         """The fence. The row, if this very lease still holds it; every write after a claim passes through here."""
@@ -127,32 +167,32 @@ class Rows:
         return self.live.get(job_id) or self.history.get(job_id)
 
     def holder(self, key: str) -> Row | None:
-        """The live row that a key names; there is at most one."""
+        """The live row with this key; there is at most one."""
         return next((row for row in self.live.values() if row.key == key), None)
 
     def running_queues(self) -> set[str]:
         """Named queues that a running job blocks."""
         return {row.queue for row in self.live.values() if row.queue is not None and row.state is State.PROCESSING}
 
-    def leave_processing(self, row: Row, state: State) -> None:
-        """No lease guards it any more; neither does it block its queue."""
-        self.news = self.news or state in WAITING or row.queue is not None
+    def end_lease(self, row: Row, state: State) -> None:
+        """To this state; the row no longer blocks its queue."""
+        self._is_news = self._is_news or state in WAITING or row.queue is not None
         row.state = state
         row.token = row.lease_until = row.worker = None
 
     def finish(self, row: Row, state: State, now: datetime) -> None:
-        """A terminal state. What failed stays live, because keys and people still address it."""
-        self.leave_processing(row, state)
+        """In a terminal state. A failed job stays live: keys and administration still address it."""
+        self.end_lease(row, state)
         row.finished_at = now
         if state is State.FAILED:
             return
         del self.live[row.id]
-        if self.kept is not None:
+        if self.retention is not None:
             self.history[row.id] = row
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """An error leaves every row as it was."""
+        """An error undoes every change to jobs and the timetable."""
         live = {row.id: copy(row) for row in self.live.values()}
         history = {row.id: copy(row) for row in self.history.values()}
         known, ledger = dict(self.known), dict(self.ledger)

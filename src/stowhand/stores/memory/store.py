@@ -1,7 +1,8 @@
 """A store in memory: the specification as an example, and the fastest store for tests of your own.
 
-The rules are in ``leasing``, ``enqueueing``, ``acting``, ``administering`` and ``timetable``, as plain functions over
-``rows``; here they get a lock, a clock and a way to wake who sleeps.
+The rules are plain functions over the one state, ``rows.Rows``: ``enqueueing``, ``leasing`` (claim, settle, beat,
+reset), ``acting`` (what each call does in each state), ``timetable`` and ``operating``. Here they get a lock, a clock
+and a way to wake workers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.figures import Figures, Pauses
+from stowhand.protocols.operating import (
+    Ages,
+    Explanation,
+    Purged,
+    QueueChange,
+    QueueRow,
+    TaskChange,
+    WorkerRow,
+    read_queue,
+    read_task,
+)
 from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, StoreOptions
 from stowhand.protocols.validation import (
@@ -32,10 +45,9 @@ from stowhand.protocols.validation import (
     validate_reschedule,
     validate_workers,
 )
-from stowhand.stores.memory import acting, administering, enqueueing, leasing, timetable
+from stowhand.stores.memory import acting, enqueueing, leasing, operating, timetable
 from stowhand.stores.memory.flow_tables import MemoryFlowTables
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
-from stowhand.stores.memory.operating import MemoryOperations
 from stowhand.stores.memory.rows import Refuses, Row, Rows
 from stowhand.stores.outlook import Outlook
 
@@ -44,16 +56,16 @@ LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 """What a list shows unless a state is named."""
 
 
-class MemoryStore(MemoryOperations):
+class MemoryStore:
     """Jobs in this process, gone with it. Behaves as every other store of ours does.
 
-    Its heart may be used from another thread; what several workers share is one ``MemoryStore``.
+    Several workers share jobs by sharing one ``MemoryStore``. Its heartbeats may be used from another thread.
     """
 
     description = "memory"
     is_listening = True
     on_listening: Callable[[str, BaseException | None], None] | None = None
-    """Never called: nothing can keep a wake-up from arriving."""
+    """Never called: no wake-up is ever lost."""
     on_warning: Callable[[str, str], None] | None = None
 
     def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
@@ -88,9 +100,8 @@ class MemoryStore(MemoryOperations):
         with self.transaction() as (rows, now):
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
             due = [row.run_at for row in waiting if not rows.is_paused(row)]
-            if (asked := self._outlook.take()) is not None:
-                seen = leasing.foreign(rows, asked.ours, asked.slack, now)
-                self._outlook.see(seen.ends_in)
+            if (question := self._outlook.take()) is not None:
+                self._outlook.see(leasing.foreign(rows, question.ours, question.slack, now).ends_in)
             return max((min(due) - now).total_seconds(), 0.0) if due else None
 
     def foreign(self) -> Foreign | None:
@@ -117,7 +128,7 @@ class MemoryStore(MemoryOperations):
         return self._options.failed_retention
 
     def refuse(self, refuses: Refuses) -> None:
-        """Behave as a database with a trigger of its owner's that refuses to write some jobs."""
+        """Behave as a database whose owner's trigger refuses to write some jobs."""
         with self.transaction() as (rows, _):
             rows.refuses = refuses
 
@@ -158,14 +169,12 @@ class MemoryStore(MemoryOperations):
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         with self.transaction() as (rows, _):
             wanted = validate_filter(wanted)
-            everything = sorted(
-                [*rows.live.values(), *rows.history.values()], key=lambda row: row.id, reverse=wanted.newest_first
-            )
-            return [row.job() for row in everything if matches(row, wanted)][: wanted.limit]
+            ordered = sorted(rows.every(), key=lambda row: row.id, reverse=wanted.newest_first)
+            return [row.job() for row in ordered if matches(row, wanted)][: wanted.limit]
 
     async def counts(self) -> dict[State, int]:
         with self.transaction() as (rows, _):
-            states = [row.state for row in (*rows.live.values(), *rows.history.values())]
+            states = [row.state for row in rows.every()]
             return {state: states.count(state) for state in State}
 
     async def oldest_due(self) -> float:
@@ -201,19 +210,19 @@ class MemoryStore(MemoryOperations):
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.complete(rows, validate_ids(job_ids), now)
+            return acting.complete(rows, validate_ids(job_ids), now)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.fail(rows, validate_ids(job_ids), validate_reason(reason), now)
+            return acting.fail(rows, validate_ids(job_ids), validate_reason(reason), now)
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.reschedule(rows, validate_ids(job_ids), validate_reschedule(to), now)
+            return acting.reschedule(rows, validate_ids(job_ids), validate_reschedule(to), now)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         with self.transaction() as (rows, now):
-            return administering.force_unlock(rows, validate_workers(workers), now)
+            return acting.force_unlock(rows, validate_workers(workers), now)
 
     async def now(self) -> datetime:
         return self._now().astimezone(UTC)
@@ -233,6 +242,62 @@ class MemoryStore(MemoryOperations):
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         with self.transaction() as (rows, _):
             return timetable.ticks(rows, identifier, since)
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        with self.transaction() as (rows, now):
+            return QueueChange(name, operating.pause(rows.paused_queues, read_queue(name), now))
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        with self.transaction() as (rows, _):
+            return QueueChange(name, operating.resume(rows, rows.paused_queues, read_queue(name)))
+
+    async def pause_task(self, name: str) -> TaskChange:
+        return self._pause(read_task(name))
+
+    async def resume_task(self, name: str) -> TaskChange:
+        return self._resume(read_task(name))
+
+    async def pause_unqueued(self) -> TaskChange:
+        return self._pause("")
+
+    async def resume_unqueued(self) -> TaskChange:
+        return self._resume("")
+
+    def _pause(self, task: str) -> TaskChange:
+        with self.transaction() as (rows, now):
+            return TaskChange(task or None, operating.pause(rows.paused_tasks, task, now))
+
+    def _resume(self, task: str) -> TaskChange:
+        with self.transaction() as (rows, _):
+            return TaskChange(task or None, operating.resume(rows, rows.paused_tasks, task))
+
+    async def pauses(self) -> Pauses:
+        with self.transaction() as (rows, _):
+            return operating.pauses(rows)
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        with self.transaction() as (rows, now):
+            return operating.retry_failed(rows, validate_ids(job_ids), now)
+
+    async def queues(self) -> Sequence[QueueRow]:
+        with self.transaction() as (rows, now):
+            return operating.queues(rows, now)
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        with self.transaction() as (rows, now):
+            return operating.purge(rows, ages, now, dry_run=dry_run)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        with self.transaction() as (rows, now):
+            return operating.workers(rows, now)
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        with self.transaction() as (rows, now):
+            return operating.explain_job(rows, validate_id(job_id), now)
+
+    async def figures(self) -> Figures:
+        with self.transaction() as (rows, now):
+            return operating.figures(rows, now)
 
     def connection(self) -> NoReturn:
         raise ConfigurationError("a memory store has no connections to lend; PostgreSQL has")
@@ -272,21 +337,20 @@ class MemoryStore(MemoryOperations):
     def rows(self) -> Sequence[Row]:
         """Copies of all rows, those in the history too, leases included: for tests that look inside."""
         with self.transaction() as (rows, _):
-            return [copy(row) for row in (*rows.live.values(), *rows.history.values())]
+            return [copy(row) for row in rows.every()]
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[Rows, datetime]]:
-        """The rows and the time, for one caller at a time; afterwards, sleepers hear of what became claimable."""
+        """The rows and the time, for one caller at a time; then wakes workers if something became claimable."""
         with self._lock:
             if not self._installed:
                 raise SchemaMissing("nothing is installed in this memory store: call install()")
             yield self._rows, self._now()
-            if self._rows.news:
-                self._rows.news = False
+            if self._rows.take_news():
                 self._wake()
 
     def _wake(self) -> None:
-        # Also for who is about to sleep: a hint given once too often costs one empty claim, a lost one a poll.
+        # Kept for a worker about to sleep: one wake-up too many costs an empty claim, a lost one a poll interval.
         self._rung = True
         for woken, loop in self._sleepers.items():
             loop.call_soon_threadsafe(answer, woken, True)
@@ -298,19 +362,19 @@ class MemoryStore(MemoryOperations):
 
 
 def refuse_roles(roles: bool) -> None:
-    """There is nobody else."""
+    """Refused: only this process has access."""
     if roles:
         raise ConfigurationError("a memory store has no roles")
 
 
 def claimed(row: Row) -> Claim[Job]:
-    """What a worker gets."""
+    """What a worker receives."""
     lease = Lease(row.id, str(row.token), row.epoch)
     return Claim(lease, row.job(), row.task, row.attempts, row.max_attempts, row.queue, row.resets)
 
 
 def matches(row: Row, wanted: JobFilter) -> bool:
-    """Is it one of the jobs to list?"""
+    """Whether it is one of the jobs to list."""
     below = wanted.newest_first and wanted.after > 0
     at = row.finished_at or row.created_at
     return (

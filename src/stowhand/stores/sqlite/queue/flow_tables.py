@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,14 +27,13 @@ from stowhand.protocols.flow_tables import (
     spend,
 )
 from stowhand.stores.sqlite.queue import enqueue, inspector, trouble
+from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import Moment, micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.statements import load
 
 SQL = load("flows")
 PRUNE_AT_ONCE = 2000
-T = TypeVar("T")
-Work = Callable[[sqlite3.Connection, Moment], T]
 
 
 class Waiting(msgspec.Struct):
@@ -46,80 +45,75 @@ class Waiting(msgspec.Struct):
 _waiting = msgspec.json.Decoder(Waiting)
 
 
-class Run(Protocol):
-    """Does work on a connection's own thread, in a transaction."""
-
-    def __call__(self, work: Work[T]) -> Awaitable[T]: ...
-
-
 class SqliteFlowTables:
-    """``read`` and ``write``: the store's; ``ring``: something may have become due."""
+    """On the store's connections."""
 
-    def __init__(self, read: Run, write: Run, ring: Callable[[], None], *, keeps: bool) -> None:
-        self._read, self._write, self._ring = read, write, ring
+    def __init__(self, connections: Connections, *, keeps: bool) -> None:
+        self._connections = connections
         self.keeps = keeps
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         """All or none."""
         checked = [msgspec.structs.replace(job, step=limits.check(job.step)) for job in jobs]
-        await self._write(partial(_create, flow=flow, jobs=checked))
-        self._ring()
+        await self._connections.write(partial(_create, flow=flow, jobs=checked), wakes=True)
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """For as long as the job is known."""
-        await self._write(partial(_keep, job_id=job_id, lists=lists))
+        await self._connections.write(partial(_keep, job_id=job_id, lists=lists))
 
     async def kept(self, list_id: str) -> str | None:
         """One of them."""
-        found = await self._read(lambda connection, _: _column(connection, "kept", {"id": list_id}))
+        found = await self._connections.read(lambda connection, _: _column(connection, "kept", {"id": list_id}))
         return found[0] if found else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""
         given = {"flow": flow, "attribute": attribute, "value": value}
-        return await self._read(lambda connection, _: _column(connection, "ids", given))
+        return await self._connections.read(lambda connection, _: _column(connection, "ids", given))
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
         """Those that are there."""
-        return set(await self._read(lambda connection, _: _column(connection, "exists", {"ids": as_json(ids)})))
+        return set(
+            await self._connections.read(lambda connection, _: _column(connection, "exists", {"ids": as_json(ids)}))
+        )
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
         """In the order of the keys."""
-        return await self._read(lambda connection, _: [_latest(connection, key) for key in keys])
+        return await self._connections.read(lambda connection, _: [_latest(connection, key) for key in keys])
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
         """With its steps."""
-        return await self._write(partial(_delete, flow=flow, job_id=job_id, keys=keys))
+        return await self._connections.write(partial(_delete, flow=flow, job_id=job_id, keys=keys))
 
     async def wake(self, key: str) -> Woken:
         """Make it due."""
-        woken = await self._write(partial(_wake, key=key))
+        woken = await self._connections.write(partial(_wake, key=key))
         if woken is Woken.WOKEN:
-            self._ring()
+            self._connections.wake.ring()
         return woken
 
     async def spend(self, asked: Spending) -> float:
         """By this machine's clock."""
-        return await self._write(partial(_spend, asked=asked))
+        return await self._connections.write(partial(_spend, asked=asked))
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """Counted."""
-        return await self._read(partial(_tally, tasks=tasks))
+        return await self._connections.read(partial(_tally, tasks=tasks))
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         """In order."""
-        return await self._read(partial(_in_queue, task=task, limit=limit))
+        return await self._connections.read(partial(_in_queue, task=task, limit=limit))
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
         """In key order."""
         given = {"tasks": as_json(tasks), "after": after, "limit": limit}
-        return await self._read(lambda connection, _: _column(connection, "failed", given))
+        return await self._connections.read(lambda connection, _: _column(connection, "failed", given))
 
 
 def prune(connection: sqlite3.Connection, now: Moment, *, age: float) -> bool:
-    """Look at a page of jobs for steps that are still somewhere. True: there may be more to look at.
+    """Delete what belongs to jobs none of whose steps is left. A page at a time; True: there may be more to look at.
 
-    Each job is looked at once in ``age`` seconds, so what stays for long (failed ones do) is in nobody's way.
+    Each job is looked at once in ``age`` seconds, so jobs that stay for long (failed ones do) hold up no others.
     """
     given = {"before": now.wall - micros(age), "limit": PRUNE_AT_ONCE}
     page = connection.execute(SQL["to_look_at"], given).fetchall()

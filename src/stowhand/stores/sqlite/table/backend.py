@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from stowhand.clock import SystemClock
-from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable, TableUnsuitable
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Reply
-from stowhand.stores.database import sqlite_file
+from stowhand.stores.database import sqlite_file, sqlite_trouble
 from stowhand.stores.database.sqlite_connection import Connection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.database.sqlite_writable import WriteProbe
-from stowhand.stores.sqlite.table import claiming, finish, looking, moments, trouble
+from stowhand.stores.sqlite.table import claiming, finish, looking, moments
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.reading import check, read_table
 from stowhand.stores.sqlite.table.table import Abandoned, Line, Table
@@ -262,7 +262,7 @@ class SqliteTable:
             dial,
             self._now,
             prepare=prepare,
-            explain=trouble.explain,
+            explain=_explain,
             patience=patience,
             opened=self._replacement.opened,
         )
@@ -272,3 +272,21 @@ class SqliteTable:
 
     async def _read(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         return await self._threads.run(self._reader, lambda: self._reader.read(work))
+
+
+_CHANGED = (
+    *("no such table", "no such column", "has no column named", "ambiguous column"),
+    *("no such function", "unknown function", "no such collation"),
+)
+
+
+def _explain(error: sqlite3.Error, path: Path) -> StoreError:
+    """As an error of ours: the table is unsuitable, or refuses a write, or SQLite itself has a problem."""
+    text = str(error)
+    if any(words in text for words in _CHANGED):
+        return TableUnsuitable(f"{path}: {text}: table, view or expressions do not go together (stowhand table check)")
+    if isinstance(error, sqlite3.IntegrityError):
+        return StoreError(f"{path}: the table refuses what a worker writes: {text} (stowhand table check)")
+    if sqlite_trouble.code(error) in (0, sqlite3.SQLITE_ERROR):  # 0: raised by Python's sqlite3 module
+        return StoreError(f"{path}: {text}")
+    return sqlite_trouble.explain(error, path)

@@ -1,0 +1,121 @@
+"""The connections of a store, each on its own thread.
+
+writer    all writes, in the order of the calls
+reader    short reads, which never wait for writes
+counter   reads of every row, which take as long as there are rows and must not delay short reads
+wake      on the loop's own thread: reads a number that changes with every commit
+
+Heartbeats run on the worker's other thread, with a connection from ``connect``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from stowhand.errors import SchemaMissing
+from stowhand.stores.database import sqlite_file
+from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_replacement import Replacement
+from stowhand.stores.database.sqlite_threads import OwnThreads
+from stowhand.stores.database.sqlite_wake import Wake
+from stowhand.stores.sqlite.queue import schema, trouble
+from stowhand.stores.sqlite.queue.moment import Moment, Now
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection, Moment], T]
+STEPS = 100_000
+"""Instructions of SQLite's virtual machine (some milliseconds) between two checks whether the caller still waits."""
+
+
+class Connections:
+    """The file of one store, and the ways to work on it."""
+
+    def __init__(self, path: Path, synchronous: str, now: Now) -> None:
+        self.path, self.now = path, now
+        self.replacement = Replacement()
+        self._synchronous = synchronous
+        self._writer, self._reader, self._counter = self.connect(), self.connect(), self.connect()
+        # It is used on the loop's own thread, which must not be kept waiting.
+        self.wake = Wake(self.connect(patience=0.0))
+        self._threads = OwnThreads()
+
+    def connect(self, patience: float | None = None) -> Connection[Moment]:
+        """A further connection, for a thread of the caller's. It checks the schema when it opens."""
+        return self._connection(lambda raw: schema.prepare(raw, self.path), patience)
+
+    @contextmanager
+    def unchecked(self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None) -> Iterator[Connection[Moment]]:
+        """For work on the schema itself: a connection that requires none."""
+        with closing(self._connection(prepare)) as connection:
+            yield connection
+
+    async def write(self, work: Work[T], *, wakes: bool = False) -> T:
+        """In one transaction; ``wakes``: jobs may have become claimable, so wake the workers of this process."""
+        result = await self.on_writer(lambda: self._writer.write(work))
+        if wakes:
+            self.wake.ring()
+        return result
+
+    async def read(self, work: Work[T]) -> T:
+        return await self.on_reader(lambda: self._reader.read(work))
+
+    async def read_all(self, work: Work[T]) -> T:
+        """A long read, beside all others; interrupted soon after its caller is cancelled."""
+        over = threading.Event()
+
+        def counted(connection: sqlite3.Connection, now: Moment) -> T:
+            connection.set_progress_handler(over.is_set, STEPS)
+            try:
+                return work(connection, now)
+            finally:
+                connection.set_progress_handler(None, 0)
+
+        try:
+            return await self._threads.run(self._counter, lambda: self._counter.read(counted))
+        finally:
+            over.set()
+
+    async def on_writer(self, call: Callable[[], T]) -> T:
+        """On the writer's thread, so after the writes that were called before."""
+        return await self._threads.run(self._writer, call)
+
+    async def on_reader(self, call: Callable[[], T]) -> T:
+        return await self._threads.run(self._reader, call)
+
+    async def close(self) -> None:
+        await self._threads.close(self._reader, self._counter, self._writer)
+        self.wake.close()
+
+    def _connection(
+        self, prepare: Callable[[sqlite3.Connection], None], patience: float | None = None
+    ) -> Connection[Moment]:
+        return Connection(
+            self.path,
+            self._dial,
+            self.now,
+            prepare=prepare,
+            explain=trouble.explain,
+            patience=patience,
+            opened=self.replacement.opened,
+        )
+
+    def _dial(self) -> sqlite3.Connection:
+        settings = (f"synchronous = {self._synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES)
+        try:
+            return sqlite_file.connect(self.path, settings)
+        except FileNotFoundError:
+            raise SchemaMissing(
+                f"{self.path} does not exist: run `stowhand migrate` or start a worker, which makes it"
+            ) from None
+
+
+_SIZES = (
+    "cache_size = -16000",
+    # The -wal file shrinks to this size again after a burst.
+    "journal_size_limit = 67108864",
+)
