@@ -1,4 +1,4 @@
-"""Why does a job not run? One judgement for all stores: they bring the facts."""
+"""Why does a job not run? Judged once for all stores, which pass the facts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Takers(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] | None
     """``None``: any."""
     forbidden: tuple[str, ...]
-    """Flags that every one of them leaves alone."""
+    """Flags that every one of them forbids."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,8 +190,8 @@ def _workers(facts: Facts) -> Iterator[Reason]:
     working = _working(facts.workers)
     known = "workers over HTTP are not in the roll"
     if not working:
-        said = "every worker that is alive is stopping" if alive else "no worker is alive"
-        yield Reason("no_worker", f"{said} ({known})", "start one: stowhand worker")
+        text = "every worker that is alive is stopping" if alive else "no worker is alive"
+        yield Reason("no_worker", f"{text} ({known})", "start one: stowhand worker")
     elif not any(_has(card, task) for card in working):
         count = f"none of the {len(working)} workers" if len(working) > 1 else "the one worker that is"
         which = f"{count} alive has the task {task!r}" if len(working) > 1 else f"{count} alive has no task {task!r}"
@@ -201,20 +201,22 @@ def _workers(facts: Facts) -> Iterator[Reason]:
 
 
 def _flags(facts: Facts) -> Iterator[Reason]:
-    """Which workers leave it alone for its flags."""
+    """Which workers forbid one of its flags."""
     flags = without(facts.job.flags)
     if not flags:
         return
     having = [card for card in _working(facts.workers) if _has(card, facts.job.task)]
-    leaving = [card for card in having if _forbids(card, facts.job)]
+    forbidding = [card for card in having if _forbids(card, facts.job)]
     asking = [card for card in having if card.forbidden_flags is None]
-    said = f"it bears flags ({', '.join(flags)}): "
-    if leaving and len(leaving) == len(having):
-        said += f"every worker alive that has its task forbids one of them ({_forbidding(leaving, flags)})"
-        yield Reason("flags", said, "start a worker without that --forbidden-flag")
+    text = f"it bears flags ({', '.join(flags)}): "
+    if forbidding and len(forbidding) == len(having):
+        text += f"every worker alive that has its task forbids one of them ({_forbidding(forbidding, flags)})"
+        yield Reason("flags", text, "start a worker without that --forbidden-flag")
         return
-    said += f"{_forbidding(leaving, flags)} leaves it alone" if leaving else "no worker alive is known to forbid one"
-    yield Reason("flags", said + (f"; {len(asking)} of them asks a function each time" if asking else ""))
+    text += (
+        f"{_forbidding(forbidding, flags)} leaves it alone" if forbidding else "no worker alive is known to forbid one"
+    )
+    yield Reason("flags", text + (f"; {len(asking)} of them asks a function each time" if asking else ""))
 
 
 def _forbidding(cards: Sequence[WorkerCard], flags: Sequence[str]) -> str:
@@ -240,7 +242,7 @@ def _working(workers: Sequence[WorkerRow]) -> list[WorkerCard]:
 
 
 def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerCard]:
-    """Those that have its task, and do not leave it alone for a flag, as far as is known."""
+    """Those that have its task, and forbid none of its flags, as far as is known."""
     return [card for card in _working(workers) if _has(card, job.task) and not _forbids(card, job)]
 
 
@@ -253,7 +255,7 @@ def _forbids(card: WorkerCard, job: Job) -> bool:
 
 
 def _error(job: Job) -> str:
-    """The first line of what its last attempt said."""
+    """The first line of its last error."""
     line = (job.last_error or "").strip().partition("\n")[0]
     return f": {line[:ERROR_WIDTH]}{'…' if len(line) > ERROR_WIDTH else ''}" if line else ""
 

@@ -1,4 +1,4 @@
-"""What a store's claims are asked about foreign leases, kept until it has been answered and passed on.
+"""The question of a claim about foreign leases, and its answer until it has been read.
 
 The question travels with a claim, so that it costs nothing where the claim finds something; the answer is read
 together with ``next_due``, so that it costs no call of its own where the claim finds nothing.
@@ -15,8 +15,8 @@ from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.store import ClaimRequest, Foreign
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """By a claim."""
+class Question(msgspec.Struct, frozen=True):
+    """When do leases other than these end?"""
 
     ours: Sequence[Lease]
     slack: float
@@ -26,24 +26,24 @@ class Outlook:
     """Of one store, used by one worker's loop."""
 
     def __init__(self) -> None:
-        self._asked: Asked | None = None
+        self._question: Question | None = None
         self._seen: Foreign | None = None
 
     def ask(self, request: ClaimRequest) -> None:
         """A claim is made."""
         if request.ours is not None:
-            self._asked = Asked(request.ours, slack(request.lease))
+            self._question = Question(request.ours, slack(request.lease))
 
-    def take(self) -> Asked | None:
+    def take(self) -> Question | None:
         """What is to be answered now, if anything."""
-        asked, self._asked = self._asked, None
-        return asked
+        question, self._question = self._question, None
+        return question
 
     def see(self, ends_in: float | None) -> None:
         """The answer: seconds until the first foreign lease has been over for the slack; ``None``: there is none."""
         self._seen = Foreign(ends_in=ends_in)
 
-    def told(self) -> Foreign | None:
+    def take_answer(self) -> Foreign | None:
         """The answer, once."""
         seen, self._seen = self._seen, None
         return seen

@@ -10,7 +10,7 @@ from stowhand.errors import ConfigurationError
 MEMORY = "memory://"
 """A store in the memory of its process, gone with it."""
 LENT = ("https", "http")
-"""Schemes of a store that somebody else keeps and lends."""
+"""Schemes of a store that another process lends."""
 SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT)
 HOW_TO_NAME_A_STORE = (
     "Name a store by URL: postgresql://user@host:5432/database, sqlite:///relative/file.db or"

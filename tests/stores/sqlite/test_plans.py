@@ -12,7 +12,7 @@ from stowhand.stores.sqlite.queue.statements import load
 
 SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
 """These walk over what is small: a row for each queue, lost reply of a day, table, crontab item, or paused task."""
-MOMENTS = ("claim", "leave", "heart", "enqueue", "administer", "timetable")
+MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable")
 HOT = [(moment, name) for moment in MOMENTS for name in load(moment) if name not in SMALL]
 WALKS_ON_PURPOSE = {
     "due": "stowhand_jobs_ready",

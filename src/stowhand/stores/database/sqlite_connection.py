@@ -1,7 +1,7 @@
 """One connection with its lock: transactions that wait their turn, and survive a fork.
 
 write   BEGIN IMMEDIATE … COMMIT. Never a deferred transaction that upgrades: SQLite refuses that at once, whatever
-        it was told about waiting. Whoever has the lock is waited for, a minute at most.
+        its busy timeout. A write waits for the lock, a minute at most.
 read    plain statements.
 """
 
@@ -32,9 +32,9 @@ BUSY_DEADLINE = 60.0
 class Connection(Generic[M]):
     """A lazily opened connection that threads use one at a time.
 
-    ``dial`` makes one, ``prepare`` sees it before anybody else; ``now`` is read in every transaction, once the lock is
+    ``dial`` makes one, ``prepare`` is called with it first; ``now`` is read in every transaction, once the lock is
     there; ``explain`` says what an error means. It goes on with another file that was put in the place of the one
-    opened first. ``opened``: told which file it has opened.
+    opened first. ``opened``: called with the file that it has opened.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Connection(Generic[M]):
         opened: Callable[[Identity], None] = lambda _: None,
     ) -> None:
         self._path, self._dial, self._now, self._prepare = path, dial, now, prepare
-        self._explain, self._patience, self._told = explain, patience, opened
+        self._explain, self._patience, self._on_opened = explain, patience, opened
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
         self._cut_off = False
@@ -75,7 +75,7 @@ class Connection(Generic[M]):
                 raise self._explain(error, self._path) from error
 
     def close(self) -> None:
-        """Let it go; the next use opens another one."""
+        """Close it; the next use opens another one."""
         with self._lock:
             if self._raw is not None:
                 self._raw.close()
@@ -86,7 +86,7 @@ class Connection(Generic[M]):
         try:
             # The time is read when the lock is there: the wait for it may have been long.
             result = work(raw, self._now())
-            # Without write-ahead logging a commit waits for whoever reads just now.
+            # Without write-ahead logging a commit waits for current readers.
             self._patiently(lambda: raw.execute("COMMIT"))
         except BaseException:
             if raw.in_transaction:
@@ -114,13 +114,13 @@ class Connection(Generic[M]):
             self._raw = raw
             self.opened += 1
             note_opened(self._path, self._file)
-            self._told(self._file)
+            self._on_opened(self._file)
         return self._raw
 
     def _whatever_is_stored(self, step: Callable[[], T]) -> T:
-        """Repeat a step that met a text which is no UTF-8 (written by somebody else), reading it as it is.
+        """Repeat a step that met a text which is no UTF-8 (written by another program), reading it as it is.
 
-        Its bytes become lone surrogates, which no JSON may hold: that job fails alone, and nobody else is stopped.
+        Its bytes become lone surrogates, which no JSON may hold: that job fails alone, and stops no other.
         """
         try:
             return step()

@@ -1,4 +1,4 @@
-"""An SQLite file: where it may lie, how it is made, how a connection to it is set up."""
+"""An SQLite file: where it may be, how it is made, how a connection to it is set up."""
 
 from __future__ import annotations
 

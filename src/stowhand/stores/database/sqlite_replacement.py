@@ -1,7 +1,7 @@
 """Another file in the place of the one that is open: a backup that was restored, say.
 
-A connection goes on in the file that it has open, which nobody else sees any more. So each use compares device and
-inode. The other file is opened, unless the write-ahead log of the old one still lies beside it: SQLite would take that
+A connection goes on in the file that it has open, which no other program sees any more. So each use compares device and
+inode. The other file is opened, unless the write-ahead log of the old one is still beside it: SQLite would take that
 for the new file's own, and destroy it.
 """
 
@@ -20,18 +20,18 @@ Identity = tuple[int, int] | None
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What was there when this process last opened a path. A log that has gone meanwhile is nobody's any more."""
+    """What was there when this process last opened a path. A log that was deleted meanwhile belongs to no file."""
 
     file: Identity
     log: Identity
 
 
 _opened: dict[Path, Opened] = {}
-SAID = "another file has taken its place (a backup?); it was opened, and what the old one held since is not in it"
+REPLACED = "another file has taken its place (a backup?); it was opened, and what the old one held since is not in it"
 
 
 def identity(path: Path) -> Identity:
-    """Of the file that bears this name just now."""
+    """Of the file that has this name just now."""
     try:
         found = path.stat()
     except OSError:
@@ -70,7 +70,7 @@ class Replacement:
         with self._lock:
             before, self._file = self._file, file
         if self.on_warning is not None and before is not None and before != file:
-            self.on_warning(SAID, "")
+            self.on_warning(REPLACED, "")
 
 
 def _log(path: Path) -> Path:

@@ -14,7 +14,7 @@ def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exce
     try:
         write()
     except (sqlite3.Error, ValueError, OverflowError) as error:
-        # After a full disk, or an I/O error, the whole transaction is gone already; the caller hears of that.
+        # After a full disk, or an I/O error, the whole transaction is gone already; the caller gets that error.
         if not is_refusal(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO stowhand_one")
@@ -25,6 +25,6 @@ def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exce
 
 
 def check_written(cursor: sqlite3.Cursor, wanted: int = 1) -> None:
-    """Somebody's trigger can keep a row as it is without a word (RAISE(IGNORE)): what was not written is not told."""
+    """An application's trigger can keep a row unchanged without an error (RAISE(IGNORE)): SQLite does not report it."""
     if cursor.rowcount < wanted:
         raise sqlite3.IntegrityError(f"a trigger keeps {wanted - cursor.rowcount} of {wanted} rows as they are")

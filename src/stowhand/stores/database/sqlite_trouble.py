@@ -30,7 +30,7 @@ def code(error: sqlite3.Error) -> int:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Somebody else has the lock; it goes away by itself."""
+    """Another connection has the lock; that passes by itself."""
     return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -45,7 +45,7 @@ def read_anyway(stored: bytes) -> str:
 
 
 def is_refused_data(error: BaseException) -> bool:
-    """The values cannot be written, whoever tries and however often."""
+    """The values cannot be written, by any writer, however often it tries."""
     if isinstance(error, sqlite3.Error):
         # A UNIQUE that is broken is a mistake of ours, not of the data.
         extended = getattr(error, "sqlite_errorcode", None)
@@ -54,7 +54,7 @@ def is_refused_data(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """The file's own rules refuse to write just this row: values that do not fit, a CHECK, a trigger of somebody's."""
+    """The file's own rules refuse to write just this row: values that do not fit, a CHECK, an application's trigger."""
     return isinstance(error, sqlite3.IntegrityError) or is_refused_data(error)
 
 

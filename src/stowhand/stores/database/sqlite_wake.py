@@ -1,6 +1,7 @@
-"""Hearing that somebody committed: SQLite counts the commits of others (``PRAGMA data_version``), and asking is cheap.
+"""Learning that another connection committed. SQLite counts such commits (``PRAGMA data_version``), and reading the
+count is cheap.
 
-Within the process an enqueue rings at once. Hints are kept until somebody asks: one given once too often costs an
+Within the process an enqueue rings at once. Hints are kept until they are read: one given once too often costs an
 empty claim, a lost one a poll.
 """
 
@@ -16,7 +17,7 @@ from stowhand.stores.database.sqlite_connection import Connection
 from stowhand.stores.database.sqlite_trouble import is_busy
 
 TICK = 0.02
-"""Seconds between two looks while somebody waits: about 0.8 % of one processor, nearly all of it for being woken; the
+"""Seconds between two looks while a worker waits: about 0.8 % of one processor, nearly all of it for being woken; the
 look itself takes 4 microseconds."""
 LIVELY_TICK = 0.005
 UNSEEN = -1
@@ -38,7 +39,7 @@ class Wake:
         self._news = float("-inf")
 
     def look(self) -> None:
-        """Ring if somebody committed since the last look. The first look after opening only remembers."""
+        """Ring if another connection committed since the last look. The first look after opening only remembers."""
         seen = self._connection.read(self._version)
         if self._seen is not None and seen != self._seen:
             self.ring()
@@ -57,7 +58,7 @@ class Wake:
             loop.call_soon_threadsafe(_answer, woken, True)
 
     async def wait(self, timeout: float) -> bool:
-        """True once something was committed, by anybody, since the last time; False after ``timeout`` seconds."""
+        """True once any connection has committed since the last call; False after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         with self._lock:
@@ -83,7 +84,7 @@ class Wake:
         try:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.OperationalError as error:
-            # Without write-ahead logging nobody can look while somebody commits: the next look sees it.
+            # Without write-ahead logging no connection can look during a commit: the next look sees it.
             if not is_busy(error):
                 raise
             return self._seen or (self._connection.opened, UNSEEN)
@@ -110,7 +111,7 @@ class _Ticking:
             return
         try:
             self._wake.look()
-        except Exception as error:  # noqa: BLE001 - the loop's boundary: whoever waits gets it
+        except Exception as error:  # noqa: BLE001 - the loop's boundary: the waiting caller gets it
             self._woken.set_exception(error)
             return
         if self._clock.monotonic() >= self._deadline:

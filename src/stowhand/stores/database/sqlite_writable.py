@@ -19,8 +19,8 @@ class WriteProbe:
     def look(self) -> None:
         """Raises StoreUnreachable as a commit would: the disk is full, or the file may not be written any more.
 
-        Costs 0.1 to 0.3 ms and no fsync. Whoever has the lock is not waited for: he writes, and where he cannot, the
-        next look tells.
+        Costs 0.1 to 0.3 ms and no fsync. It does not wait for the lock: its owner writes, and where that fails, the
+        next look reports it.
         """
         try:
             self._connection.write(_write_in_vain)
@@ -46,6 +46,6 @@ def _write_in_vain(connection: sqlite3.Connection, _now: Any) -> None:
     if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
         connection.execute("PRAGMA cache_size = 1")
         connection.execute("PRAGMA cache_spill = 1")
-    # About as much as a claim and a settlement write. The name is seen by nobody.
+    # About as much as a claim and a settlement write. The name is never visible outside.
     connection.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
     raise _Undone

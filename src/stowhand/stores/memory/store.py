@@ -105,7 +105,7 @@ class MemoryStore:
             return max((min(due) - now).total_seconds(), 0.0) if due else None
 
     def foreign(self) -> Foreign | None:
-        return self._outlook.told()
+        return self._outlook.take_answer()
 
     async def wait(self, timeout: float) -> bool:
         loop = asyncio.get_running_loop()

@@ -55,12 +55,12 @@ class Finding(msgspec.Struct, frozen=True):
     fatal: bool = True
     """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
     warned: bool = False
-    """Said whenever a worker starts, and not only by those who ask: records wait, or run again, for this reason."""
+    """Reported whenever a worker starts, not only by the check: records wait, or run again, for this reason."""
     columns: Mapping[str, str] = {}
     """What ``alternate_column_names`` is to say once ``mend`` has run: documented name -> the new column. Where the
     user's own column keeps what it holds, the worker gets one of its own."""
     alone: bool = False
-    """``mend`` cannot stand in a transaction: each of its statements is run, and committed, by itself."""
+    """``mend`` cannot run in a transaction: each of its statements is run, and committed, by itself."""
 
 
 def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
@@ -123,10 +123,10 @@ class Backend(AttemptTools, Protocol):
 
     @property
     def warnings(self) -> Sequence[Finding]:
-        """What was found when it was opened, and is to be said to whoever works on it."""
+        """Findings at opening that every worker reports."""
 
     async def close(self) -> None:
-        """Let every connection go. Harmless when repeated."""
+        """Close every connection. Harmless when repeated."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """Due records in the order of ``order_by_expression``, locked ones skipped, now processing under the token."""

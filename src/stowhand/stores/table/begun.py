@@ -1,18 +1,18 @@
-"""When the claims of a store began: what still bears an old claim's token may have become somebody else's since."""
+"""When the claims of a store began: a record with an old claim's token may have been claimed anew since."""
 
 from __future__ import annotations
 
 from stowhand.clock import stopwatch
 
 REMEMBERED = 10_000
-"""Claims; whoever abandons one does so soon after it."""
+"""Claims; one is abandoned soon after it, if at all."""
 
 
 class Begun:
-    """Told by the loop that claims, asked by the heart's thread.
+    """Written by the loop that claims, read by the heartbeats' thread.
 
-    Whoever abandons a claim knows its token, and not the epochs of what it may have taken. Within a lease of its
-    beginning nobody can have reset those records; after it, another program may have, and run them again under marks
+    To abandon a claim its token is known, but not the epochs of what it may have taken. Within a lease of its
+    beginning no worker can have reset those records; after it, another program may have, and run them again under marks
     that it does not know. They come back by themselves then.
     """
 
@@ -27,6 +27,6 @@ class Begun:
             del self._at[next(iter(self._at))]
 
     def may_hold(self, token: str) -> bool:
-        """What bears this token is the claim's own. True where the claim is not known: another process's, lent anew."""
+        """Records with this token are still this claim's. True for an unknown claim: another process's."""
         began = self._at.get(token)
         return began is None or stopwatch() - began < self._lease

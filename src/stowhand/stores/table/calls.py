@@ -1,4 +1,4 @@
-"""The calls to a table's backend, timed for whoever listens (``StoreCalled``)."""
+"""The calls to a table's backend, timed and reported as events (``StoreCalled``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Calls:
-    """Of one store. Nothing is measured while nobody listens."""
+    """Of one store. Nothing is measured without a listener."""
 
     def __init__(self, store: str, events: Events | None) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class Calls:
 
 
 class TimedHeartbeats:
-    """A heart whose calls are told of; in its own thread, where they happen."""
+    """Heartbeats whose calls are reported, on the thread on which they run."""
 
     def __init__(self, heartbeats: Heartbeats, calls: Calls) -> None:
         self._heartbeats, self._calls = heartbeats, calls
@@ -61,7 +61,7 @@ class TimedHeartbeats:
         return self._timed("foreign", lambda: self._heartbeats.foreign(ours, slack))
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back what nobody beats for."""
+        """Reset records without heartbeats."""
         return self._timed("reset_stalled", lambda: self._heartbeats.reset_stalled(slack))
 
     def reset_worker(self, worker: str) -> Sequence[ResetJob]:
@@ -81,7 +81,7 @@ class TimedHeartbeats:
         self._heartbeats.check()
 
     def check_writable(self) -> None:
-        """Not told of: it is no call for the table's work."""
+        """Not reported: it does none of the table's work."""
         self._heartbeats.check_writable()
 
     def maintain(self) -> None:

@@ -46,7 +46,7 @@ POSTGRES_COLUMNS: Mapping[str, str] = {
     "cancel": "boolean NOT NULL DEFAULT false",
     TOKEN: "text",
 }
-"""Documented name -> what stands behind the column's name, but for the key."""
+"""Documented name -> the column's declaration, but for the key."""
 _SQLITE_COLUMNS: Mapping[str, str] = {
     "state": "TEXT NOT NULL DEFAULT 'queued'",
     "failure_message": "TEXT",
@@ -108,7 +108,7 @@ class Index(msgspec.Struct, frozen=True):
     """Partial: rows alone whose first column is at least this."""
 
     def predicate(self, shape: Shape) -> str:
-        """What stands behind WHERE; empty: the index holds every row."""
+        """The condition after WHERE; empty: the index holds every row."""
         if not self.states:
             return ""
         if len(self.states) == 1:
@@ -146,7 +146,7 @@ def index_ddl(
 ) -> str:
     """CREATE INDEX, in the table's own schema. ``own``: on these columns of the table instead.
 
-    ``online``: it locks nobody out, and cannot stand in a transaction (PostgreSQL).
+    ``online``: it blocks no writes, and cannot run in a transaction (PostgreSQL).
     """
     table = shape.table
     name = quote(short(f"{table.name}_{index.suffix}"))

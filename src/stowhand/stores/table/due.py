@@ -1,4 +1,4 @@
-"""When the next record falls due: asked no oftener than the answer's price allows.
+"""When the next record falls due: read no oftener than the cost of reading allows.
 
 A table without an index is walked for it, at every poll of an idle worker. Without an answer that worker looks again
 after its plain poll interval, so nothing starts later than promised.
@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from stowhand.clock import stopwatch
 
 DEAR = 0.05
-"""Seconds. Two looks in a row that took as long: one alone may have met a busy machine."""
+"""Seconds. A look is expensive when two in a row took as long: one alone may have met a busy machine."""
 SHARE = 50.0
-"""Seconds without another look for each second that a dear one took."""
+"""Seconds without another look for each second that an expensive one took."""
 PLAIN = 2.0
 """Seconds: what is due later than the next plain poll need not be known."""
 
@@ -32,7 +32,7 @@ class Due:
     ) -> float | None:
         """Seconds; ``None``: nothing waits. 0 while it is too early to look again: claim again after a plain poll.
 
-        ``touch`` is done instead then, and costs little: who asks in order to learn whether the store answers is told.
+        ``touch`` runs instead then, and costs little: a caller also learns by this call whether the store answers.
         """
         began = self._now()
         if began < self._not_before:

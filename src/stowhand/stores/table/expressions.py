@@ -27,7 +27,7 @@ class Selected(msgspec.Struct, frozen=True):
 
 
 def order_of(options: TableOptions[Any], shape: Shape) -> tuple[Read, ...]:
-    """What a claim is ordered by; the id stands last, so that the order is always total."""
+    """What a claim is ordered by; the id is last, so that the order is always total."""
     given = options.order_by_expression
     parts = tuple(
         read_expression("order_by_expression", one, folds=shape.folds)
@@ -82,11 +82,11 @@ def _unsuitable(missing: list[str], options: TableOptions[Any], shape: Shape, co
     where = ".".join(shape.view.parts)
     if not missing:
         return f"{where}: none of its columns is a field of {record}; give column_expressions"
-    said = []
+    named = []
     for field in missing:
         near = difflib.get_close_matches(field, columns, 1)
-        said.append(f"{field!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        named.append(f"{field!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
     return (
-        f"{where}: no such column: {', '.join(said)}, which {record} cannot do without;"
+        f"{where}: no such column: {', '.join(named)}, which {record} cannot do without;"
         ' select it under that name in the view, or by column_expressions: sql("… AS field")'
     )

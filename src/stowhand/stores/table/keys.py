@@ -23,11 +23,11 @@ class Key(StrEnum):
 
 
 ANY_KEY: Mapping[Key, JobId] = {Key.INTEGER: 0, Key.UUID: str(UUID(int=0)), Key.TEXT: ""}
-"""One of each kind, whether a record bears it or not: what is asked for by its key is found by an index."""
+"""One of each kind, whether a record has it or not: a lookup by key uses an index."""
 
 
 def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
-    """The id as leases bear it. Raises InvalidJob with what to give instead."""
+    """The id as leases hold it. Raises InvalidJob with what to give instead."""
     if kind is Key.INTEGER:
         # True is 1 to Python, and 1.0 is 1 to a database.
         if type(given) is not int:
@@ -52,7 +52,7 @@ def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
 
 
 def job_id(value: Any) -> JobId:
-    """What the database gave for the id, as leases bear it: a uuid becomes text."""
+    """What the database gave for the id, as leases hold it: a uuid becomes text."""
     return str(value) if isinstance(value, UUID) else value
 
 

@@ -40,7 +40,7 @@ OPTIONAL = ("queued_at", "cancel")
 TOKEN = "lease_token"
 """No document names it; it may be mapped to a column that is to hold the claim's token."""
 OUR_ALIAS = "stowhand_row"
-"""The table's alias in a statement where view and table bear the same one."""
+"""The table's alias in a statement where view and table have the same one."""
 POSTGRES_LIMIT = 63
 """Bytes of a name; the server cuts what is longer without a word."""
 
@@ -75,7 +75,7 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column that somebody named: ``id``, ``j.id``."""
+    """A column that the user named: ``id``, ``j.id``."""
 
     name: str
     qualifier: str | None = None
@@ -126,7 +126,7 @@ class Shape(msgspec.Struct, frozen=True):
         return documented in self.columns and documented not in self.absent
 
     def lacking(self, *documented: str) -> Shape:
-        """The same, known to have no such columns. Said by whoever has read the catalog, when the store is opened."""
+        """The same, known to have no such columns. Made when the store is opened and the catalog read."""
         return msgspec.structs.replace(self, absent=frozenset(documented) & frozenset(OPTIONAL))
 
     @property
@@ -136,7 +136,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def table_label(self) -> str:
-        """What a statement that names both calls the table: its alias or name, unless the view bears the same."""
+        """What a statement that names both calls the table: its alias or name, unless the view has the same."""
         same = self.viewed and _folded(self.table.label) == _folded(self.view.label)
         return OUR_ALIAS if same else self.table.label
 

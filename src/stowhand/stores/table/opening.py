@@ -1,4 +1,4 @@
-"""Which backend a place asks for. Each is imported only then, so that nobody needs the other one's driver."""
+"""The backend for a place. Each is imported only then, so that the other one's driver is not needed."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     heartbeat_interval: timedelta | float | None = None
     """``None``: a third of ``stalled_max_age``, unless the worker says."""
     cancel_interval: timedelta | float | None = None
-    """How soon a running handler hears that its record is to be canceled; ``None``: with the heartbeat."""
+    """How soon a running handler learns that its record is to be canceled; ``None``: with the heartbeat."""
     transactional: bool = False
     """Handlers run in a transaction that holds their record locked. PostgreSQL only."""
     notify_channel: str | None = None
@@ -128,7 +128,7 @@ def _of_name(name: object) -> Iterator[str]:
 
 
 def _of_columns(alternate: object) -> Iterator[str]:
-    """Documented names that nobody documented, and two of them for one column."""
+    """Names that are not documented ones, and two of them for one column."""
     if not isinstance(alternate, Mapping):
         yield f'alternate_column_names: a {type(alternate).__qualname__} given; give a dict: {{"state": "status"}}'
         return

@@ -59,7 +59,7 @@ class Records:
         return row if self._record is None else self._typed(row, self._record)
 
     def from_row(self, names: Sequence[str] | None, row: Any) -> Any:
-        """As ``make``, of a row that may bear its names itself."""
+        """As ``make``, of a row that may have names of its own."""
         if isinstance(row, Mapping):
             return self.make(list(row), list(row.values()))
         return self.make(names or (), row)
@@ -126,7 +126,7 @@ def plain_logs(value: Any) -> list[Any]:
 
 
 def shown_log(entry: str) -> ExecutionLogEntry:
-    """An entry for people to read. What is none is shown as it stands, as the output of ``unreadable``."""
+    """An entry for people to read. What is none is shown unchanged, as the output of ``unreadable``."""
     try:
         return read_logs([entry])[0]
     except ValueError:
@@ -192,8 +192,8 @@ def _no_coroutine(made: Any) -> Any:
 
 def _in_one_line(error: BaseException) -> str:
     try:
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - boundary: an error whose text cannot be made is still an error
-        said = ""
+        text = ""
     name = type(error).__name__
-    return clean(f"{name}: {said}" if said else name, ERROR_LIMIT)
+    return clean(f"{name}: {text}" if text else name, ERROR_LIMIT)

@@ -1,4 +1,4 @@
-"""A record as the table's own columns tell it: for people, who look at it and act on it."""
+"""A record as the table's own columns show it: for people, who look at it and act on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     id: JobId
     state: str
-    """A ``State``, or what else somebody has written there."""
+    """A ``State``, or any other text written there."""
     num_failures: int
     num_resets: int
     queued_at: datetime | None
@@ -36,7 +36,7 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True):
     process_after: datetime | None
     last_heartbeat_at: datetime | None
     worker: str
-    """Who claimed it last, without a claim's token: tokens are nobody's to read."""
+    """The worker that claimed it last, without the claim's token, which is secret."""
     failure_message: str | None
     cancel: bool
 

@@ -1,7 +1,7 @@
 """Which records of a claim are bad, where some are: found by halving, and only after an error. Decides; reads nothing.
 
 bad         the view shows it twice, or not at all once it is processing, or an expression raises for it
-the view's  every record of a claim of several is bad: nothing is claimed then, and nobody's attempt is spent
+the view's  every record of a claim of several is bad: nothing is claimed then, and no attempt is used
 """
 
 from __future__ import annotations

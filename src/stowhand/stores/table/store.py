@@ -74,7 +74,7 @@ class TableStore(Generic[R]):
 
     @property
     def events(self) -> Events | None:
-        """Who is told of calls to the table."""
+        """Where calls to the table are reported."""
         return self._calls.events
 
     @events.setter
@@ -114,7 +114,7 @@ class TableStore(Generic[R]):
             self._open = True
 
     async def close(self) -> None:
-        """Let every connection go."""
+        """Close every connection."""
         async with self._opening:
             self._open = False
             await self._backend.close()
@@ -129,7 +129,7 @@ class TableStore(Generic[R]):
     async def validate(self, events: Events | None = None) -> None:
         """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve.
 
-        ``events`` hear of what a person should know of one that can be served.
+        ``events``: receive the warnings about one that can be served.
         """
         await self.open()
         if events is not None:
@@ -153,7 +153,7 @@ class TableStore(Generic[R]):
         return [self._claimed(one) for one in taken]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how records left processing."""
+        """Record how attempts ended."""
         if not batch:
             return []
         await self.open()
@@ -172,7 +172,7 @@ class TableStore(Generic[R]):
             return await self._backend.next_due()
 
     def foreign(self) -> Foreign | None:
-        """A table's heart looks at them."""
+        """Unknown here: a table's heartbeats look at them."""
         return None
 
     async def wait(self, timeout: float) -> bool:
@@ -201,7 +201,7 @@ class TableStore(Generic[R]):
     async def _in_transaction(self, attempt: Attempt[Any]) -> AsyncIterator[None]:
         with self._calls.timed("begin"):
             connection, transaction = await self._backend.begin(attempt)
-        # From here on whoever ends the attempt ends the transaction.
+        # From here on the end of the attempt ends the transaction.
         control = control_of(attempt)
         control.transaction = transaction
         control.bind(self._attempt_store(transaction, attempt), connection)
@@ -255,7 +255,7 @@ class TableStore(Generic[R]):
             return await self._backend.retry(key)
 
     async def cancel_record(self, record: R | JobId) -> Answer:
-        """Cancel a waiting record; ask a running one to stop, which its worker hears with the next heartbeat."""
+        """Cancel a waiting record; ask a running one to stop, which its worker learns with the next heartbeat."""
         await self.open()
         key = read_key(self._backend.key, self._records.key(record))
         with self._calls.timed("cancel"):

@@ -16,7 +16,7 @@ from stowhand.jobs.job import Job
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
-from stowhand.stores.outlook import Asked, Outlook
+from stowhand.stores.outlook import Outlook, Question
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.listener import Listener
 from stowhand.stores.postgres.queue.rows import plain_array, read_claim
@@ -137,13 +137,13 @@ class Claims:
 
     def foreign(self) -> Foreign | None:
         """What the last claim or ``next_due`` saw of foreign leases."""
-        return self._outlook.told()
+        return self._outlook.take_answer()
 
     async def close(self) -> None:
         """Close the connection."""
         await self._link.close()
 
-    def _about_foreign(self, asked: Asked | None) -> tuple[object, ...]:
+    def _about_foreign(self, asked: Question | None) -> tuple[object, ...]:
         """Parameters for ``foreign_leases``; the first says whether to call it."""
         if asked is None:
             return (False, None, None, None)

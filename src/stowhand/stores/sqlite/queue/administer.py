@@ -1,4 +1,4 @@
-"""Acting on many jobs at once: SEMANTICS' table "what each call does in each state", its last lines."""
+"""Acting on many jobs at once: what each call does in each state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pages(ids: Sequence[int]) -> list[Sequence[int]]:
 
 
 def complete(connection: sqlite3.Connection, now: Moment, job_ids: Sequence[int], *, history: bool) -> list[Job]:
-    """As if they had been worked off; given back even where no history is kept."""
+    """As if their handlers had succeeded; returned even where no history is kept."""
     given = {"ids": as_json([job_id for job_id, _ in _actionable(connection, now, job_ids)]), "now": now.wall}
     jobs = [to_job(row) for row in connection.execute(SQL["live"], given).fetchall()]
     if history:
@@ -43,7 +43,7 @@ def complete(connection: sqlite3.Connection, now: Moment, job_ids: Sequence[int]
 
 
 def fail(connection: sqlite3.Connection, now: Moment, job_ids: Sequence[int], *, reason: str) -> list[Job]:
-    """For good. What had failed before stays finished when it was."""
+    """Without further attempts. A job that had failed before keeps its ``finished_at``."""
     ids = [job_id for job_id, _ in _actionable(connection, now, job_ids)]
     connection.execute(SQL["fail"], {"ids": as_json(ids), "reason": reason, "now": now.wall})
     return _look(connection, ids)
@@ -69,7 +69,7 @@ def held_by(connection: sqlite3.Connection, _now: Moment, *, workers: Sequence[s
 
 
 def take_back(connection: sqlite3.Connection, now: Moment, *, pairs: Sequence[Pair], history: bool) -> list[Job]:
-    """Reset those of them that are still held; the jobs as they are afterwards."""
+    """Reset those of them that are still held; returns the jobs as they are afterwards."""
     jobs = []
     for job_id, token in pairs:
         held = None if token is None else finish.find_held(connection, job_id, token)
@@ -77,7 +77,7 @@ def take_back(connection: sqlite3.Connection, now: Moment, *, pairs: Sequence[Pa
             continue
         before = inspector.get(connection, job_id)
         reset = finish.reset(connection, now, held, history=history)
-        # Without a history, what was asked to cancel is gone now.
+        # Without a history, a job whose cancellation was requested is gone now.
         after = inspector.get(connection, job_id) or (before and _ended(before, reset.state, now))
         assert after is not None
         jobs.append(after)

@@ -1,8 +1,8 @@
-"""Choosing jobs and taking them, inside a write transaction: nobody else can choose at the same time.
+"""Choosing jobs and claiming them, inside a write transaction: no other claim chooses at the same time.
 
-What waits is a set of sorted streams (one for each task, and one of the heads of its queues); a claim merges them and
-stops at its limit, so it costs what it takes. Looking for streams is a loose scan: a million jobs that are not due, or
-of other tasks, or behind a busy queue, are stepped over in one seek each.
+Waiting jobs are a set of sorted streams (one for each task, and one of the heads of its queues); a claim merges them
+and stops at its limit, so its cost depends on the jobs claimed alone. Looking for streams is a loose scan: a million
+jobs that are not due, or of other tasks, or behind a busy queue, are stepped over in one seek each.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _tasks(connection: sqlite3.Connection, wanted: tuple[str, ...] | None, step:
 
 
 def _due(connection: sqlite3.Connection, now: Moment, task: str, forbidden: str | None) -> Iterator[Candidate]:
-    """Due jobs of one task without a queue, priority by priority; read as far as somebody asks."""
+    """Due jobs of one task without a queue, priority by priority; read lazily."""
     given: dict[str, Any] = {"task": task, "priority": BELOW_ALL, "now": now.wall, "forbidden": forbidden}
     statement = SQL["due"] if forbidden is None else SQL["due_and_allowed"]
     while level := connection.execute(SQL["next_level"], given).fetchone():

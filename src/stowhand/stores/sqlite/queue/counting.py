@@ -1,4 +1,4 @@
-"""What a file can say of its jobs within a moment. Inside a transaction each."""
+"""Figures about the jobs of a file, in bounded time. Each function runs inside a transaction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST = 2_000_000
 FEW = 20_000
 """Rows that one question reads."""
 PROBES = 2_000
-"""Of a history with more rows so many are looked at, and the others taken to be like them."""
+"""Rows read of a longer history, which stand for all of it."""
 GOLDEN = 0.6180339887498949
-"""Steps of this part of a whole fall everywhere, and in step with nothing that repeats itself."""
+"""Steps of this fraction spread evenly, and match no period in the data."""
 
 
 def figures(connection: sqlite3.Connection, now: Moment) -> Figures:
@@ -73,7 +73,7 @@ def _add_failed(connection: sqlite3.Connection, tasks: Tallies, queues: Tallies)
         tasks.add(task, "failed", Amount(number))
         if queue is not None:
             queues.add(queue, "failed", Amount(number))
-    if counted == FEW:  # whose the older ones are nobody knows without reading them
+    if counted == FEW:  # which tasks the older ones belong to is unknown without reading them
         (every,) = connection.execute(SQL["all_failed"], {"most": MOST}).fetchone()
         tasks.add(None, "failed", Amount(every - counted, every < MOST))
 

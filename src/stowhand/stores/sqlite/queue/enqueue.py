@@ -1,4 +1,4 @@
-"""Putting jobs in: one, many, and what a key does with the job that already holds it."""
+"""Enqueueing one job or many, and what a key does with the job that already holds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SQL = load("enqueue")
 
 
 def add(connection: sqlite3.Connection, now: Moment, job: NewJob, *, built_in: bool = False) -> int:
-    """Insert a job, or do with the holder of its key what the key's mode says; gives the id."""
+    """Insert a job; where another holds its key, the key's mode decides. Returns the id."""
     if not built_in:
         limits.refuse_reserved(job)
     row = to_row(job, now)
@@ -64,7 +64,7 @@ def _insert(connection: sqlite3.Connection, row: tuple[object, ...]) -> int:
 
 
 def _insert_many(connection: sqlite3.Connection, now: Moment, jobs: Sequence[NewJob]) -> list[int]:
-    # Ids are counted here and not asked for row by row: nobody else can insert while this transaction is open.
+    # Ids are counted here, not read row by row: no other transaction can insert while this one is open.
     last = connection.execute(SQL["last_id"]).fetchone()
     numbered = count(1 if last is None else last[0] + 1)
     for job in jobs:

@@ -1,4 +1,4 @@
-"""How a job leaves processing: settled, handed back, or taken back. Also how a waiting one is canceled."""
+"""How processing of a job ends: settled, released, or reset. Also how a waiting job is canceled."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stowhand.stores.database.sqlite_savepoint import check_written
 from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.statements import load
 
-SQL = load("leave")
+SQL = load("finish")
 PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
-"""What a settlement with a payload of its own must say, whatever way back the row then takes."""
+"""States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A running job whose lease holds: the facts that decide where it goes."""
+    """A running job under a valid lease: the facts that decide its next state."""
 
     id: int
     token: str
@@ -35,7 +35,7 @@ class Held(msgspec.Struct, frozen=True):
     loses_retries: str | None
 
     def way_back(self, state: State) -> State:
-        """Where it really goes: its cancellation may have been asked for, or its key lost."""
+        """The state of a job that was to wait again: it may have been canceled meanwhile, or have lost its key."""
         if state not in WAITING:
             return state
         if self.cancel_requested or self.loses_retries == "removed":
@@ -45,8 +45,8 @@ class Held(msgspec.Struct, frozen=True):
         return state
 
 
-class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a row. ``None`` keeps what it says."""
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The new values of a row. ``None`` keeps the old one."""
 
     state: State
     attempts: int
@@ -66,9 +66,9 @@ def find_held(connection: sqlite3.Connection, job_id: int, token: str) -> Held |
 
 
 def settle(connection: sqlite3.Connection, now: Moment, held: Held, settlement: Settlement, *, history: bool) -> None:
-    """As the handler's outcome was judged."""
+    """Write what the handler's outcome led to."""
     state = held.way_back(settlement.state)
-    departure = Departure(
+    ending = Ending(
         state=state,
         attempts=max(held.attempts - settlement.refund, 0),
         resets=0,
@@ -78,45 +78,45 @@ def settle(connection: sqlite3.Connection, now: Moment, held: Held, settlement: 
         payload=settlement.payload if settlement.state in PAYLOAD_CHANGES else None,
         settled_token=held.token,
     )
-    _write(connection, now, held, departure, history=history)
+    _write(connection, now, held, ending, history=history)
 
 
 def give_back(connection: sqlite3.Connection, now: Moment, held: Held, *, history: bool) -> None:
-    """Unspent, due when it was: as if it had never been claimed."""
+    """Return without using an attempt, due when it was: as if it had never been claimed."""
     state, attempts = held.way_back(State.QUEUED), max(held.attempts - 1, 0)
-    _write(connection, now, held, Departure(state=state, attempts=attempts, resets=held.resets), history=history)
+    _write(connection, now, held, Ending(state=state, attempts=attempts, resets=held.resets), history=history)
 
 
 def reset(connection: sqlite3.Connection, now: Moment, held: Held, *, history: bool) -> ResetJob:
-    """Its worker died; the law says whether it may run again."""
+    """Its worker died; ``lifecycle.reset`` decides whether it may run again."""
     decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
     state = held.way_back(decided.state)
-    departure = Departure(
+    ending = Ending(
         state=state,
         attempts=max(held.attempts - decided.refund, 0),
         resets=held.resets + 1,
         error=decided.error,
         epochs=1,
     )
-    _write(connection, now, held, departure, history=history)
+    _write(connection, now, held, ending, history=history)
     return ResetJob(held.id, held.task, state, held.worker)
 
 
 def cancel_waiting(connection: sqlite3.Connection, now: Moment, job_id: int, *, history: bool) -> None:
-    """At once: nobody runs it."""
+    """At once: no worker runs it."""
     if history:
         nothing = dict.fromkeys(("attempts", "resets", "error", "settled_token", "result", "payload"))
         connection.execute(SQL["archive"], {**nothing, "id": job_id, "state": "canceled", "epochs": 0, "now": now.wall})
     connection.execute(SQL["delete_one"], {"id": job_id})
 
 
-def _write(connection: sqlite3.Connection, now: Moment, held: Held, departure: Departure, *, history: bool) -> None:
-    given = msgspec.structs.asdict(departure) | {"id": held.id, "token": held.token, "now": now.wall}
-    given["state"] = departure.state.value
-    if departure.state in (State.COMPLETED, State.CANCELED):
+def _write(connection: sqlite3.Connection, now: Moment, held: Held, ending: Ending, *, history: bool) -> None:
+    given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "now": now.wall}
+    given["state"] = ending.state.value
+    if ending.state in (State.COMPLETED, State.CANCELED):
         if history:
             connection.execute(SQL["archive"], given)
         check_written(connection.execute(SQL["delete_one"], given))
         return
-    given["finished_at"] = now.wall if departure.state is State.FAILED else None
+    given["finished_at"] = now.wall if ending.state is State.FAILED else None
     check_written(connection.execute(SQL["back_or_failed"], given))

@@ -34,8 +34,8 @@ def enqueue_in(connection: object, path: Path, now: Now, job: NewJob) -> Job:
         except sqlite3.OperationalError as error:
             if is_busy(error):
                 raise StoreUnreachable(
-                    f"{path}: this transaction cannot begin to write, because it began as a reader and somebody wrote"
-                    " since, or because another writer did not end in time. Begin it with BEGIN IMMEDIATE"
+                    f"{path}: this transaction cannot begin to write, because it began as a reader and another one"
+                    " wrote since, or because another writer did not end in time. Begin it with BEGIN IMMEDIATE"
                 ) from error
             raise trouble.explain(error, path) from error
 
@@ -89,7 +89,7 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _plain(connection: sqlite3.Connection) -> Iterator[None]:
-    """Rows as tuples and texts as str, whatever the owner has set."""
+    """Rows as tuples and texts as str, whatever the owner of the connection has set."""
     row_factory, text_factory = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:

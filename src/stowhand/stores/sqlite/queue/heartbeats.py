@@ -1,4 +1,4 @@
-"""Keeping leases true: a blocking connection of its own, used from one other thread."""
+"""Renewing leases, resetting jobs and maintenance: on a blocking connection of its own, from one other thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stowhand.stores.sqlite.queue.moment import Moment, micros
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.statements import load
 
-SQL = load("heart")
+SQL = load("heartbeats")
 
 PAGE = 1000
 PRUNE_AT_ONCE = 2000
@@ -40,7 +40,7 @@ Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
 
 
 class SqliteHeartbeats:
-    """Beats, hand-backs and resets."""
+    """Beats, releases and resets."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SqliteHeartbeats:
         self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        """Renew them; what is not answered for is lost."""
+        """Renew them; leases that are no longer valid are lost."""
         pairs = frozenset((one.job_id, one.token) for one in leases)
         if not pairs:
             return Pulse()
@@ -70,21 +70,21 @@ class SqliteHeartbeats:
             if attempt(connection, lambda: beat(sorted(pairs))) is not None:
                 rows.clear()
                 refused = self._each(connection, sorted(pairs), "beat", lambda pair: beat([pair]))
-            canceled = frozenset((job_id, token) for job_id, token, asked in rows if asked)
+            canceled = frozenset((job_id, token) for job_id, token, cancel_requested in rows if cancel_requested)
             lost = pairs - {(row[0], row[1]) for row in rows} - refused
             return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
 
         return self._connection.write(renew)
 
     def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
+        """Return without using an attempt. None is ever busy: there is one writer at a time."""
         if leases:
             pairs = [(one.job_id, one.token) for one in leases]
             self._connection.write(lambda connection, now: self._give_back(connection, now, pairs))
         return ()
 
     def abandon(self, token: str) -> bool:
-        """Give back whatever this token holds; it claims nothing more."""
+        """Release all that this token holds; it claims nothing more."""
 
         def give_up(connection: sqlite3.Connection, now: Moment) -> None:
             connection.execute(SQL["abandon"], {"token": token, "now": now.wall})
@@ -119,7 +119,7 @@ class SqliteHeartbeats:
         return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
 
     def refused(self) -> Sequence[Refusal]:
-        """What the file refused to change since this was last asked."""
+        """What the file refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
@@ -132,7 +132,7 @@ class SqliteHeartbeats:
         self._probe.look()
 
     def maintain(self) -> None:
-        """Prune the history, failed jobs, what flows keep, abandoned tokens, the roll and the ledger, bit by bit."""
+        """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger."""
         self._prune("history", self._history or 0.0)
         self._prune_flows(self._history or 0.0)
         if self._failed_retention is not None:
@@ -143,15 +143,15 @@ class SqliteHeartbeats:
         self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
 
     def worker_seen(self, card: WorkerCard) -> None:
-        """An entry in the roll."""
+        """Enter it in the list of workers, or note that it still runs."""
         self._connection.write(lambda connection, now: operating.worker_seen(connection, now, card))
 
     def worker_gone(self, name: str) -> None:
-        """Out of the roll."""
+        """Remove it from the list of workers."""
         self._connection.write(lambda connection, _now: operating.worker_gone(connection, name))
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connections."""
         self._connection.close()
         self._probe.close()
 
@@ -170,7 +170,7 @@ class SqliteHeartbeats:
         doing: str,
         write: Callable[[tuple[int, str]], object],
     ) -> set[tuple[int, str]]:
-        """Each under a savepoint; gives those that the file refuses."""
+        """Each under a savepoint; returns those that the file refuses."""
         refused: set[tuple[int, str]] = set()
         for pair in pairs:
             error = attempt(connection, lambda pair=pair: write(pair))  # type: ignore[misc]
@@ -180,7 +180,7 @@ class SqliteHeartbeats:
         return refused
 
     def _reset(self, find: Find) -> Sequence[ResetJob]:
-        # A look without the write lock first: there is hardly ever anything to do.
+        # Look first, without the write lock: there is hardly ever anything to do.
         if not self._connection.read(find):
             return []
 

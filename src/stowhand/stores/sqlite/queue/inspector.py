@@ -55,7 +55,7 @@ def counts(connection: sqlite3.Connection) -> dict[State, int]:
 
 
 def retry(connection: sqlite3.Connection, now: Moment, job_id: int) -> Answer:
-    """Due now with every attempt before it; a canceled job comes back out of the history."""
+    """Due now, with all its attempts; a canceled job comes back out of the history."""
     match _state(connection, job_id):
         case None:
             return _missing(job_id)
@@ -75,7 +75,7 @@ def retry(connection: sqlite3.Connection, now: Moment, job_id: int) -> Answer:
 
 
 def cancel(connection: sqlite3.Connection, now: Moment, job_id: int, *, history: bool) -> Answer:
-    """At once if it waits; asked of its worker if it runs."""
+    """At once if it waits; a running one is canceled by its worker."""
     match _state(connection, job_id):
         case None:
             return _missing(job_id)
@@ -94,7 +94,7 @@ def cancel(connection: sqlite3.Connection, now: Moment, job_id: int, *, history:
 
 
 def remove(connection: sqlite3.Connection, job_id: int) -> Answer:
-    """Delete what does not run."""
+    """Delete a job that is not running."""
     match _state(connection, job_id):
         case None:
             return _missing(job_id)

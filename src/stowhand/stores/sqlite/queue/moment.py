@@ -82,9 +82,11 @@ def boot_id() -> str:
     except OSError:
         pass  # not Linux, or /proc is hidden: ask sysctl
     for name in ("kern.bootsessionuuid", "kern.boottime"):
-        asked = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False, timeout=5)
-        if asked.returncode == 0 and asked.stdout.strip():
-            return asked.stdout.strip()
+        output = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True, check=False, timeout=5
+        )
+        if output.returncode == 0 and output.stdout.strip():
+            return output.stdout.strip()
     raise ConfigurationError(
         f"cannot tell one boot of this machine ({sys.platform}) from another: neither {LINUX_BOOT_ID} nor sysctl's"
         " kern.bootsessionuuid answers, so a job could stay claimed by a worker of an earlier boot: use PostgreSQL."

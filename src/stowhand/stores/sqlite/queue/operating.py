@@ -1,4 +1,4 @@
-"""What operators ask of a file: pause, purge, who works, why does a job not run. Inside a transaction each."""
+"""What operators ask of a file: pause, purge, who works, why a job does not run. Each inside a transaction."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def workers(connection: sqlite3.Connection, now: Moment) -> list[WorkerRow]:
 
 
 def worker_seen(connection: sqlite3.Connection, now: Moment, card: WorkerCard) -> None:
-    """An entry in the roll."""
+    """Enter it in the list of workers, or note that it still runs."""
     tasks = None if card.tasks is None else as_json(card.tasks)
     flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
     given = msgspec.structs.asdict(card) | {"tasks": tasks, "forbidden_flags": flags, "now": now.wall}
@@ -92,7 +92,7 @@ def worker_seen(connection: sqlite3.Connection, now: Moment, card: WorkerCard) -
 
 
 def worker_gone(connection: sqlite3.Connection, name: str) -> None:
-    """Out of the roll."""
+    """Remove it from the list of workers."""
     connection.execute(SQL["worker_gone"], {"name": name})
 
 
@@ -107,12 +107,12 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
         return explain(Facts(job=job, now=moment))
     boot, until, paused, holder, worker, since, its_boot, its_until = found
     place = {"queue": job.queue, "priority": job.priority, "run_at": to_micros(job.run_at), "id": job.id}
-    roll, pauses = workers(connection, now), counting.pauses(connection)
+    registered, pauses = workers(connection, now), counting.pauses(connection)
     ahead = 0
-    if (taken := takers(job, roll, pauses)) is not None:
+    if (taken := takers(job, registered, pauses)) is not None:
         tasks = None if taken.tasks is None else as_json(taken.tasks)
-        asked = {"now": now.wall, "most": MOST_AHEAD + 1, "tasks": tasks, "forbidden": as_json(taken.forbidden)}
-        (ahead,) = connection.execute(SQL["ahead"], place | asked).fetchone()
+        bound = {"now": now.wall, "most": MOST_AHEAD + 1, "tasks": tasks, "forbidden": as_json(taken.forbidden)}
+        (ahead,) = connection.execute(SQL["ahead"], place | bound).fetchone()
     return explain(
         Facts(
             job=job,
@@ -124,7 +124,7 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
             if holder is None
             else Holder(holder, worker, to_datetime(since), _lease_end(now, its_boot, its_until)),
             ahead=ahead,
-            workers=roll,
+            workers=registered,
             busy={
                 worker: Busy(jobs, oldest, task, to_datetime(since))
                 for worker, jobs, oldest, task, since in connection.execute(SQL["busy"])
@@ -134,7 +134,7 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
 
 
 def _lease_end(now: Moment, boot: str | None, until: int | None) -> datetime | None:
-    """By the wall clock. One of another boot ended with that: when, nobody knows."""
+    """By the wall clock. One of another boot ended with that boot, at an unknown time."""
     if until is None:
         return None
     return to_datetime(now.wall + (until - now.ticks) if boot == now.boot else 0)
@@ -143,7 +143,7 @@ def _lease_end(now: Moment, boot: str | None, until: int | None) -> datetime | N
 def purge(
     connection: sqlite3.Connection, now: Moment, state: State, age: float, since: int = BELOW_ALL
 ) -> tuple[int, int | None]:
-    """A page of one state: how many went, and where the next page begins; ``None``: that was the last."""
+    """A page of one state: how many were deleted, and where the next page begins; ``None``: that was the last."""
     given = {"state": state.value, "since": since, "before": now.wall - micros(age), "limit": PURGE_AT_ONCE}
     name = "purge_failed" if state is State.FAILED else "purge_history"
     gone = [at for (at,) in connection.execute(SQL[name], given).fetchall()]
@@ -151,7 +151,7 @@ def purge(
 
 
 def purgeable(connection: sqlite3.Connection, now: Moment, state: State, age: float) -> int:
-    """How many would go."""
+    """How many would be deleted."""
     name = "purgeable_failed" if state is State.FAILED else "purgeable_history"
     (number,) = connection.execute(SQL[name], {"state": state.value, "before": now.wall - micros(age)}).fetchone()
     return int(number)

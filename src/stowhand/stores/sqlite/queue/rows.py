@@ -22,7 +22,7 @@ _json = msgspec.json.Encoder()
 
 
 def to_job(row: JobRow) -> Job:
-    """What everybody may see of a row."""
+    """A row without its lease."""
     (id_, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags) = row[
         :13
     ]
@@ -56,7 +56,7 @@ def to_job(row: JobRow) -> Job:
 
 
 def _read_flags(text: str) -> tuple[str, ...]:
-    """The flags. What somebody else wrote there and is no list of texts is one flag, its own text, and stops nobody."""
+    """The flags. Where another program wrote no list of texts, what it wrote is the one flag: no claim fails."""
     try:
         return _flags.decode(text)
     except msgspec.MsgspecError:
@@ -76,7 +76,7 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
 
 
 def check(job: NewJob) -> NewJob:
-    """Jobs were checked before they came here; this is what a store refuses whoever forgot to."""
+    """Callers have checked the job already; this refuses what they missed."""
     check_size(job.payload)
     return limits.check_options(job)
 

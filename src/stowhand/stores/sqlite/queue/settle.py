@@ -1,6 +1,6 @@
 """Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
 
-Nothing sinks a batch. A settlement is written under a savepoint; what cannot be written is rolled back, and the
+One settlement that cannot be written fails alone: each is written under a savepoint, which is rolled back, and the
 reply says why.
 """
 
@@ -44,7 +44,7 @@ def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat:
 def settle_one(
     connection: sqlite3.Connection, now: Moment, lease: Lease, settlement: Settlement, *, repeat: bool, history: bool
 ) -> Reply:
-    """One job, whatever became of it."""
+    """One job, with any outcome."""
     held = finish.find_held(connection, lease.job_id, lease.token)
     if held is None:
         return _trace(connection, lease, settlement, repeat=repeat)
@@ -65,7 +65,7 @@ def settle_one(
 def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Batch, *, history: bool) -> set[int]:
     """Complete all that only completed, in two statements; gives their places in the batch.
 
-    An id that occurs twice, or data that is refused, leaves them all to the slow way, which tells them apart.
+    An id that occurs twice, or data that is refused, sends them all the slow way, one by one.
     """
     plain = {lease.job_id: at for at, (lease, what) in enumerate(batch) if _is_plain(what)}
     if len(plain) < 2 or len({lease.job_id for lease, _ in batch}) < len(batch):
@@ -111,14 +111,14 @@ def _check(settlement: Settlement) -> None:
         raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
 
 
-def _trace(connection: sqlite3.Connection, lease: Lease, asked: Settlement, *, repeat: bool) -> Reply:
-    """Say why a lease holds nothing."""
+def _trace(connection: sqlite3.Connection, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
+    """Why a lease holds nothing."""
     row = connection.execute(SQL["trace"], {"id": lease.job_id}).fetchone()
     if row is None:
         return Verdict.UNKNOWN if repeat else Verdict.LOST
     if row[0] != lease.token:
         return Verdict.LOST
     state = State(row[1])
-    if asked.state in WAITING and state in (State.CANCELED, State.FAILED):
-        return turned(asked, state)
+    if settlement.state in WAITING and state in (State.CANCELED, State.FAILED):
+        return turned(settlement, state)
     return Verdict.ALREADY_SETTLED

@@ -1,4 +1,4 @@
-"""This store's SQL: every statement lies in ``sql/<moment>.sql`` under a line ``-- name: <name>``."""
+"""This store's SQL: every statement is in ``sql/<moment>.sql`` under a line ``-- name: <name>``."""
 
 from __future__ import annotations
 

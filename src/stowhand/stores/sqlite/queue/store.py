@@ -159,7 +159,7 @@ class SqliteStore:
 
     def foreign(self) -> Foreign | None:
         """What ``next_due`` has just found out about foreign leases."""
-        return self._outlook.told()
+        return self._outlook.take_answer()
 
     async def wait(self, timeout: float) -> bool:
         """Until any process has committed something."""

@@ -1,4 +1,4 @@
-"""SQLite's errors in the words of the queue; what they mean is in ``database.sqlite_trouble``."""
+"""SQLite's errors as errors of the queue; their meaning is in ``database.sqlite_trouble``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(error: BaseException) -> InvalidJob:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Data that cannot be written is an InvalidJob of whoever wants it written."""
+    """Data that cannot be written raises InvalidJob."""
     try:
         yield
     except (sqlite3.Error, ValueError, OverflowError) as error:

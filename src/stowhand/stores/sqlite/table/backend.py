@@ -2,7 +2,7 @@
 
 The file stays as it is: its journal mode and whatever else is kept in it are its owner's. Written is in transactions
 that take the write lock at once (BEGIN IMMEDIATE), and only where a look without it has found something to write.
-``writer``, ``reader`` and each heart have a connection and a thread of their own.
+``writer``, ``reader`` and each worker's heartbeats have a connection and a thread of their own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SqliteTable:
         pinned: Callable[[], datetime] | None = None,
         notices: Notices | None = None,
     ) -> None:
-        # As SQLite names its -wal: by the file itself, wherever a link to it lies.
+        # As SQLite names its -wal: by the file itself, wherever a link to it is.
         self._path = Path(place).resolve()
         self._options, self._shape = options, shape
         self._now = moments.clock(pinned)
@@ -101,7 +101,7 @@ class SqliteTable:
         self._wake.look()
 
     async def close(self) -> None:
-        """Let every connection go. Harmless when repeated; the next use opens them again."""
+        """Close every connection. Harmless when repeated; the next use opens them again."""
         await self._threads.close(self._reader, self._writer)
         self._wake.close()
 
@@ -133,7 +133,7 @@ class SqliteTable:
         return claimed.taken
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how records left processing."""
+        """Record how attempts ended."""
         table, replies = self._table, list[Reply]()
         for start in range(0, len(batch), AT_ONCE):
             part = batch[start : start + AT_ONCE]
@@ -148,7 +148,7 @@ class SqliteTable:
         return await self._read(lambda connection, now: looking.next_due(connection, table, now))
 
     async def wait(self, timeout: float) -> bool:
-        """Until somebody committed something, and then something is due: the file has other business too."""
+        """Until a commit by anyone, if something is due then: most commits to the file may concern other tables."""
         table, deadline = self._table, self._clock.monotonic() + timeout
         while await self._wake.wait(max(deadline - self._clock.monotonic(), 0.0)):
             if await self._read(lambda connection, now: claiming.is_due(connection, table, now)):

@@ -46,7 +46,7 @@ _MADE = {
     "worker_hostname": "TEXT NOT NULL DEFAULT ''",
     "cancel": "INTEGER NOT NULL DEFAULT 0",
 }
-"""What stands behind the name of a column that is added; TEXT where nothing is said."""
+"""The declaration of a column that is added; TEXT where none is given."""
 
 
 def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
@@ -216,7 +216,7 @@ def _missing(facts: Facts, shape: Shape, documented: str) -> Finding:
 
 
 def _meant(facts: Facts, shape: Shape, documented: str) -> str | None:
-    """A column that a worker may write over: its name is alike, its type fits, nobody else fills it."""
+    """A column that a worker may write over: its name is alike, its type fits, nothing else writes it."""
     taken = {name.lower() for name in shape.columns.values()}
     free = {column.name: column for name, column in facts.columns.items() if name not in taken}
     near = difflib.get_close_matches(shape.columns[documented], free, n=3, cutoff=ALIKE)
@@ -331,8 +331,8 @@ def _beside(facts: Facts, shape: Shape, documented: str, problem: str, *, fatal:
         mend += f"\nUPDATE {table} SET {new} = CASE WHEN {old} IN ({known}) THEN {old} ELSE '{State.COMPLETED}' END;"
     elif documented in CARRIED:
         mend += f"\nUPDATE {table} SET {new} = {old} WHERE {old} IS NOT NULL;"
-    said = f"{problem}; the worker gets a column of its own, {own}"
-    return Finding(said, mend, fatal, columns={documented: own})
+    text = f"{problem}; the worker gets a column of its own, {own}"
+    return Finding(text, mend, fatal, columns={documented: own})
 
 
 def _free(facts: Facts, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Taking records, in a write transaction: nobody else writes meanwhile, so nothing is locked or looked at twice."""
+"""Claiming records, in a write transaction: no other program writes meanwhile, so no row is locked or read twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CANCELED_AT_ONCE = 500
 
 
 def is_due(connection: sqlite3.Connection, table: Table, now: int) -> bool:
-    """Is anything due, whoever may claim it?"""
+    """Whether anything is due, for any worker."""
     return _due(connection, table, now, 1) > 0
 
 
@@ -149,7 +149,7 @@ def _take_in_order(
         full = full and len(refused) < MOST_REFUSED
         canceled += put_away
         if counts and apart(request.conditions)[1]:
-            break  # what is left of the bound is known to whoever set it
+            break  # the rest of the bound is known to the caller that set it
     return counts, refused
 
 
@@ -224,7 +224,7 @@ def _change(
 
 
 def _is_key(value: object) -> bool:
-    """SQLite keeps texts that are none (no UTF-8), and nobody could be asked for such a key again."""
+    """SQLite also keeps invalid texts (no UTF-8), and such a key could not be looked up again."""
     return not isinstance(value, str) or clean(value, len(value) * 4 + 1) == value
 
 

@@ -1,4 +1,4 @@
-"""How a record leaves processing: settled, handed back, taken back. Every write is fenced by (id, token)."""
+"""How processing of a record ends: settled, released, reset. Every write is fenced by (id, token)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from stowhand.stores.sqlite.table.table import Table
 T = TypeVar("T")
 Batch = Sequence[tuple[Lease, Settlement]]
 
-TOLD = (State.ERRORED, State.FAILED)
+WITH_MESSAGE = (State.ERRORED, State.FAILED)
 """States that have a message."""
 NO_JOBS = "a user's table cannot enqueue further jobs: ctx.then must stay empty; insert them with SQL of your own"
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A record as it stands."""
+    """A record as it is now."""
 
     state: str
-    bears: int
-    """It bears the token and the epoch that were asked about."""
+    matches: int
+    """It has the token and the epoch of the given lease."""
     cancel: int
     message: str | None
     resets: int
@@ -44,7 +44,7 @@ class Held(msgspec.Struct, frozen=True):
     @property
     def valid(self) -> bool:
         """The lease holds."""
-        return bool(self.bears) and self.state == State.PROCESSING
+        return bool(self.matches) and self.state == State.PROCESSING
 
 
 def mark(lease: Lease) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def find(connection: sqlite3.Connection, table: Table, lease: Lease) -> Held | N
     return None if row is None else Held(*row)
 
 
-def nobodys(key: JobId) -> Lease:
-    """To find a record, whoever holds it."""
+def no_lease(key: JobId) -> Lease:
+    """To find a record whether it is held or not."""
     return Lease(key, "", 0)
 
 
@@ -122,12 +122,12 @@ def _trace(held: Held | None, asked: Settlement, *, repeat: bool) -> Reply:
     """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
     if held is None:
         return Verdict.UNKNOWN if repeat else Verdict.LOST
-    if not held.bears or asked.state is State.QUEUED:
+    if not held.matches or asked.state is State.QUEUED:
         return Verdict.LOST
     if held.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
         return turned(asked, State.CANCELED)
-    as_said = held.state == asked.state and (asked.state not in TOLD or held.message == asked.error)
-    return Verdict.ALREADY_SETTLED if as_said else Verdict.LOST
+    is_written = held.state == asked.state and (asked.state not in WITH_MESSAGE or held.message == asked.error)
+    return Verdict.ALREADY_SETTLED if is_written else Verdict.LOST
 
 
 def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lease) -> None:
@@ -141,12 +141,12 @@ def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lea
 def reset(
     connection: sqlite3.Connection, table: Table, now: int, key: JobId, lease: Lease | None = None
 ) -> ResetJob | None:
-    """Take it back from whoever has it, or only from this lease; the law says whether it may run again.
+    """Reset it under any lease, or only under this one; ``lifecycle.reset`` decides whether it may run again.
 
     ``None``: it is not running, or not under that lease.
     """
-    held = find(connection, table, lease or nobodys(key))
-    if held is None or held.state != State.PROCESSING or (lease is not None and not held.bears):
+    held = find(connection, table, lease or no_lease(key))
+    if held is None or held.state != State.PROCESSING or (lease is not None and not held.matches):
         return None
     options = table.options
     state = lifecycle.reset(

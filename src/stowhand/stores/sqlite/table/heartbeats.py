@@ -1,12 +1,12 @@
-"""Keeping leases true: a blocking connection of its own, used from one other thread.
+"""Renewing leases and resetting records: on a blocking connection of its own, from one other thread.
 
 A lease ends ``stalled_max_age`` after ``last_heartbeat_at`` by the machine's wall clock. A queue that is ours keeps its
-leases by the boot's monotonic clock, which nobody can set; a table that other programs share has only its columns, and
-they compare them with the time of day. So a wall clock that leaps ahead by more than the lease resets live records:
+leases by the boot's monotonic clock, which no program can set; a table that other programs share has only its columns,
+and they compare them with the time of day. So a wall clock that leaps ahead by more than the lease resets live records:
 their attempts are lost, never settled twice.
 
-While an application holds a write transaction no beat can be written. Whoever had to wait for it does not reset in that
-round, and whoever did not pauses: the beats that waited come first.
+While an application holds a write transaction no beat can be written. A sweep that had to wait for it resets nothing in
+that round, and one that did not pauses: the beats that waited come first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from stowhand.stores.sqlite.table.table import Abandoned, Line, Table
 T = TypeVar("T")
 PAGE = 1000
 SHORT = 0.5
-"""Seconds: whoever waited longer than that for the write lock lets the others' beats go first."""
+"""Seconds: one that waited longer than that for the write lock lets the others' beats go first."""
 TURN = 0.1
-"""Seconds: whoever waits for the lock asks for it several times meanwhile."""
+"""Seconds, in which one that waits for the lock tries several times."""
 RECENTLY = 1.0
 """Seconds in which no transaction can have kept beats away for as long as a lease lasts."""
 SHARE = 0.01
@@ -145,7 +145,7 @@ class TableHeartbeats:
         return refused
 
     def check(self) -> None:
-        """Does nothing: the table is its owner's, and whatever it lacks is said by whoever needs it."""
+        """Does nothing: the table is its owner's, and what it lacks is reported where it is needed."""
 
     def check_writable(self) -> None:
         """Writes, and rolls it back."""
@@ -156,7 +156,7 @@ class TableHeartbeats:
         table = self._table()
         if not table.shape.has("cancel") or stopwatch() < self._rest_until:
             return
-        begun = stopwatch()
+        began = stopwatch()
         statement = table.statements.many["canceled_waiting"]
 
         def find(connection: sqlite3.Connection, _now: int) -> list[JobId]:
@@ -171,7 +171,7 @@ class TableHeartbeats:
 
         if self._connection.read(find):
             self._connection.write(put_away)
-        self._rest_until = stopwatch() + (stopwatch() - begun) / SHARE
+        self._rest_until = stopwatch() + (stopwatch() - began) / SHARE
 
     def close(self) -> None:
         """Let the connection go."""
@@ -179,7 +179,7 @@ class TableHeartbeats:
         self._probe.close()
 
     def _beats_had_their_turn(self) -> bool:
-        """False while somebody holds the write lock. One who has just let it go has left others waiting for it."""
+        """False while another program holds the write lock. When it has just released it, others have been waiting."""
         if stopwatch() - self._turns_at < RECENTLY:
             return True
         asked = stopwatch()

@@ -44,7 +44,7 @@ def exists(connection: sqlite3.Connection, table: Table, states: Sequence[State]
 def next_due(connection: sqlite3.Connection, table: Table, now: int) -> float | None:
     """Seconds until the first waiting record is due; ``None``: none waits.
 
-    Records are walked in the order of the column as stored, an index's. Texts of different spellings may stand up to
+    Records are walked in the order of the column as stored, an index's. Texts of different spellings may be up to
     some days apart from their moments, so the walk goes on for two days behind the best one.
     """
     many = table.statements.many
@@ -87,7 +87,7 @@ def longest_run(connection: sqlite3.Connection, table: Table, now: int) -> float
 
 def requeue(connection: sqlite3.Connection, table: Table, now: int, key: JobId, due: datetime | float | None) -> Answer:
     """To queued; where ``cancel`` is set, to canceled. Terminal records are refused."""
-    held = finish.find(connection, table, finish.nobodys(key))
+    held = finish.find(connection, table, finish.no_lease(key))
     if held is None:
         return Answer(key, Done.MISSING, "there is no such record")
     if held.state not in (State.QUEUED, State.ERRORED, State.PROCESSING):
@@ -119,7 +119,7 @@ def find(connection: sqlite3.Connection, table: Table, key: JobId) -> ShownRecor
 
 def retry(connection: sqlite3.Connection, table: Table, now: int, key: JobId) -> Answer:
     """To queued, as if it had never been tried."""
-    held = finish.find(connection, table, finish.nobodys(key))
+    held = finish.find(connection, table, finish.no_lease(key))
     if held is None:
         return Answer(key, Done.MISSING, f"there is no record {key}")
     if held.state == State.PROCESSING:
@@ -132,7 +132,7 @@ def retry(connection: sqlite3.Connection, table: Table, now: int, key: JobId) ->
 
 def cancel(connection: sqlite3.Connection, table: Table, now: int, key: JobId) -> Answer:
     """What waits is canceled, what runs is asked to end."""
-    held = finish.find(connection, table, finish.nobodys(key))
+    held = finish.find(connection, table, finish.no_lease(key))
     if held is None:
         return Answer(key, Done.MISSING, f"there is no record {key}")
     if held.state in (State.QUEUED, State.ERRORED):

@@ -1,7 +1,7 @@
 """What a table's own CHECKs would refuse: tried on an empty copy in memory, so that no row and no lock is touched.
 
 A copy that cannot be made or filled (functions or collations of the application's own, CHECKs of other columns) says
-nothing; whatever it refuses then is said when a worker meets it.
+nothing; what it refuses then is reported when a worker meets it.
 """
 
 from __future__ import annotations

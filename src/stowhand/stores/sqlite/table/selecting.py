@@ -1,8 +1,8 @@
 """Statements of which the user's own expressions and conditions are part.
 
-The table stands beside the view in them, for what a claim judges by. Its columns have names of ours there, so that a
+They select from the table beside the view, for what a claim judges by. Its columns have names of ours there, so that a
 bare name in the user's SQL is the view's; only where that SQL calls the table by its alias is it there as it is.
-Names are always quoted and behind their relation: a quoted name that no column bears would be a text to SQLite.
+Names are always quoted and behind their relation: a quoted name that no column has would be a text to SQLite.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Selecting:
         return [named, f"{query.at['id']} IS NOT NULL"] if self._may_lack_id else [named]
 
     def _waiting(self, at: Mapping[str, str]) -> list[str]:
-        """Due, said so that SQLite takes an index WHERE state IN ('queued', 'errored') that has the user's order.
+        """Due, written so that SQLite takes an index WHERE state IN ('queued', 'errored') that has the user's order.
 
         Such an index is recognised by the very words of its condition. Without a likelihood the planner believes that
         hardly anything waits, and would rather sort it; a plus keeps it from looking for the state by another index.
@@ -134,10 +134,10 @@ def _due(shape: Shape, kinds: Kinds, *, retries: bool, identified: str) -> str:
     row, table = quote(shape.table.name), shape.table.quoted
     after = f"{row}.{shape['process_after']}"
     if kinds["process_after"] is Kind.TEXT:
-        # Texts of other spellings stand less than two days from where they belong; numbers stand before all texts.
+        # Texts of other spellings are less than two days from where they belong; numbers sort before all texts.
         ranges = [f"{after} < :soon_text AND {reached(after, 'now')}"]
     else:
-        # Milliseconds, and all texts, stand behind all seconds.
+        # Milliseconds, and all texts, sort after all seconds.
         ranges = [f"{after} {bound} AND {reached(after, 'now')}" for bound in ("< :soon_real", f">= {LARGEST_SECONDS}")]
     finished_at = f"{row}.{shape['finished_at']}"
     states = {"queued": ""} | ({"errored": f" AND {_retried(finished_at)}"} if retries else {})
@@ -174,7 +174,7 @@ class _Composing:
             self._from += f"\n    JOIN {side} ON {self.at['id']} = {key}"
 
     def whole(self, select: str, conditions: Sequence[str], users: Sequence[Any] = (), rest: str = "") -> Query:
-        """The statement. The user's conditions stand in parentheses."""
+        """The statement. The user's conditions are in parentheses."""
         where = [*conditions, *(f"({self.condition(one)})" for one in users)]
         text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
         return Query(text, self._values)

@@ -1,6 +1,6 @@
 """The one place where statements are composed of a user's names; values are parameters always.
 
-What is the same for every table lies in ``sql/*.sql``, with places for names and for what depends on the table: which
+What is the same for every table is in ``sql/*.sql``, with places for names and for what depends on the table: which
 columns it has, how it keeps moments, where the claim's token is. What the user's own expressions and conditions are
 part of is composed in ``selecting``.
 """
@@ -61,7 +61,7 @@ def identified(shape: Shape, *, may_lack_id: bool) -> str:
 
 
 def reached(moment: str, bound: str) -> str:
-    """That moment is not after the parameter ``bound``. What we wrote ourselves is compared as it stands: fast."""
+    """That moment is not after the parameter ``bound``. What we wrote ourselves is compared unchanged: fast."""
     return (
         f"CASE WHEN typeof({moment}) = 'text' AND {moment} GLOB '{OUR_TEXT}'"
         f" THEN {moment} <= :{bound}_text ELSE stowhand_micros({moment}) <= :{bound} END"
@@ -82,14 +82,14 @@ def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
     retried = f"stowhand_micros({of['finished_at']}) + {round(options.retry_delay * SECOND)}"
     fence = _fence(of, columns, _epoch(of, kinds))
     canceled = truth(of["cancel"]) if shape.has("cancel") else "0"
-    told = {"id": of["id"], "state": of["state"], "failure_message": of["failure_message"], "cancel": canceled}
-    told |= {name: f"coalesce({of[name]}, 0)" for name in ("num_failures", "num_resets")}
-    told |= {name: f"stowhand_micros({of[name]})" if shape.has(name) else "NULL" for name in MOMENTS}
-    told["worker_hostname"] = fence["worker"]
+    values = {"id": of["id"], "state": of["state"], "failure_message": of["failure_message"], "cancel": canceled}
+    values |= {name: f"coalesce({of[name]}, 0)" for name in ("num_failures", "num_resets")}
+    values |= {name: f"stowhand_micros({of[name]})" if shape.has(name) else "NULL" for name in MOMENTS}
+    values["worker_hostname"] = fence["worker"]
     return {
         **columns,
         **now,
-        "shown": ", ".join(told[name] for name in FIELDS),
+        "shown": ", ".join(values[name] for name in FIELDS),
         "uncancel": f", {columns['cancel']} = 0" if shape.has("cancel") else "",
         "ask_cancel": f"{columns['cancel']} = 1" if shape.has("cancel") else f"{columns['state']} = {columns['state']}",
         **fence,
@@ -116,15 +116,15 @@ def _epoch(of: Mapping[str, str], kinds: Kinds) -> str:
 
 def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dict[str, str]:
     """Where the claim's token is: at the end of the mark, or in a column of its own. And its epoch beside it: a
-    program that knows nothing of tokens leaves an old one where it is."""
+    program that knows nothing of tokens does not clear an old one."""
     mark = of["worker_hostname"]
     if TOKEN in of:
         token = f"coalesce({of[TOKEN]} = :token, 0)"
-        bears = f"({token} AND {epoch} = :epoch)"
+        matches = f"({token} AND {epoch} = :epoch)"
         return {
-            "bears": bears,
+            "matches": matches,
             "epoch": epoch,
-            "held": f"{of['state']} = 'processing' AND {bears}",
+            "held": f"{of['state']} = 'processing' AND {matches}",
             "held_by_token": f"{of['state']} = 'processing' AND {token}",
             "sign": f"{columns['worker_hostname']} = :worker, {columns[TOKEN]} = :token",
             "strip": f"{columns[TOKEN]} = NULL",
@@ -132,13 +132,13 @@ def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dic
             "worker": mark,
         }
     token = f"coalesce(substr({mark}, -length(:token) - 1) = '/' || :token, 0)"
-    bears = f"({token} AND {epoch} = :epoch)"
+    matches = f"({token} AND {epoch} = :epoch)"
     marked = f"{mark} GLOB '*{A_TOKEN}'"
     worker = f"CASE WHEN {marked} THEN substr({mark}, 1, length({mark}) - {len(A_TOKEN)}) ELSE {mark} END"
     return {
-        "bears": bears,
+        "matches": matches,
         "epoch": epoch,
-        "held": f"{of['state']} = 'processing' AND {bears}",
+        "held": f"{of['state']} = 'processing' AND {matches}",
         "held_by_token": f"{of['state']} = 'processing' AND {token}",
         "sign": f"{columns['worker_hostname']} = :worker || '/' || :token",
         "strip": f"{columns['worker_hostname']} = {worker}",
@@ -148,7 +148,7 @@ def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dic
 
 
 def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:
-    """When the heartbeat was, or without one the start. A whole second stands for all of itself."""
+    """When the heartbeat was, or without one the start. A whole second counts to its end."""
     beat, start = of["last_heartbeat_at"], of["started_at"]
     whole = any(kinds[name] is Kind.INTEGER for name in ("last_heartbeat_at", "started_at"))
     return f"stowhand_micros(coalesce({beat}, {start})){f' + {SECOND}' if whole else ''}"

@@ -1,4 +1,4 @@
-"""What is known of one table once its catalog has been read, and what everybody who works on it shares."""
+"""What is known of one table once its catalog has been read, and what its claims and heartbeats share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Abandoned:
-    """Tokens that may claim nothing more. In memory: nobody else can have been asked to claim with them."""
+    """Tokens that may claim nothing more. In memory: only this process claims with them."""
 
     def __init__(self, lease: float) -> None:
         self._tokens: dict[str, None] = {}

@@ -1,5 +1,5 @@
--- Acting on many jobs. `ids` are those that may be acted on, found in this very transaction: see `actionable`. What a
--- token is taken from gets a new epoch, so that its holder is told it lost the job.
+-- Acting on many jobs. `ids` are those that may be acted on, found in this very transaction: see `actionable`. A job that
+-- loses its token gets a new epoch, so that its worker learns of the loss.
 
 -- name: actionable
 -- Live rows, but those under a live lease; a lease of another boot has no live holder.

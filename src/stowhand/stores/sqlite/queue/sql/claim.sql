@@ -50,7 +50,7 @@ SELECT count(DISTINCT CASE WHEN resets >= 2 THEN worker END), count(DISTINCT CAS
 FROM stowhand_jobs INDEXED BY stowhand_jobs_running WHERE state = 'processing'
 
 -- name: take
--- Ids that were chosen in this very transaction, in which nobody else can write.
+-- Ids that were chosen in this very transaction, while no other transaction can write.
 UPDATE stowhand_jobs
 SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = epoch + 1, token = :token,
     settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until

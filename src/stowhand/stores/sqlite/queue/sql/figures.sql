@@ -1,4 +1,4 @@
--- What can be said of the jobs without reading them all: from indexes that hold what is asked, and of the history from
+-- Figures about the jobs without reading them all: from indexes that hold what is asked, and of the history from
 -- rows here and there. Each question reads a bounded number of entries.
 
 -- name: waiting_tasks

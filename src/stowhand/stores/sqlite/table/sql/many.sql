@@ -1,5 +1,5 @@
 -- Statements that look for records: what waits, what is running. {identified}: where the key's column lets NULL in,
--- this row has one; a record without one could be found by nobody again.
+-- this row has one; a record without one could never be found again.
 
 -- name: stalled
 SELECT {row}.{id} FROM {table}
@@ -52,7 +52,7 @@ SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} I
 SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}
 
 -- name: longest_wait
--- Since when the one that has been due longest is due; what nobody can tell is left out.
+-- Since when the one that has been due longest is due; where that is unknown, the record is left out.
 SELECT min(since) FROM (
     SELECT max(coalesce(queued, after), coalesce(after, queued)) AS since
     FROM (

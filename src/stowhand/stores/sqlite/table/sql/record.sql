@@ -1,9 +1,9 @@
 -- Statements about one record: the names of the user's table are filled in, values are parameters.
--- A name in double quotes that no column bears would be a text to SQLite, so each stands behind its table.
+-- A name in double quotes that no column has would be a text to SQLite, so each is prefixed with its table.
 
 -- name: held
--- A record, and whether it bears a claim's token and epoch: the fence.
-SELECT {row}.{state}, {bears}, {cancel}, {row}.{failure_message}, coalesce({row}.{num_resets}, 0), {worker},
+-- A record, and whether it has a claim's token and epoch: the fence.
+SELECT {row}.{state}, {matches}, {cancel}, {row}.{failure_message}, coalesce({row}.{num_resets}, 0), {worker},
     stowhand_micros({row}.{last_heartbeat_at})
 FROM {table} WHERE {row}.{id} = :id
 

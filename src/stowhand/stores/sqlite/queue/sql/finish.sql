@@ -1,4 +1,4 @@
--- How a job leaves processing. Whoever calls has the write lock, so what was read a moment ago still holds; the pair
+-- How processing of a job ends. The caller has the write lock, so what was read a moment ago still holds; the pair
 -- (id, token) guards every write all the same.
 
 -- name: held

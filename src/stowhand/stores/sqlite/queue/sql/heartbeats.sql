@@ -1,5 +1,5 @@
 -- name: beat
--- Renews even past the deadline, as long as nobody has taken the job.
+-- Renews even past the deadline, as long as no worker has taken the job.
 UPDATE stowhand_jobs SET lease_boot = :boot, lease_until = :lease_until
 FROM json_each(:leases) AS lease
 WHERE stowhand_jobs.id = json_extract(lease.value, '$[0]') AND stowhand_jobs.token = json_extract(lease.value, '$[1]')
