@@ -1,6 +1,6 @@
 """The only door to time. Nothing else may read a clock, sleep, or start a timer.
 
-Leases and run times are judged by the store's own clock; what passes through here is the worker's monotonic time
+Leases and run times are judged by the store's own clock; what this module gives is the worker's monotonic time
 (local deadlines, rates, waits) and, in tests, a pinned wall time that stores accept instead of their own.
 """
 
@@ -15,20 +15,20 @@ from typing import Protocol
 
 
 class Cancelable(Protocol):
-    """What a timer gives back."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not fire. Harmless afterwards."""
+        """Do not fire. No effect after it has fired."""
 
 
 class Ticker(Protocol):
     """A function called again and again, by a thread of its own in production."""
 
     def poke(self) -> None:
-        """Call it now instead of when it asked to be called next. Any thread may poke."""
+        """Call it now, before its next time. From any thread."""
 
     def stop(self) -> None:
-        """Call it no more; return when a call that is under way has ended (at most two seconds)."""
+        """Call it no more; returns when a running call has ended (at most two seconds)."""
 
 
 class Clock(Protocol):
@@ -44,10 +44,10 @@ class Clock(Protocol):
         """Call it from the running loop after so many seconds."""
 
     def ticker(self, name: str, tick: Callable[[], float]) -> Ticker:
-        """Start calling ``tick``; each call answers in how many seconds it wants the next one."""
+        """Start calling ``tick``; it returns the seconds until the next call."""
 
     def pinned(self) -> datetime | None:
-        """The frozen wall time of a test; ``None`` in production, where the store's server says what time it is."""
+        """The frozen wall time of a test; ``None`` in production, where the store's own clock counts."""
 
 
 class SystemClock:
@@ -70,7 +70,7 @@ class SystemClock:
 
 
 class ThreadTicker:
-    """A thread that calls ``tick``, sleeps as long as it asked, and can be poked awake."""
+    """A thread that calls ``tick``, sleeps for the seconds that it returned, and can be woken by ``poke``."""
 
     def __init__(self, name: str, tick: Callable[[], float]) -> None:
         self._tick = tick
@@ -110,5 +110,5 @@ def wall_clock() -> datetime:
 
 
 def wall_nanoseconds() -> int:
-    """The same since 1970, as traces want it."""
+    """The wall time in nanoseconds since 1970, for traces."""
     return time.time_ns()

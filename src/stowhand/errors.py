@@ -9,12 +9,12 @@ StowhandError
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
-│   │   └── NoConnectionFree  the pool had none for an attempt that has none yet: its job goes back unspent
+│   │   └── NoConnectionFree  no free connection for an attempt that has none yet: its job goes back unspent
 │   ├── QueueFull             a flow's queue holds as many jobs as it may: nothing was created
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
 │   ├── LeaseLost             a write of an attempt that no longer holds its record: nothing was changed
 │   ├── LogRefused            no such entry, or the log of an attempt that is over
-│   ├── TableUnsuitable       a user's table, or view, cannot be served as it is; says the DDL that mends it
+│   ├── TableUnsuitable       a user's table, or view, cannot be served as it is; names the DDL that fixes it
 │   └── SchemaError           the store's schema does not suit this version            (exit code 4)
 │       ├── SchemaMissing     nothing is installed
 │       ├── SchemaOutdated    an older schema: run ``stowhand migrate``
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 
 class StowhandError(Exception):
-    """Anything this package raises on purpose."""
+    """The base of all exceptions of this package."""
 
 
 class ConfigurationError(StowhandError):
@@ -35,7 +35,7 @@ class ConfigurationError(StowhandError):
 
 
 class CrontabError(ConfigurationError):
-    """Lines of a crontab, or cron items, that are wrong: one line of the message for each problem. None was taken."""
+    """Lines of a crontab, or cron items, that are wrong: the message has one line for each. No item was accepted."""
 
 
 class InvalidJob(StowhandError, ValueError):
@@ -55,7 +55,7 @@ class UndecodablePayload(StowhandError):
 
 
 class PayloadMismatch(StowhandError):
-    """A stored payload is sound, and this version of its task cannot take it: during a deploy another version may."""
+    """A stored payload is valid JSON that this version of its task cannot take; during a deploy another version may."""
 
 
 class StoreError(StowhandError):
@@ -82,7 +82,7 @@ class OutcomeUnknown(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The attempt does not hold its record any more: somebody else has it, or it is gone. Nothing was changed."""
+    """The attempt does not hold its record any more: another worker has it, or it is deleted. Nothing was changed."""
 
 
 class LogRefused(StoreError):
@@ -90,7 +90,7 @@ class LogRefused(StoreError):
 
 
 class TableUnsuitable(StoreError):
-    """A user's table or view cannot be served as it is. The message names each trouble and the DDL that mends it."""
+    """A user's table or view cannot be served as it is. The message names each problem and the DDL that fixes it."""
 
 
 class SchemaError(StoreError):

@@ -36,7 +36,7 @@ def exponential(
     Below 1 an ``attempt`` counts as the first.
     """
     first, most = _wait(base), _wait(cap)
-    if not (first >= 0 and most >= 0 and factor >= 1 and 0 <= jitter <= 1):  # so that what is no number is refused too
+    if not (first >= 0 and most >= 0 and factor >= 1 and 0 <= jitter <= 1):  # in this form it refuses NaN too
         raise ConfigurationError("backoff: base and cap >= 0, factor >= 1, jitter between 0 and 1")
 
     def backoff(attempt: int) -> float:
@@ -75,7 +75,7 @@ PRESETS: dict[str, Backoff] = {"natural": natural, "service": SERVICE}
 
 
 def named(policy: Backoff | str) -> Backoff:
-    """A policy given by name or as a function."""
+    """The policy: a function, or the preset of this name. Raises ConfigurationError."""
     if callable(policy):
         return policy
     try:

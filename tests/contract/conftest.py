@@ -29,7 +29,7 @@ DEADLINE = 90.0
 @pytest.fixture(params=STORES)
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Where one store keeps its jobs; there are none yet."""
-    backend: Backend = request.getfixturevalue(f"{request.param}_place")
+    backend: Backend = request.getfixturevalue(f"{request.param}_backend")
     return backend
 
 
@@ -40,14 +40,14 @@ def harness(backend: Backend) -> StoreHarness:
 
 
 @pytest.fixture
-def forgetful_bench(backend: Backend) -> StoreHarness:
+def forgetful_harness(backend: Backend) -> StoreHarness:
     """The same with ``history=None``."""
     return harness_at(backend, history=None)
 
 
 @pytest.fixture
-def bare_bench(request: pytest.FixtureRequest, backend: Backend, tmp_path: Path) -> StoreHarness:
-    """A bench for tests that take the schema away: not opened, and nothing of it is shared with other tests."""
+def bare_harness(request: pytest.FixtureRequest, backend: Backend, tmp_path: Path) -> StoreHarness:
+    """A harness for tests that take the schema away: not opened, and nothing of it is shared with other tests."""
     match backend.name:
         case "sqlite":
             backend = SqliteBackend(tmp_path / "bare.db")
@@ -57,12 +57,12 @@ def bare_bench(request: pytest.FixtureRequest, backend: Backend, tmp_path: Path)
 
 
 @pytest.fixture
-def memory_place() -> Backend:
+def memory_backend() -> Backend:
     return MemoryBackend()
 
 
 @pytest.fixture
-def sqlite_place(sqlite_template: Path, tmp_path: Path) -> Backend:
+def sqlite_backend(sqlite_template: Path, tmp_path: Path) -> Backend:
     return SqliteBackend.copy(sqlite_template, tmp_path / "jobs.db")
 
 
@@ -82,21 +82,21 @@ def shared_server() -> Iterator[SharedServer]:
 
 
 @pytest.fixture
-def http_place(shared_server: SharedServer) -> Iterator[Backend]:
+def http_backend(shared_server: SharedServer) -> Iterator[Backend]:
     backend = LentBackend(MemoryBackend(), shared_server)
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def lent_postgres_place(shared_server: SharedServer, postgres_place: Backend) -> Iterator[Backend]:
-    backend = LentBackend(postgres_place, shared_server)
+def lent_postgres_backend(shared_server: SharedServer, postgres_backend: Backend) -> Iterator[Backend]:
+    backend = LentBackend(postgres_backend, shared_server)
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def table_place(table_rows: PostgresRows) -> Backend:
+def table_backend(table_rows: PostgresRows) -> Backend:
     table_rows.ask("DROP FUNCTION IF EXISTS refuse CASCADE")
     table_rows.ask("DELETE FROM jobs")  # of a few rows, cheaper than to truncate
     table_rows.ask("ALTER SEQUENCE jobs_id_seq RESTART")
@@ -114,19 +114,19 @@ def table_rows(postgres_server: Databases) -> Iterator[PostgresRows]:
 
 
 @pytest.fixture
-def table_sqlite_place(tmp_path: Path) -> Backend:
+def table_sqlite_backend(tmp_path: Path) -> Backend:
     return TableBackend(SqliteRows(tmp_path / "app.db"))
 
 
 @pytest.fixture
-def redis_place(redis_url: str) -> Iterator[Backend]:
+def redis_backend(redis_url: str) -> Iterator[Backend]:
     backend = FlowBackend(redis_url)
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def postgres_place(contract_database: PostgresBackend) -> Backend:
+def postgres_backend(contract_database: PostgresBackend) -> Backend:
     contract_database.empty()
     return contract_database
 

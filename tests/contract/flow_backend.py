@@ -72,7 +72,7 @@ class FlowBackend:
         return FlowShape(name="f", queues=tuple(Queue(task, max_retries=RETRIES) for task in self.tasks))
 
     def store(self, options: StoreOptions) -> QueueStore:
-        return cast("QueueStore", Dressed(self, options))
+        return cast("QueueStore", AdaptedStore(self, options))
 
     def image(self, job_id: Any) -> Image | None:
         """The hash, its lock, and where its id stands."""
@@ -111,22 +111,22 @@ class FlowBackend:
         return "", "", None
 
 
-class Dressed:
+class AdaptedStore:
     """One store of the flow; made anew when a task is named for the first time."""
 
     is_listening = False
 
     def __init__(self, backend: FlowBackend, given: StoreOptions) -> None:
         assert given.pinned is not None
-        self._place, self._now = backend, given.pinned
+        self._backend, self._now = backend, given.pinned
         self._made: list[FlowStore] = []
         self._served = 0
 
     @property
     def inner(self) -> FlowStore:
-        if self._served != len(self._place.tasks):
-            self._served = len(self._place.tasks)
-            self._made.append(FlowStore(self._place.url, self._place.shape))
+        if self._served != len(self._backend.tasks):
+            self._served = len(self._backend.tasks)
+            self._made.append(FlowStore(self._backend.url, self._backend.shape))
         return self._made[-1]
 
     async def open(self) -> None:
@@ -153,7 +153,7 @@ class Dressed:
         return await self.inner.wait(timeout)
 
     def heartbeats(self) -> Heartbeats:
-        return cast("Heartbeats", DressedHeartbeats(self))
+        return cast("Heartbeats", AdaptedHeartbeats(self))
 
     # -- as a producer does it -------------------------------------------------------------------
 
@@ -164,18 +164,18 @@ class Dressed:
         return [self._create(job).id for job in jobs]
 
     async def get(self, job_id: Any) -> Job | None:
-        return self._job(job_id) if self._place.client.exists(Keys(self._place.shape).job(job_id)) else None
+        return self._job(job_id) if self._backend.client.exists(Keys(self._backend.shape).job(job_id)) else None
 
     async def list(self, wanted: JobFilter) -> Sequence[Job]:
-        jobs = [self._job(job_id) for job_id in self._place.known]
+        jobs = [self._job(job_id) for job_id in self._backend.known]
         return [job for job in jobs if job.state in (wanted.states or tuple(State))]
 
     async def counts(self) -> dict[State, int]:
-        states = [self._job(job_id).state for job_id in self._place.known]
+        states = [self._job(job_id).state for job_id in self._backend.known]
         return {state: states.count(state) for state in State}
 
     async def remove(self, job_id: Any) -> Answer:
-        self._place.client.delete(Keys(self._place.shape).job(job_id))
+        self._backend.client.delete(Keys(self._backend.shape).job(job_id))
         return Answer(job_id, Done.DONE)
 
     def __getattr__(self, name: str) -> Any:
@@ -186,7 +186,7 @@ class Dressed:
         strange = [name for name in FOREIGN if getattr(job, name) != getattr(plain, name)]
         if strange:
             raise NotOffered(", ".join(strange))
-        backend = self._place
+        backend = self._backend
         if job.task not in backend.tasks:
             backend.tasks.append(job.task)
         keys = Keys(backend.shape)
@@ -204,7 +204,7 @@ class Dressed:
         return self._job(job_id)
 
     def _job(self, job_id: Any) -> Job:
-        backend = self._place
+        backend = self._backend
         values = backend.client.hgetall(Keys(backend.shape).job(job_id))
         task, kind, score = backend.place_of(job_id)
         known = backend.known[job_id]
@@ -224,15 +224,15 @@ class Dressed:
 
     def _moment(self, score: float) -> datetime:
         """On the bench's clock, which stands still while the server's goes on: to the second."""
-        due = self._now() + timedelta(milliseconds=score - self._place.milliseconds())
+        due = self._now() + timedelta(milliseconds=score - self._backend.milliseconds())
         return (due + timedelta(seconds=0.5)).replace(microsecond=0)
 
 
-class DressedHeartbeats:
+class AdaptedHeartbeats:
     """A heart of whatever store the flow has just now, whose sweep takes its two looks at once."""
 
-    def __init__(self, store: Dressed) -> None:
-        self._store, self._place = store, store._place
+    def __init__(self, store: AdaptedStore) -> None:
+        self._store, self._backend = store, store._backend
         self._heartbeats: Any = None
         self._of: FlowStore | None = None
 
@@ -252,11 +252,11 @@ class DressedHeartbeats:
         return self.inner.beat(leases, lease)
 
     def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        keys, client = Keys(self._place.shape), self._place.client
-        swept = [keys.swept(task) for task in self._place.tasks]
+        keys, client = Keys(self._backend.shape), self._backend.client
+        swept = [keys.swept(task) for task in self._backend.tasks]
         client.delete(*swept)
         found = list(self.inner.reset_stalled(slack))
-        for task in self._place.tasks:
+        for task in self._backend.tasks:
             for job_id in client.zrange(keys.unlocked(task), 0, -1):
                 client.zincrby(keys.unlocked(task), -1000, job_id)
         client.delete(*swept)

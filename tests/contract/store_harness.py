@@ -41,7 +41,7 @@ class StoreHarness:
             self._stack.push_async_callback(self.store.close)
             return self
         self.store = await self.another()
-        self.heartbeats = self.another_heart(self.store)
+        self.heartbeats = self.another_heartbeats(self.store)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,7 +54,7 @@ class StoreHarness:
         self._stack.push_async_callback(store.close)
         return store
 
-    def another_heart(self, store: QueueStore) -> Heartbeats:
+    def another_heartbeats(self, store: QueueStore) -> Heartbeats:
         """A heart of that store, closed after the test."""
         heartbeats = store.heartbeats()
         self._stack.callback(heartbeats.close)

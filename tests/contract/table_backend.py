@@ -131,7 +131,7 @@ class TableBackend:
         self.name = rows.name
 
     def store(self, options: StoreOptions) -> QueueStore:
-        return cast("QueueStore", Dressed(self.rows, options))
+        return cast("QueueStore", AdaptedStore(self.rows, options))
 
     def image(self, job_id: int) -> Image | None:
         found = self.rows.ask("SELECT * FROM jobs WHERE id = %s", job_id)
@@ -144,7 +144,7 @@ class TableBackend:
         self.rows.refuse(raising(job_id, states))
 
 
-class Dressed:
+class AdaptedStore:
     """One store on the table."""
 
     is_listening = False
@@ -186,7 +186,7 @@ class Dressed:
         return await self._store.wait(timeout)
 
     def heartbeats(self) -> Heartbeats:
-        return cast("Heartbeats", DressedHeartbeats(self._store.heartbeats(), self._rows))
+        return cast("Heartbeats", AdaptedHeartbeats(self._store.heartbeats(), self._rows))
 
     # -- as an application does it ---------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class Dressed:
         )
 
 
-class DressedHeartbeats:
+class AdaptedHeartbeats:
     """A heart that names the task of a record, and not the table."""
 
     def __init__(self, heartbeats: Heartbeats, rows: PostgresRows | SqliteRows) -> None:

@@ -180,13 +180,13 @@ async def test_completed_by_hand_is_in_the_history_and_its_key_free(harness: Sto
 
 
 async def test_without_a_history_what_is_completed_by_hand_is_gone_and_given_back_all_the_same(
-    forgetful_bench: StoreHarness,
+    forgetful_harness: StoreHarness,
 ) -> None:
-    job = await forgetful_bench.in_state(F, key="k")
-    (done,) = await forgetful_bench.store.complete_jobs([job.id])
-    assert (done.id, done.state, done.finished_at) == (job.id, C, forgetful_bench.now)
-    assert await forgetful_bench.store.get(job.id) is None
-    assert (await forgetful_bench.add(key="k")).id != job.id
+    job = await forgetful_harness.in_state(F, key="k")
+    (done,) = await forgetful_harness.store.complete_jobs([job.id])
+    assert (done.id, done.state, done.finished_at) == (job.id, C, forgetful_harness.now)
+    assert await forgetful_harness.store.get(job.id) is None
+    assert (await forgetful_harness.add(key="k")).id != job.id
 
 
 async def test_a_repeated_settlement_is_known_after_the_job_was_completed_by_hand(harness: StoreHarness) -> None:
@@ -551,12 +551,12 @@ async def test_what_was_asked_to_go_is_canceled_when_its_worker_is_unlocked(harn
     assert await harness.job(lease.job_id) == changed
 
 
-async def test_what_was_canceled_so_is_given_back_where_no_history_is_kept(forgetful_bench: StoreHarness) -> None:
-    lease = await forgetful_bench.start()
-    await forgetful_bench.store.cancel(lease.job_id)
-    (changed,) = await forgetful_bench.store.force_unlock_workers(["w1"])
+async def test_what_was_canceled_so_is_given_back_where_no_history_is_kept(forgetful_harness: StoreHarness) -> None:
+    lease = await forgetful_harness.start()
+    await forgetful_harness.store.cancel(lease.job_id)
+    (changed,) = await forgetful_harness.store.force_unlock_workers(["w1"])
     assert (changed.id, changed.state) == (lease.job_id, X)
-    assert await forgetful_bench.store.get(lease.job_id) is None
+    assert await forgetful_harness.store.get(lease.job_id) is None
 
 
 @pytest.mark.parametrize(("max_attempts", "max_resets", "fatal"), [(25, None, 6), (25, 0, 1), (1, None, 1), (1, 2, 3)])

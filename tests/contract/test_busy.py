@@ -23,7 +23,7 @@ from tests.contract.table_backend import TableBackend
 
 @pytest.fixture(params=["postgres", "table", "lent_postgres"])
 def harness(request: pytest.FixtureRequest) -> StoreHarness:
-    return harness_at(request.getfixturevalue(f"{request.param}_place"))
+    return harness_at(request.getfixturevalue(f"{request.param}_backend"))
 
 
 @contextmanager

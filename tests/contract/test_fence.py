@@ -71,10 +71,10 @@ async def test_a_lease_on_a_removed_job_is_lost_and_a_repeat_of_it_unknown(harne
     assert await harness.settle(lease, repeat=True) is Verdict.UNKNOWN
 
 
-async def test_without_a_history_a_repeat_leaves_no_trace_and_is_unknown(forgetful_bench: StoreHarness) -> None:
-    lease = await forgetful_bench.start()
-    assert await forgetful_bench.settle(lease) is Verdict.SETTLED
-    assert await forgetful_bench.settle(lease, repeat=True) is Verdict.UNKNOWN
+async def test_without_a_history_a_repeat_leaves_no_trace_and_is_unknown(forgetful_harness: StoreHarness) -> None:
+    lease = await forgetful_harness.start()
+    assert await forgetful_harness.settle(lease) is Verdict.SETTLED
+    assert await forgetful_harness.settle(lease, repeat=True) is Verdict.UNKNOWN
 
 
 async def test_a_settled_job_that_was_retried_still_knows_its_settlement(harness: StoreHarness) -> None:
@@ -216,8 +216,8 @@ async def test_a_lease_settled_twice_in_one_batch_is_settled_once(harness: Store
     assert (await harness.job(lease.job_id)).attempts == (0 if how == "snooze" else 1)
 
 
-async def test_a_zombie_completes_nothing_where_no_history_is_kept(forgetful_bench: StoreHarness) -> None:
-    harness = forgetful_bench
+async def test_a_zombie_completes_nothing_where_no_history_is_kept(forgetful_harness: StoreHarness) -> None:
+    harness = forgetful_harness
     stale = [await harness.start("a"), await harness.start("b")]
     for lease in stale:
         await harness.lose(lease)

@@ -101,7 +101,7 @@ async def test_a_heart_works_in_a_thread_of_its_own(harness: StoreHarness) -> No
 
 
 async def test_a_heart_may_be_closed_twice(harness: StoreHarness) -> None:
-    heartbeats = harness.another_heart(harness.store)
+    heartbeats = harness.another_heartbeats(harness.store)
     heartbeats.beat([], 30)
     heartbeats.close()
     heartbeats.close()

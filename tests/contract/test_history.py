@@ -55,7 +55,7 @@ async def test_years_without_maintenance_do_not_make_a_settlement_fail(harness: 
     assert (await harness.job(job.id)).state is State.COMPLETED
 
 
-async def test_without_a_history_maintenance_has_nothing_to_do(forgetful_bench: StoreHarness) -> None:
-    await forgetful_bench.start()
-    forgetful_bench.heartbeats.maintain()
-    assert (await forgetful_bench.store.counts())[State.PROCESSING] == 1
+async def test_without_a_history_maintenance_has_nothing_to_do(forgetful_harness: StoreHarness) -> None:
+    await forgetful_harness.start()
+    forgetful_harness.heartbeats.maintain()
+    assert (await forgetful_harness.store.counts())[State.PROCESSING] == 1

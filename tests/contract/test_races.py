@@ -99,7 +99,7 @@ async def test_one_lease_is_settled_once_however_many_try(harness: StoreHarness)
 
 
 async def test_a_settlement_and_a_reset_exclude_each_other(harness: StoreHarness) -> None:
-    hearts = [harness.another_heart(await harness.another()) for _ in range(2)]
+    hearts = [harness.another_heartbeats(await harness.another()) for _ in range(2)]
     for _ in range(10):
         lease = await harness.start()
         await harness.pass_time(31)
@@ -116,7 +116,7 @@ async def test_a_settlement_and_a_reset_exclude_each_other(harness: StoreHarness
 
 
 async def test_a_beat_and_a_reset_agree_on_who_holds_the_job(harness: StoreHarness) -> None:
-    heartbeats = harness.another_heart(await harness.another())
+    heartbeats = harness.another_heartbeats(await harness.another())
     for _ in range(10):
         lease = await harness.start()
         await harness.pass_time(31)
@@ -147,7 +147,7 @@ async def test_two_resetters_take_each_job_once(harness: StoreHarness) -> None:
     for _ in range(2):
         await harness.claim(100)
     await harness.pass_time(31)
-    hearts = [harness.another_heart(await harness.another()) for _ in range(3)]
+    hearts = [harness.another_heartbeats(await harness.another()) for _ in range(3)]
 
     def sweep(heartbeats: Heartbeats) -> list[int]:
         found: list[int] = []

@@ -258,16 +258,16 @@ async def test_a_settlement_that_cannot_be_written_is_unwritten_alone(harness: S
     assert await harness.settle(bad, ERRORED) is Verdict.SETTLED
 
 
-async def test_without_a_history_what_completed_is_gone(forgetful_bench: StoreHarness) -> None:
-    harness = forgetful_bench
+async def test_without_a_history_what_completed_is_gone(forgetful_harness: StoreHarness) -> None:
+    harness = forgetful_harness
     lease = await harness.start(key="k")
     await harness.settle(lease)
     assert await harness.store.get(lease.job_id) is None
     assert (await harness.add(key="k")).id != lease.job_id
 
 
-async def test_without_a_history_what_was_canceled_is_gone(forgetful_bench: StoreHarness) -> None:
-    harness = forgetful_bench
+async def test_without_a_history_what_was_canceled_is_gone(forgetful_harness: StoreHarness) -> None:
+    harness = forgetful_harness
     lease = await harness.start()
     await harness.settle(lease, CANCELED)
     assert await harness.store.get(lease.job_id) is None
@@ -276,8 +276,8 @@ async def test_without_a_history_what_was_canceled_is_gone(forgetful_bench: Stor
     assert await harness.store.get(waiting.id) is None
 
 
-async def test_without_a_history_what_follows_is_enqueued_all_the_same(forgetful_bench: StoreHarness) -> None:
-    harness = forgetful_bench
+async def test_without_a_history_what_follows_is_enqueued_all_the_same(forgetful_harness: StoreHarness) -> None:
+    harness = forgetful_harness
     lease = await harness.start()
     await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="next"),)))
     assert [job.task for job in await harness.everything()] == ["next"]

@@ -1,9 +1,9 @@
-"""What a claim may ask for beyond the task: comparisons with values, and SQL that a programmer wrote.
+"""Conditions of a claim, besides its tasks: comparisons with values, and SQL that a programmer wrote.
 
     Where("size", "<=", 10)                       closed: a column, an operator of the list, a value; any store that
                                                   takes conditions takes these, a remote one too
-    Where("size", "together <=", 10)              of all that one claim brings: their sum is no more than that
-    sql("length(j.path) < {}", 200)               text of the program's own, with a place for each value
+    Where("size", "together <=", 10)              of all records of one claim: their sum is at most that
+    sql("length(j.path) < {}", 200)               text from the program, with a place for each value
 
 Text never comes from data: values travel beside it, as parameters. ``{}`` is a place, ``{{`` and ``}}`` are braces.
 """
@@ -23,7 +23,7 @@ import msgspec
 from stowhand.errors import ConfigurationError
 
 TOGETHER = "together <="
-"""For a claim alone: the records that it brings have no more than that together, and so has each of them."""
+"""Per claim: the records of one claim have at most that together, so each of them has."""
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", TOGETHER)
 _LISTS = ("in", "not in")
 _BARE = ("is null", "is not null")
@@ -32,10 +32,10 @@ MOST_VALUES = 1000
 
 
 class Where(msgspec.Struct, frozen=True):
-    """One comparison. ``value``: text, a number, a truth, a date or a uuid; for ``in`` a list of them."""
+    """One comparison. ``value``: text, a number, a bool, a date or a uuid; for ``in`` a list of them."""
 
     column: str
-    """As the table or view names it; ``alias.column`` where two share a name."""
+    """Its name in the table or view; ``alias.column`` where two have the same name."""
     op: str
     value: Any = None
 
@@ -66,14 +66,14 @@ class Where(msgspec.Struct, frozen=True):
 
 
 def _is_no_number(value: object) -> bool:
-    """NaN is more than every number to PostgreSQL; neither it nor an infinity can be said in JSON."""
+    """NaN is more than every number to PostgreSQL; neither it nor an infinity can be written in JSON."""
     if isinstance(value, Decimal):
         return not value.is_finite()
     return isinstance(value, float) and not math.isfinite(value)
 
 
 class Sql(msgspec.Struct, frozen=True):
-    """SQL written by a programmer, in pieces: between each two of them stands a value."""
+    """SQL written by a programmer, in pieces, with a value between each two."""
 
     pieces: tuple[str, ...]
     values: tuple[Any, ...] = ()
@@ -83,7 +83,7 @@ class Sql(msgspec.Struct, frozen=True):
 
 
 def sql(text: str, *values: Any) -> Sql:
-    """An expression or a condition. Raises ConfigurationError when places and values do not go together."""
+    """An expression or a condition. Raises ConfigurationError when the numbers of places and values differ."""
     if not isinstance(text, str):
         raise ConfigurationError(f"sql: a {type(text).__qualname__} given; give text")
     pieces, places = [""], 0
@@ -106,7 +106,7 @@ Condition = Where | Sql
 
 
 def apart(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]]:
-    """What each record must fulfil, and what those of one claim must fulfil together."""
+    """The conditions of each record, and those of the records of one claim together."""
     together = tuple(one for one in conditions if isinstance(one, Where) and one.op == TOGETHER)
     if not together:
         return tuple(conditions), ()
@@ -117,7 +117,7 @@ def apart(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]
 
 
 def refuse_conditions(conditions: tuple[Any, ...]) -> None:
-    """For a store that takes none: to pass one over would claim what was left out. Raises ConfigurationError."""
+    """For a store without conditions: ignoring one would claim excluded jobs. Raises ConfigurationError."""
     if conditions:
         raise ConfigurationError(
             "a queue takes no conditions on a claim: pre_claim says True or False there, and forbidden_flags leave "

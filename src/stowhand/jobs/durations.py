@@ -1,4 +1,4 @@
-"""Durations as people give them: a timedelta, seconds, or a phrase: ``30s``, ``5m``, ``1.5h``, ``250ms``, ``1h30m``."""
+"""Durations as people write them: a timedelta, seconds, or a phrase: ``30s``, ``1.5h``, ``250ms``, ``1h30m``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 
 
 def seconds(duration: Duration) -> float:
-    """A duration in seconds, however it was given. Raises ValueError: ``True`` is no number of seconds."""
+    """A duration in seconds. Raises ValueError; for a bool too, which is no number of seconds."""
     if isinstance(duration, bool):
         raise ValueError("a bool given; give seconds, a timedelta or a phrase such as '30s'")
     if isinstance(duration, timedelta):

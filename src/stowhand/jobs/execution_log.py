@@ -1,4 +1,4 @@
-"""What was run for a job, and what it said: the entries of an execution log.
+"""The entries of an execution log: what was run for a job, and its output.
 
 In a user's table an entry is one JSON object of ``execution_logs``, spelled as Sourcegraph's programs spell it:
 ``key, command, startTime, exitCode, out, durationMs``.
@@ -15,7 +15,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.text import clean
 
 OUT_LIMIT = 64 * 1024
-"""Bytes of one entry's output; of what is longer, the end is kept."""
+"""Bytes of one entry's output; of a longer one the end is kept."""
 ENTRIES_LIMIT = 500
 """Entries of one attempt."""
 COMMAND_LIMIT = 16 * 1024
@@ -37,12 +37,12 @@ class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     def __post_init__(self) -> None:
         given: object = self.command
-        if isinstance(given, str | bytes):  # every letter of it would be a word
+        if isinstance(given, str | bytes):  # every letter would be a word
             raise ConfigurationError(f"command: {given!r} given; give its words, such as ('git', 'clone')")
 
 
 def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
-    """The same, fit to be stored: no NUL, no lone surrogates, nothing longer than its limit (of ``out`` the end)."""
+    """The entry, safe to store: no NUL, no lone surrogates, nothing longer than its limit (of ``out`` the end)."""
     out = clean(entry.out, max(len(entry.out) * 4, 1))
     raw = out.encode()
     if len(raw) > OUT_LIMIT:
@@ -50,7 +50,7 @@ def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
     key, command, room = clean(entry.key, 255), [], COMMAND_LIMIT
     for word in entry.command:
         cut = clean(word, max(room, 16))
-        room -= len(cut.encode()) + 1  # words without a letter take room too
+        room -= len(cut.encode()) + 1  # empty words take room too
         command.append(cut)
         if room <= 0:
             break
@@ -64,7 +64,7 @@ class ExecutionLog(Protocol):
     """
 
     async def add(self, entry: ExecutionLogEntry) -> int:
-        """Append; the entry's number: 1, 2, …"""
+        """Append an entry; returns its number: 1, 2, …"""
 
     async def update(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Put this in its place."""
+        """Replace the entry with this number."""

@@ -13,7 +13,7 @@ from stowhand.jobs import strict_json
 
 
 class State(StrEnum):
-    """Where a job stands. Spelled as user tables spell it."""
+    """The state of a job, spelled as in users' tables."""
 
     QUEUED = "queued"
     PROCESSING = "processing"
@@ -41,11 +41,11 @@ class KeyMode(StrEnum):
 
 
 MAX_ATTEMPTS = 25
-"""Of a job for which nobody gives a number, where no schema says another."""
+"""The default, where the store's schema has no other."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job to be enqueued. ``None`` means the store's default."""
+    """A job to enqueue. ``None`` means the store's default."""
 
     task: str
     payload: str = "{}"
@@ -61,7 +61,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_attempts: int | None = None
     """``None``: 25, or what the store's schema says."""
     max_resets: int | None = None
-    """How often its worker may die under it. ``None``: 5, or 0 where ``max_attempts`` is 1."""
+    """How often a worker may die while running it. ``None``: 5, or 0 where ``max_attempts`` is 1."""
     key: str | None = None
     key_mode: KeyMode = KeyMode.REPLACE
     flags: tuple[str, ...] = ()
@@ -70,8 +70,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One job as its store knows it.
 
-    ``payload`` and ``result`` are values, decoded when they are first asked for; the texts, as the store has them, are
-    beside them. Asking raises UndecodablePayload for a text that nobody can read.
+    ``payload`` and ``result`` are values, decoded at the first access, which raises UndecodablePayload for a text that
+    cannot be decoded; ``payload_text`` and ``result_text`` are the texts as the store has them.
     """
 
     id: int
@@ -96,17 +96,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     worker: str | None = None
-    """Who holds it, while it is processing."""
+    """The worker that is running it, while it is processing."""
     cancel_requested: bool = False
     result_text: str | None = msgspec.field(default=None, name="result")
     """JSON."""
 
     @cached_property
     def payload(self) -> Any:
-        """The value; ``None`` where a lent store keeps it to itself."""
+        """The value; ``None`` where a store that is reached over HTTP does not reveal it."""
         return strict_json.decode(self.payload_text) if self.payload_text else None
 
     @cached_property
     def result(self) -> Any:
-        """What the handler returned; ``None`` where there is nothing."""
+        """What the handler returned; ``None``: no result."""
         return None if self.result_text is None else strict_json.decode(self.result_text)

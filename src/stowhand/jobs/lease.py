@@ -1,4 +1,4 @@
-"""The proof of a claim, and what is known of a job whose lease ended without it."""
+"""The proof of a claim, and the report of a job that was taken back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from stowhand.jobs.job import State
 
 JobId = Any
-"""``int`` in the stores that we own; in a user's table, by its key, ``int`` or ``str`` (a uuid as text)."""
+"""``int`` in queue stores; in a user's table, its key: ``int`` or ``str`` (a uuid as text)."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -19,11 +19,11 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     token: str
     """A uuid4 made by the worker *before* the claim call; one per call."""
     epoch: int
-    """+1 at every claim and every take-away, never reset: what outside systems compare."""
+    """+1 at every claim and every take-away, never set back: outside systems compare it."""
 
 
 class ResetJob(msgspec.Struct, frozen=True):
-    """A job taken from a worker that is gone."""
+    """A job that was taken back from a dead worker."""
 
     job_id: JobId
     task: str
@@ -31,4 +31,4 @@ class ResetJob(msgspec.Struct, frozen=True):
     """What it became: ``queued``, ``failed`` or ``canceled``."""
     worker: str | None = None
     heartbeat_age: float | None = None
-    """Seconds since its last heartbeat, by a table's own column; ``None``: there was none, or the store keeps none."""
+    """Seconds since its last heartbeat, in a user's table; ``None``: there was none, or the store keeps none."""

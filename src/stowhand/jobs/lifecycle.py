@@ -1,4 +1,4 @@
-"""The law of a job's life: which outcome leads to which state. Pure, and the only place that decides.
+"""Which outcome leads to which state. Pure, and the only place that decides it.
 
                 enqueue
                    │
@@ -10,9 +10,9 @@
       │                                                  │ ├──Fail, Poison──────────▶ failed
       └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
 
-A store records what is decided here. Some things only it can know, so one rule it applies by itself, in the statement
-that writes: a job that was asked to cancel goes to ``canceled`` instead of back to ``queued`` or ``errored``, and one
-whose key is gone does not wait again. What it has written then is its reply (``turned``).
+A store records what is decided here. One rule it applies itself, in the statement that writes, because only the row
+knows: a job whose cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and one whose
+key is gone does not wait again. Then the store replies with the settlement that it has written (``turned``).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Backoff = Callable[[int], float]
 
 DEFAULT_MAX_RESETS = 5
 QUARANTINE_AFTER = 2
-"""A job reset this often runs alone, so that the innocent do not pay for a killer."""
+"""A job that was reset this often is a suspect and runs alone: if it kills its worker again, no other job is lost."""
 
 
 LONGEST_SLACK = 1.0
 
 
 def slack(lease: float) -> float:
-    """Seconds that a lease is still left alone after its end: two ticks of a holder that found its row busy.
+    """Seconds after its end for which a lease is still respected: two ticks of a worker that found the row busy.
 
-    A row cannot show that its holder came and found it locked.
+    A row cannot show that its worker tried to renew it and found it locked.
     """
     return min(LONGEST_SLACK, lease / 3)
 
 
 def may_make_way(suspects: int, workers: int) -> bool:
-    """May one more worker make way for a suspect? ``suspects``: workers that hold one; ``workers``: that hold anything,
-    with the one that asks. One in four does at once, so that many suspects do not stop everything."""
+    """Whether one more worker may make way for a suspect. ``suspects``: workers that run one; ``workers``: those that
+    run any job, and the caller. One in four may at a time, so that many suspects do not stop everything."""
     return suspects < max(1, workers // 4)
 
 
@@ -57,7 +57,7 @@ class Complete(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """It failed and may be tried again: after ``after``, else after the task's backoff."""
+    """It failed and may be tried again, after ``after`` or else the task's backoff."""
 
     error: str = "asked for a retry"
     after: Duration | None = None
@@ -66,7 +66,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """It failed for good, whatever attempts are left."""
+    """It failed for good, even if attempts are left."""
 
     error: str = "failed"
     poison: bool = False
@@ -81,7 +81,7 @@ class Snooze(msgspec.Struct, frozen=True):
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Stop wanting it."""
+    """The job is no longer wanted."""
 
     reason: str = "canceled"
 
@@ -90,7 +90,7 @@ Outcome = Complete | Retry | Fail | Snooze | Cancel
 
 
 class Ended(StrEnum):
-    """How an attempt ended, in the words of the metrics."""
+    """How an attempt ended; the values are those of the metrics."""
 
     OK = "ok"
     RETRY = "retry"
@@ -120,7 +120,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 COMPLETED = Settlement(State.COMPLETED, Ended.OK)
-"""The settlement of a job that completed with nothing to add; by far the commonest, so it is made once."""
+"""The settlement of a job that completed without a result; by far the most common one, so it is made once."""
 
 
 WAITING = (State.QUEUED, State.ERRORED)
@@ -164,12 +164,12 @@ def settle(
 
 
 def turned(asked: Settlement, state: State) -> Settlement:
-    """What a store has recorded that found the row canceled, or without its key: ``state`` instead of ``asked``'s."""
+    """What a store has recorded for a row that was canceled or had lost its key: ``state`` instead of ``asked``'s."""
     return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0)
 
 
 def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:
-    """Judge a job whose worker died while running it. ``resets`` is the count before this one."""
+    """Judge a job whose worker died while running it. ``resets``: the count before this death."""
     if resets < allowed_resets(max_resets, max_attempts):
         return Settlement(State.QUEUED, Ended.RETRY, refund=True)
     times = f"{resets + 1} time" if resets == 0 else f"{resets + 1} times"
@@ -177,7 +177,7 @@ def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settleme
 
 
 def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
-    """How often the worker of a job may die under it before the job is held to blame."""
+    """How often a worker may die while running the job before the job is failed."""
     if max_resets is not None:
         return max_resets
     return 0 if max_attempts == 1 else DEFAULT_MAX_RESETS

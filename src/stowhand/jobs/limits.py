@@ -1,4 +1,4 @@
-"""What a job may be. Checked once, before any store sees it; the message names the field, the trouble and the limit."""
+"""The limits of a job. Checked once, before any store sees it; errors name the field, the problem and the limit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FLAG_LIMIT = 128
 FORBIDDEN_LIMIT = 10_000
 PURGE = "jobs:purge_completed"
 RESERVED = (PURGE,)
-"""Names of tasks that every worker has. They delete, so whoever may enqueue may not enqueue these."""
+"""Names of tasks that every worker has. They delete jobs, so ordinary producers may not enqueue them."""
 INT32 = 2**31 - 1
 DELAY_LIMIT = 100 * 365.25 * 86_400.0
-"""Seconds. A hundred years: what is meant to be later than that has a ``run_at``."""
+"""Seconds: a hundred years. For later times there is ``run_at``."""
 
 # Names are printed in lists, logs and errors: a line break or an escape sequence in one would forge a line there.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def check(job: NewJob, *, built_in: bool = False) -> NewJob:
-    """The job, its values in their exact types. Raises InvalidJob; nothing is coerced but what is plainly meant.
+    """The job, its values in their exact types. Raises InvalidJob; only what is unambiguous is coerced.
 
-    ``built_in``: it comes from an administrator or a crontab, which may enqueue what is built in.
+    ``built_in``: it comes from an administrator or a crontab, which may enqueue built-in tasks.
     """
     checked = check_options(job)
     if not built_in:
@@ -56,7 +56,7 @@ def refuse_reserved(job: NewJob) -> None:
 
 
 def check_built_in(job: NewJob) -> NewJob:
-    """As ``check``, of a job that is of a built-in task and no other. Raises InvalidJob."""
+    """As ``check``, for a job of a built-in task only. Raises InvalidJob."""
     if job.task not in RESERVED:
         raise InvalidJob(f"task {job.task!r} is not built in; {', '.join(RESERVED)} is: enqueue this one as usual")
     return check(job, built_in=True)
@@ -90,7 +90,7 @@ def check_options(job: NewJob) -> NewJob:
 def check_details(
     *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
 ) -> None:
-    """Details that a waiting job is given; ``None``: it keeps its own."""
+    """Check new details of a waiting job; ``None``: it keeps its own. Raises InvalidJob."""
     for field, number, least in (("priority", priority, -INT32 - 1), ("attempts", attempts, 0)):
         if number is not None:
             _check_integer(field, number, least)
@@ -106,7 +106,7 @@ def check_max_attempts(number: object) -> None:
 
 
 def check_name(field: str, name: object, limit: int) -> str:
-    """A name that is not empty, not too long, and all of one line."""
+    """The name, if it is one line of 1 to ``limit`` characters. Raises InvalidJob."""
     text = _text(field, name)
     if not text:
         raise InvalidJob(f"{field}: empty; give 1 to {limit} characters")
@@ -181,7 +181,7 @@ def _read_flags(flags: object) -> tuple[str, ...]:
 
 
 def read_forbidden(flags: object) -> tuple[str, ...]:
-    """Flags that a worker leaves alone; ``None``: none. There may be many: one for each customer, say."""
+    """Flags whose jobs a worker leaves alone; ``None``: none. There may be many: one per customer, say."""
     if flags is None or flags == ():
         return ()
     if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):

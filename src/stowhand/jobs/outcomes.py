@@ -1,4 +1,4 @@
-"""What a handler returned or raised, as an Outcome. Nothing escapes: every ending of an attempt has one."""
+"""What a handler returned or raised, as an Outcome. Nothing escapes: every end of an attempt has one."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from stowhand.jobs.text import ERROR_LIMIT, clean
 LONGEST_DELAY = 100 * 366 * 86_400.0
 """Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
 WHOLE = 1024 * 1024
-"""Bytes of an error from which something is to be taken before it is cut to what is stored."""
+"""Bytes of an error text that is still to be searched, before it is cut to what is stored."""
 
 
 _DONE = Complete()
 
 
 def from_returned(value: object) -> Outcome:
-    """An outcome is itself, made safe to store; anything else completes the job, with that result.
+    """An outcome is returned as it is, made safe to store; any other value completes the job, as its result.
 
-    What cannot even be looked at (a proxy of nothing, a reason whose text ends the process) is the handler's error.
+    A value that cannot be inspected (a dangling proxy, a reason whose ``__str__`` exits) is an error of the handler.
     """
     if value is None:
         return _DONE
     try:
         return _read(value)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
-        error.__suppress_context__ = True  # how it came to us says nothing to the handler's author
+        error.__suppress_context__ = True  # our own context is of no use to the handler's author
         return from_error(error)
 
 
@@ -67,7 +67,7 @@ def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
 
 
 def hopeless(error: BaseException) -> Fail:
-    """A failure at once, whatever the error is: the handler has said so."""
+    """A failure at once, for any error: the handler has called it not retryable."""
     outcome = from_error(error)
     return outcome if isinstance(outcome, Fail) else Fail(describe(error))
 
@@ -75,7 +75,7 @@ def hopeless(error: BaseException) -> Fail:
 def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     """``ValueError: no`` on the first line, the traceback below it; safe to store, never empty.
 
-    At most ``limit`` bytes. Whatever the error's own ``__str__`` does, this does not raise.
+    At most ``limit`` bytes. Never raises, even if the error's own ``__str__`` does.
     """
     try:
         # Notes are indented or come later; of a SyntaxError the lines before it are indented.
@@ -90,7 +90,7 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 
 
 def awaitable(answer: Any, hook: str) -> Awaitable[object]:
-    """What a hook has given, to be awaited. Raises TypeError when it is no asynchronous function."""
+    """The awaitable that a hook returned. Raises TypeError when the hook is not asynchronous."""
     if not inspect.isawaitable(answer):
         given = type(answer).__qualname__
         raise TypeError(f"{hook} is to be asynchronous, and gave a {given} to wait for; write `async def {hook}`")
@@ -98,7 +98,7 @@ def awaitable(answer: Any, hook: str) -> Awaitable[object]:
 
 
 def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler's own first frame on: ours say nothing to its author (unless all are ours)."""
+    """The traceback from the handler's first frame on: the package's own do not help (unless there is no other)."""
     theirs = trace
     while theirs is not None and str(theirs.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
         theirs = theirs.tb_next
@@ -131,7 +131,7 @@ def _retry(error: str, after: Duration | None, payload: str | None) -> Outcome:
 
 
 def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
-    """The payload that is to take the old one's place; none, and a word in the error, when no worker could read it."""
+    """The payload that replaces the old one; ``None``, and a note in the error, when no worker could read it."""
     if payload is None:
         return error, None
     try:
@@ -142,7 +142,7 @@ def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
 
 
 def _snooze(delay: Duration) -> Outcome:
-    """A handler's mistake in saying how long is treated as any other error in it."""
+    """An invalid delay is treated as any other error of the handler."""
     try:
         return Snooze(_delay(delay))
     except Exception:  # noqa: BLE001 - boundary: as above

@@ -1,10 +1,10 @@
 """Strict JSON: what one side accepts, every other side can read.
 
-RFC 8259 allows texts that some reader of ours chokes on: PostgreSQL refuses ``\\u0000``, Python turns ``1e5000`` into
+RFC 8259 allows texts that some reader cannot take: PostgreSQL refuses ``\\u0000``, Python turns ``1e5000`` into
 infinity, msgspec writes NaN as ``null``, a thousand brackets exhaust a stack. So there is one subset, checked in both
 directions: no NUL, no lone surrogates, no NaN or infinity, bounded size, depth, digits and exponents.
 
-The common small text pays for a few substring searches; only what looks suspicious is examined exactly.
+A small text costs a few substring searches; only a suspicious one is examined exactly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload
 
 SIZE_LIMIT = 1024 * 1024
-"""Bytes of UTF-8 in a text that we write."""
+"""Bytes of UTF-8 in a text that is written."""
 READ_LIMIT = 2 * SIZE_LIMIT
-"""Bytes in a text that we read: a store that normalises JSON adds a space after each comma and colon."""
+"""Bytes in a text that is read: a store that normalises JSON adds a space after each comma and colon."""
 DEPTH_LIMIT = 64
 DIGITS_LIMIT = 300
 EXPONENT_LIMIT = 308
@@ -103,7 +103,7 @@ def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:
 
 
 def find_trouble(text: str, limit: int) -> str | None:
-    """What makes a text unfit, or ``None``. Exact for text whose grammar is sound."""
+    """Why a text is refused, or ``None``. Exact for text that is grammatical JSON."""
     if len(text) <= DEPTH_LIMIT and len(text) * 4 <= limit and "\\" not in text:  # too short for all but an exponent
         return _examine(_STRING.sub('""', text)) if _EXPONENT.search(text) else None
     if len(text) * 4 > limit:
@@ -140,7 +140,7 @@ def _examine(bare: str) -> str | None:
 
 
 def _telling(text: str, error: Exception) -> str:
-    """What is wrong with a text that could not be decoded, where the decoder's own words would mislead."""
+    """Why a text could not be decoded, where the decoder's own message would mislead."""
     if not text.strip():
         return "empty, which is no JSON"
     if isinstance(error, UnicodeError) or _LONE_SURROGATE.search(_SURROGATE_PAIR.sub("", text)):

@@ -1,4 +1,4 @@
-"""``ctx.logger``: what a handler says of its record, as events; ``observe/`` prints them."""
+"""``ctx.logger``: lines that a handler writes about its record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stowhand.jobs.lease import JobId
 
 
 class AttemptLogger:
-    """Writes lines in the name of one job: each is an event, which ``observe/`` prints."""
+    """A logger of one job: each line is a ``JobSaid`` event, which ``observe/`` prints."""
 
     __slots__ = ("_emit", "_job_id", "_task", "_worker")
 
@@ -19,23 +19,23 @@ class AttemptLogger:
 
     @classmethod
     def mute(cls) -> AttemptLogger:
-        """One that nobody hears."""
+        """A logger that writes nothing."""
         return cls(None, "", "", None)
 
     def debug(self, message: object, /, **facts: Any) -> None:
-        """For the one who looks for a mistake."""
+        """Write a line at level debug, with further facts by name."""
         self._say("debug", message, facts)
 
     def info(self, message: object, /, **facts: Any) -> None:
-        """What happens."""
+        """At level info: what happens."""
         self._say("info", message, facts)
 
     def warning(self, message: object, /, **facts: Any) -> None:
-        """Somebody may want to look."""
+        """At level warning: a person may want to look."""
         self._say("warning", message, facts)
 
     def error(self, message: object, /, **facts: Any) -> None:
-        """Somebody must look."""
+        """At level error: a person must look."""
         self._say("error", message, facts)
 
     def _say(self, level: str, message: object, facts: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""What may be given where a function is wanted: a ``def``, a method of an object, a ``functools.partial`` of one, an
-object with ``__call__``, asynchronous or not. A class and a generator are none.
+"""What is accepted where a function is expected: a ``def``, a method of an object, a ``functools.partial`` of one, an
+object with ``__call__``, asynchronous or not. A class and a generator are refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def bare(given: object) -> Any:
-    """What is called at last, without partials, and without what ``functools.wraps`` has put around it."""
+    """The innermost callable, without partials and the wrappers that ``functools.wraps`` names."""
     inner: Any = inspect.unwrap(given)  # type: ignore[arg-type]
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
@@ -18,19 +18,19 @@ def bare(given: object) -> Any:
 
 
 def inmost(given: object) -> Any:
-    """The ``def`` that runs at last: of an object, its ``__call__``."""
+    """The ``def`` that runs in the end: of an object, its ``__call__``."""
     inner = bare(given)
     call = inspect.getattr_static(type(inner), "__call__", None)
     return call if inspect.isfunction(call) else inner
 
 
 def is_async(given: object) -> bool:
-    """Does calling it give a coroutine, as far as can be seen?"""
+    """Whether calling it returns a coroutine, as far as can be seen."""
     return inspect.iscoroutinefunction(bare(given)) or inspect.iscoroutinefunction(inmost(given))
 
 
 def why_no_function(given: object) -> str | None:
-    """Of something that can be called: why it is no function, and what to write; ``None``: it is one."""
+    """Why this callable is no function, and what to write instead; ``None``: it is one."""
     inner = bare(given)
     if isinstance(inner, type):
         return (

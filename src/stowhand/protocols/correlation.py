@@ -1,4 +1,4 @@
-"""The correlation id of what runs just now: bound around each execution of a job, and visible in its log lines."""
+"""The correlation id of what is running: bound around each execution of a job, and part of its log lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bind(correlation_id: str) -> None:
 
 @contextmanager
 def bound(correlation_id: str | None) -> Iterator[None]:
-    """Bind it for the block, and for the tasks and threads begun in it that take the context along."""
+    """Bind it for the block, and for tasks and threads started in it that copy the context."""
     token = _current.set(correlation_id)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a flow is: queues that a job passes one after another, declared once for any store. Pure; no I/O, no clock.
+"""What a flow is: queues that a job passes one after another, declared once for any store. Pure: no I/O, no clock.
 
 first ──▶ second ──▶ third                     each queue names the next, or a result chooses it (``next_queue``)
              │
@@ -25,11 +25,11 @@ NAME_LIMIT = 40
 MOST_PRIORITIES = 100
 KEY_LIFE = 86_400.0
 RESERVED = ("id", "flowName", "priority", "correlationId")
-"""What a job's hash keeps for itself; an attribute of one of these names is refused."""
+"""Reserved fields of a job's hash: an attribute with one of these names is refused."""
 
 
 class Layout(StrEnum):
-    """Where a flow's jobs lie in Redis."""
+    """How a flow's jobs are laid out in Redis."""
 
     CLASSIC = "classic"
     """The founding document's keys. One priority; beside workers of the published original."""
@@ -38,7 +38,7 @@ class Layout(StrEnum):
 
 
 class Limiter(msgspec.Struct, frozen=True, kw_only=True):
-    """So many jobs in so much time; what is too much waits for a later window."""
+    """So many jobs in so much time; the others wait for a later window."""
 
     reservoir: int
     """Jobs in one window."""
@@ -47,7 +47,7 @@ class Limiter(msgspec.Struct, frozen=True, kw_only=True):
     group_by: str | None = None
     """An attribute: each of its values has a reservoir of its own. ``None``: one for all."""
     id: str | None = None
-    """Queues with limiters of one id queue up together; ``None``: the queue's name."""
+    """Queues whose limiters have one id share it; ``None``: the queue's name."""
 
     def __post_init__(self) -> None:
         _read_seconds(self, "interval")
@@ -67,7 +67,7 @@ class Queue(msgspec.Struct, frozen=True):
 
     name: str
     attributes_to_get: Sequence[str] | None = None
-    """What of a job its worker function gets; ``None``: everything."""
+    """The attributes that its worker function receives; ``None``: all."""
     next_queue: str | Mapping[str, str] | None = None
     """Where a completed job goes: a queue, or by the flow's name (a queue that flows share); ``None``: it is done."""
     priorities: int = 1
@@ -76,7 +76,7 @@ class Queue(msgspec.Struct, frozen=True):
     """Added to a job's priority on its way to the next queue; by flow, or one for all."""
     max_retries: int = 0
     max_resets: int | None = None
-    """How often its worker may die under a job; ``None``: 5, or 0 where ``max_retries`` is 0."""
+    """How often a worker may die while running a job; ``None``: 5, or 0 where ``max_retries`` is 0."""
     backoff: Backoff | None = None
     """Seconds to wait after the n-th failure; ``None``: at once."""
     delayable: bool = False
@@ -86,10 +86,10 @@ class Queue(msgspec.Struct, frozen=True):
     """Jobs that may wait in it, where they are created there: more are refused. ``None``: a million in Redis, where
     they are in memory; SQL stores know no such limit."""
     gather: bool = True
-    """Of a parent: put what its children end with into one attribute. ``False``: they are read in pages
+    """Of a parent: put the results of its children into one attribute. ``False``: they are read in pages
     (``Flow.get_children``), as they are where together they would be more than one attribute may be."""
     children: Sequence[Queue] = ()
-    """A parent: what it fans out into. Its own work is to wait for them."""
+    """Makes the queue a parent, which fans out into these and waits for them."""
 
     def __post_init__(self) -> None:
         _name("queue", self.name, NAME_LIMIT)
@@ -129,7 +129,7 @@ class Queue(msgspec.Struct, frozen=True):
                 yield f"{field}: {value!r} given; give a whole number from {least}, or None"
 
     def next_for(self, flow: str) -> str | None:
-        """Where a job of that flow goes from here."""
+        """The next queue of a job of that flow; ``None``: it is done."""
         return (
             self.next_queue
             if self.next_queue is None or isinstance(self.next_queue, str)
@@ -143,7 +143,7 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class FlowQueue(msgspec.Struct, frozen=True):
-    """A queue of a flow where it stands: by its full name, and under its parent if it is a child."""
+    """A queue in its flow: with its full name, and its parent if it is a child."""
 
     name: str
     """``queue``, or ``parent:child``."""
@@ -157,7 +157,7 @@ class FlowQueue(msgspec.Struct, frozen=True):
 
     @property
     def allowed_resets(self) -> int:
-        """How often its worker may die under a job before the job is held to blame."""
+        """How often a worker may die while running a job before the job is failed."""
         return allowed_resets(self.declared.max_resets, self.max_attempts)
 
     @property

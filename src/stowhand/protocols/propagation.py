@@ -1,7 +1,7 @@
-"""What a job carries of whoever enqueued it, among its flags: ``traceparent=00-…`` and ``correlation_id=…``.
+"""What a job carries from its producer, among its flags: ``traceparent=00-…`` and ``correlation_id=…``.
 
-Flags travel with a job through every store, transaction and retry, so that nothing else had to learn to carry it; and
-whoever enqueues in SQL can give it too.
+Flags travel with a job through every store, transaction and retry, so no store needs a column for it; and producers
+that enqueue in SQL can set it too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, check_name
 
 TRACE_PARENT = "traceparent"
-"""As the W3C has it: version, trace, span and flags, in hexadecimal."""
+"""The format of the W3C: version, trace, span and flags, in hexadecimal."""
 IN_ENVIRONMENT = "TRACEPARENT"
-"""The variable by which a program is told the same."""
+"""The environment variable that passes the same to a program."""
 CORRELATION = "correlation_id"
 _handed_on: ContextVar[str | None] = ContextVar("stowhand traceparent", default=None)
 _STARTS = {name: f"{name}=" for name in (TRACE_PARENT, CORRELATION)}
 
 
 def load(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
-    """The job with these values among its flags. One that it bears already stays; what does not fit is left out."""
+    """The job with these values among its flags. A value that it has already stays; what does not fit is left out."""
     has = unload(job.flags)
     flags = list(job.flags)
     for name, value in carried.items():
@@ -35,7 +35,7 @@ def load(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
 
 
 def unload(flags: tuple[str, ...]) -> dict[str, str]:
-    """The values by name; of several of one name the first. Nothing of it has been looked at: anybody may write it."""
+    """The values by name; of several with one name the first. They are not checked: any producer may write them."""
     found: dict[str, str] = {}
     for flag in flags:
         for name, start in _STARTS.items():
@@ -45,17 +45,17 @@ def unload(flags: tuple[str, ...]) -> dict[str, str]:
 
 
 def without(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """The flags that mean something to a worker."""
+    """The flags without those that carry a value."""
     return tuple(flag for flag in flags if not flag.startswith(tuple(_STARTS.values())))
 
 
 def hand_on(traceparent: str | None) -> None:
-    """Bind the attempt's own context, for the rest of the current one: what follows the attempt carries it."""
+    """Bind the attempt's traceparent for the rest of the current context: jobs that it enqueues carry it."""
     _handed_on.set(traceparent)
 
 
 def handed_on() -> str | None:
-    """What was bound; ``None``: nothing is traced here."""
+    """The traceparent that is bound; ``None``: nothing is traced here."""
     return _handed_on.get()
 
 

@@ -1,4 +1,4 @@
-"""For tests of your own: a clock that you move, a store that lives in memory, and a way to run what is due."""
+"""For your own tests: a clock that you move, a store in memory, and a way to run the jobs that are due."""
 
 from __future__ import annotations
 

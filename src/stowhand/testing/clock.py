@@ -11,22 +11,22 @@ from datetime import UTC, datetime, timedelta
 from stowhand.clock import SystemClock
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-"""What a fake clock shows before it has been moved."""
+"""The wall time of a new fake clock."""
 
 REST_ROUNDS = 3
-"""The loop is at rest when nothing was ready in so many rounds: one may pass before a pipe or a thread is heard."""
+"""The loop is at rest when nothing was ready in so many rounds: an event of a pipe or a thread may take one."""
 
 YIELD = SystemClock()
-"""Sleeping no time at all is how a coroutine lets the others run."""
+"""``sleep(0)`` of it lets other coroutines run."""
 
 MOST_ROUNDS = 20_000
-"""A loop that is still busy after so many rounds spins; better an error than a test that hangs."""
+"""A loop that is still busy after so many rounds is spinning: an error is better than a test that hangs."""
 
 
 class FakeClock:
     """A ``Clock`` that stands still until ``advance`` moves it.
 
-    Stores take it as their own idea of now: ``MemoryStore(clock)``, ``StoreOptions(pinned=clock.now)``.
+    Stores use it as their clock: ``MemoryStore(clock)``, ``StoreOptions(pinned=clock.now)``.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -36,7 +36,7 @@ class FakeClock:
         self._timers: list[tuple[float, int, FakeTimer]] = []
 
     async def advance(self, seconds: float = 0.0) -> None:
-        """Move time, one instant after the other; after each, let everything run to its next wait."""
+        """Move time from timer to timer; after each one let everything run to its next wait."""
         if seconds < 0:
             raise ValueError(f"time does not go back: advance({seconds})")
         target = self._elapsed + seconds
@@ -51,7 +51,7 @@ class FakeClock:
     async def settle(self) -> None:
         """Let the loop run, without moving time, until nothing on it is ready.
 
-        What waits for a real thread or a socket is not ready: wait for that by other means.
+        A coroutine that waits for a real thread or a socket is not ready: wait for that by other means.
         """
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
         at_rest = 0
@@ -110,7 +110,7 @@ class FakeTimer:
         self._call = None
 
     def fire(self) -> None:
-        """Call it, if nobody has said otherwise."""
+        """Call it, unless it was cancelled."""
         call, self._call = self._call, None
         if call is not None:
             call()

@@ -1,4 +1,4 @@
-"""Run what is due, here and now, and say what became of each job: the shortest way to test tasks through a store."""
+"""Run the jobs that are due and return what became of each: the shortest way to test tasks through a store."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended
     """What was recorded: ``ok``, ``retry``, ``failed``, …"""
     outcome: Outcome
-    """What the task said, or what follows from its error."""
+    """The outcome that the task returned, or that follows from its error."""
     error: BaseException | None
-    """What it raised."""
+    """What the task raised."""
 
 
 async def run_task_list_once(
     store: QueueStore | str, tasks: TaskList, *, concurrency: int = 1, **options: Any
 ) -> Sequence[Ran]:
-    """Run every job of these tasks that is due, each once, and those that they add; in the order in which they ended.
+    """Run every due job of these tasks once, and the jobs that they add; returned in the order in which they ended.
 
     ``store``: an open one, or the URL of one (an absent schema is installed in it, and it is closed at the end).
     ``tasks``: functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares. What is
@@ -87,12 +87,12 @@ async def _run(store: QueueStore, registry: Registry, concurrency: int, options:
 
 
 class _Once:
-    """Runs each job one time, and keeps what it said until that is recorded."""
+    """Runs each job once, and keeps its outcome until that is recorded."""
 
     def __init__(self, inner: TaskHandler) -> None:
         self._inner = inner
         self.policy, self.encode = inner.policy, inner.encode
-        self._said: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
+        self._unrecorded: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
         self._seen: set[int] = set()
         self.ran: list[Ran] = []
         self.back: dict[int, datetime] = {}
@@ -108,13 +108,13 @@ class _Once:
         try:
             outcome = from_returned(await self._inner.handle(attempt, job))
         except BaseException as error:
-            self._said[job.id] = job, from_error(error), error
+            self._unrecorded[job.id] = job, from_error(error), error
             raise
-        self._said[job.id] = job, outcome, None
+        self._unrecorded[job.id] = job, outcome, None
         return outcome
 
     def recorded(self, event: JobEnded) -> None:
         """The store has written it."""
-        if event.job_id in self._said:
-            job, outcome, error = self._said.pop(event.job_id)
+        if event.job_id in self._unrecorded:
+            job, outcome, error = self._unrecorded.pop(event.job_id)
             self.ran.append(Ran(job=job, ended=event.ended, outcome=outcome, error=error))
