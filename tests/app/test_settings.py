@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowhand.app.settings.definitions import SETTINGS
 from stowhand.app.settings.settings import (
     StoreSettings,
     WorkerSettings,
@@ -16,7 +17,6 @@ from stowhand.app.settings.settings import (
     resolve_store_url,
     unknown_variables,
 )
-from stowhand.app.settings.table import SETTINGS
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import parse_duration, say_duration
 from stowhand.stores.url import store_url

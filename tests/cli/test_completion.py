@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.app.settings.table import LOG_LEVELS
+from stowhand.app.settings.definitions import LOG_LEVELS
 
 PROGRAMS = Path(sys.executable).parent
 """Not resolved: a virtual environment's programs lie beside its link to python."""

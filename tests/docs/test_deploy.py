@@ -15,8 +15,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from stowhand.app.settings.definitions import SETTINGS
 from stowhand.app.settings.settings import WorkerSettings, read_settings
-from stowhand.app.settings.table import SETTINGS
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import bounds

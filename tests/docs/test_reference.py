@@ -11,7 +11,7 @@ import pytest
 import stowhand
 from stowhand import errors, events
 from stowhand.app.app import App
-from stowhand.app.settings.table import PRESETS, SETTINGS, Setting
+from stowhand.app.settings.definitions import PRESETS, SETTINGS, Setting
 from stowhand.cli.program import root
 from stowhand.jobs import limits, strict_json, text
 from stowhand.jobs.job import State

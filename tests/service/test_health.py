@@ -263,7 +263,7 @@ def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all
             assert health_reporter.trouble() == ["process 1: nothing for 61 s, at most 60 s"]
             supervisor.children[1].started = stopwatch()
             assert len(health_reporter.trouble()) == 1, "another is being made"
-            supervisor.wish()
+            supervisor.request_stop()
             assert health_reporter.trouble() == [], "they have ended as they were told"
             assert "it is stopping" in health_reporter.unready(), "also where no signal has asked for it"
 

@@ -57,7 +57,7 @@ def test_the_variables_are_ours_alone() -> None:
     assert told is not None
     assert told.watchdog == 3.0
     assert environ == {"HOME": "/"}
-    told.tell(ready=1)  # nobody listens: no trouble
+    told.send(ready=1)  # nobody listens: no trouble
 
 
 @pytest.mark.parametrize(

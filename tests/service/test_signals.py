@@ -87,7 +87,7 @@ def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url
         running = asyncio.create_task(supervisor.run())
         await _until(lambda: bool(supervisor.children[1].name))
         assert supervisor.children[1].process is None, "too late to show anything"
-        supervisor.wish()
+        supervisor.request_stop()
         code = await running
         await store.close()
         return code
@@ -110,7 +110,7 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(
         running = asyncio.create_task(supervisor.run())
         await _until(child.kill)
         await _until(lambda: child.quick_deaths > 20)
-        supervisor.wish()
+        supervisor.request_stop()
         await running
         await store.close()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stowhand.app.long_tasks import cut_short
+from stowhand.app.settings.definitions import SETTINGS
 from stowhand.app.settings.settings import WorkerSettings, read_settings
-from stowhand.app.settings.table import SETTINGS
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code

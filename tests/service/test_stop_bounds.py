@@ -24,7 +24,7 @@ from stowhand.jobs.lease import ResetJob
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes, process
 from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
-from stowhand.service.supervisor import LAST_LOOK, SAID, STEADY, Child, Order, Supervisor
+from stowhand.service.supervisor import IN_ORDER_OFFSET, LAST_LOOK, STEADY, Child, Order, Supervisor
 from stowhand.tasks.executable import KILL_AFTER
 from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE
 from tests.conftest import Run
@@ -100,7 +100,7 @@ def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_p
             assert child.stdin is not None
             child.stdin.write(msgspec.json.encode(order) + b"\ndrain\n")
             child.stdin.flush()
-            assert child.wait(60) == SAID + exit_codes.OK
+            assert child.wait(60) == IN_ORDER_OFFSET + exit_codes.OK
         finally:
             child.kill()
 
@@ -120,7 +120,7 @@ def test_a_child_hears_its_supervisor_while_its_loop_is_blocked_and_after_a_sign
     async def scenario() -> None:
         worker, bounds = Fake(), list[float]()
         stopper = Stopper(worker, lambda: None, bounds.append)  # type: ignore[arg-type]
-        stopper.wish()
+        stopper.request_stop()
         reader = threading.Thread(target=stopper.drain)
         reader.start()
         reader.join()  # the loop runs on only now
@@ -162,7 +162,7 @@ def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_a
         late._began -= STEADY + 1
         assert not late._ends_with(Child(0), code)
         assert not late.stopping
-        late.wish()
+        late.request_stop()
         assert late._ends_with(Child(0), code)
         assert late._code == exit_codes.OK, "it held nothing"
         assert late._ends_with(Child(0), exit_codes.SCHEMA_UNSUITABLE), "that will not pass by itself"
@@ -213,7 +213,7 @@ def test_a_signal_that_kills_all_processes_is_a_failure_where_it_ends_a_job(
         monkeypatch.setattr(supervisor, "_start", start)
         running = asyncio.create_task(supervisor.run())
         both = [await made.get(), await made.get()]
-        supervisor.wish()
+        supervisor.request_stop()
         for one in both:
             one.terminate()
         return await running

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from stowhand.app.settings.table import DEFAULT_STORE
+from stowhand.app.settings.definitions import DEFAULT_STORE
 from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import scrub
 from stowhand.stores.url import LENT, places, scheme_of, store_url

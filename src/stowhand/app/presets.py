@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stowhand.app.settings.table import PRESETS, SETTINGS
+from stowhand.app.settings.definitions import PRESETS, SETTINGS
 from stowhand.protocols.options import WorkerOptions
 from stowhand.retry import named
 

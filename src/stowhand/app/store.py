@@ -11,9 +11,9 @@ import msgspec
 from stowhand.app.opening import store_at
 from stowhand.app.options import StoreKeywords, store_options
 from stowhand.app.own_store import OBJECT, OwnStore, same_store
+from stowhand.app.settings.definitions import PRESETS
+from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import read_preset, read_store
-from stowhand.app.settings.table import PRESETS
-from stowhand.app.settings.values import OneOf
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions

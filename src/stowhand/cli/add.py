@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
+from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.app.settings.values import OneOf
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
 from stowhand.jobs import limits

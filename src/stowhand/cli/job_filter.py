@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from stowhand.app.settings.values import OneOf
+from stowhand.app.settings.parsers import OneOf
 from stowhand.cli.options import completing
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import State

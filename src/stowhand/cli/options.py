@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from stowhand.app.own_store import OwnStore
+from stowhand.app.settings.definitions import SETTINGS, Setting
+from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import WorkerSettings, read_settings
-from stowhand.app.settings.table import SETTINGS, Setting
-from stowhand.app.settings.values import OneOf
 from stowhand.observe.logs import configure_logging
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -127,11 +127,11 @@ def run_workers(target: str, **given: Any) -> int:
     either (the name may be left out: worker). With --processes each process imports the module itself, one that dies is
     replaced, and the first Ctrl-C or SIGTERM lets running records end, a second one hands them back.
     """
-    from stowhand.service.table_run import Asked, run_table
+    from stowhand.service.table_run import TableRunOptions, run_table
 
     settings = settings_of(given)
     logged = (settings.log_level, settings.log_format)
-    return run_table(Asked(target, settings.processes, settings.http, logged=logged))
+    return run_table(TableRunOptions(target, settings.processes, settings.http, logged=logged))
 
 
 for records_command in table_records.COMMANDS:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from stowhand.app.settings.definitions import SETTINGS
 from stowhand.app.settings.settings import read_setting
-from stowhand.app.settings.table import SETTINGS
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option
 from stowhand.cli.tables import table

@@ -183,7 +183,7 @@ class Runner:
             if not self._asked:
                 self._asked = True
                 self._loop.call_soon_threadsafe(self._watch.terminated, name)
-            stopper.wish()
+            stopper.request_stop()
 
         signals = Signals(heard)
         signals.install()

@@ -1,7 +1,8 @@
 """A worker process under a supervisor: ``python -m stowhand.service.child``.
 
-Its standard input brings first an Order, then wishes, a word a line. When it ends, the supervisor is gone: everything
-is handed back and the process ends, for nobody would replace it or take its jobs back.
+Its standard input brings an Order first, then one word per line: ``drain``, ``quiet``, ``take``, ``now``. When it ends,
+the supervisor is gone: everything is handed back and the process exits, for it would not be replaced and its jobs not
+taken back.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import msgspec
 from stowhand.errors import StowhandError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
+from stowhand.service.child_reports import ChildReporter
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
 from stowhand.service.process_observer import ProcessObserver
-from stowhand.service.reporter import Reporter
-from stowhand.service.supervisor import SAID, Order
+from stowhand.service.supervisor import IN_ORDER_OFFSET, Order
 
 
 def main() -> None:
-    """Work as ordered, and leave without waiting for threads that may never end."""
+    """Work as ordered, and exit without waiting for threads that may never end."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     configure_logging(order.settings.log_level, order.settings.log_format)
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -32,28 +33,28 @@ def main() -> None:
         # task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     try:
-        code = run_process(order.settings, name=order.name, control=_listen, watch=_watch(order))
+        code = run_process(order.settings, name=order.name, control=_listen, observer=_observer(order))
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = exit_code(error)
-    hard_exit(finished(SAID + code))
+    hard_exit(finished(IN_ORDER_OFFSET + code))
 
 
-def _watch(order: Order) -> ProcessObserver:
+def _observer(order: Order) -> ProcessObserver:
     if order.folder is None:
         return ProcessObserver()
-    reporter = Reporter(Path(order.folder), order.settings)
+    reporter = ChildReporter(Path(order.folder), order.settings)
     LAST_WORDS.append(reporter.close)
     return reporter
 
 
 def _listen(stopper: Stopper) -> None:
-    stopper.said = SAID
-    signal.signal(signal.SIGTERM, lambda *_: stopper.wish())  # also while the loop is blocked
-    threading.Thread(target=_read_wishes, args=(stopper,), name="stowhand wishes", daemon=True).start()
+    stopper.code_offset = IN_ORDER_OFFSET
+    signal.signal(signal.SIGTERM, lambda *_: stopper.request_stop())  # also while the loop is blocked
+    threading.Thread(target=_read_orders, args=(stopper,), name="stowhand orders", daemon=True).start()
 
 
-def _read_wishes(stopper: Stopper) -> None:
+def _read_orders(stopper: Stopper) -> None:
     for line in sys.stdin.buffer:
         match line.strip():
             case b"drain":

@@ -1,7 +1,7 @@
-"""What is well and what is not: ages of loops against their bounds, processes against what they last said. Pure.
+"""The rules of health: ages of loops against their bounds, processes against their latest report. Pure.
 
-A loop that waits is well, and so is one whose store is away: it tries again. Not well is what has not moved for longer
-than any call or handler may take; starting the process anew is then the only help.
+A loop that waits is alive, and so is one whose store does not answer: it tries again. A loop that has not moved for
+longer than any call or handler may take is stuck; only a restart of the process helps then.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import msgspec
 from stowhand.app.settings.settings import WorkerSettings
 
 PATIENCE = 60.0
-"""Seconds that a call to the store may take, at least: drivers give up before."""
+"""Seconds that a call to the store may take, at least: drivers time out before."""
 SHORTEST = 3.0
 """Seconds that a handler may block the loop, however short the leases."""
 LONGEST_POLL = 10.0
 CRON_PATIENCE = 600.0
-"""Seconds: what was missed in a year may have to be made up for."""
+"""Seconds: a backfill of up to a year takes its time."""
 SILENT = 10.0
-"""Seconds since a process last said how it does, after which it is not ready; it is to do so every second."""
+"""Seconds since the latest report of a process, due every second, after which it is not ready."""
 STARTING = 60.0
-"""Seconds that a process may take to say something."""
+"""Seconds that a process may take to its first report."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process says of its worker. Moments are of the machine's monotonic clock."""
+    """The health of one process's worker. Moments are of the machine's monotonic clock."""
 
     at: float
     ages: dict[str, float]
@@ -34,7 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     heard: float | None
     """When the store last answered; ``None``: never yet."""
     claimed: bool
-    """A claim has been answered: it works."""
+    """A claim has been answered: it can take jobs."""
     refused: dict[str, float] = {}
     """Seconds for which the store has answered with errors alone, by loop."""
 
@@ -66,7 +66,7 @@ def bounds_of(lease: float, poll_interval: float | None) -> dict[str, float]:
 
 
 def stuck(ages: Mapping[str, float], bound: Mapping[str, float], whose: str = "") -> list[str]:
-    """Half a sentence for each loop that is older than it may be."""
+    """Half a sentence for each loop whose age is above its bound."""
     return [
         f"{whose}{name}: nothing for {age:.0f} s, at most {bound[name]:g} s"
         for name, age in ages.items()
@@ -75,7 +75,7 @@ def stuck(ages: Mapping[str, float], bound: Mapping[str, float], whose: str = ""
 
 
 def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], now: float) -> list[str]:
-    """The same for the children, and for those that say nothing."""
+    """The same for the children, and for those that do not report."""
     found = []
     for one in processes:
         age = age_of(one, now)
@@ -87,7 +87,7 @@ def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], no
 
 
 def refusals(refused: Mapping[str, float], whose: str = "") -> list[str]:
-    """Half a sentence for each loop whose calls the store refuses: it may answer whoever looks, and take nothing."""
+    """Half a sentence for each loop whose calls the store refuses: it may answer reads, and refuse writes."""
     return [
         f"{whose}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
         for name, seconds in refused.items()
@@ -95,7 +95,7 @@ def refusals(refused: Mapping[str, float], whose: str = "") -> list[str]:
 
 
 def unready_processes(processes: Sequence[Process], now: float) -> list[str]:
-    """Why those that have begun do no work now. One that cannot even say how it does (a full disk) is not ready."""
+    """Why processes that have started are not ready. One that cannot even write its report (a full disk) is not."""
     found = []
     for one in processes:
         if one.report is not None:
@@ -106,7 +106,7 @@ def unready_processes(processes: Sequence[Process], now: float) -> list[str]:
 
 
 def age_of(process: Process, now: float) -> float:
-    """Seconds since it said something, or since it was started."""
+    """Seconds since its latest report, or since it was started."""
     return process.since if process.report is None else max(now - process.report.at, 0.0)
 
 

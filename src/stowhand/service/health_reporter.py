@@ -1,7 +1,7 @@
-"""Shows how a worker does: over HTTP (``--http``) and to a service manager (``NOTIFY_SOCKET``).
+"""Shows the health of a worker: over HTTP (``--http``) and to a service manager (``NOTIFY_SOCKET``).
 
-Everything here runs in threads of its own, so that a blocked loop is seen and not waited for. Of several processes the
-parent shows all: its children leave their reports and metrics in a private folder.
+Everything here runs in threads of its own, so that it sees a blocked loop instead of waiting for it. Of several
+processes the parent shows all: its children write their reports and metrics to a private folder.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stowhand.app.settings.parsers import split_address
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.app.settings.values import split_address
 from stowhand.clock import Clock, SystemClock, stopwatch
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError
 from stowhand.events import ChildDied, Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service import reporter
+from stowhand.service import child_reports
 from stowhand.service.health import (
     Process,
     age_of,
@@ -61,22 +61,22 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 @contextmanager
 def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
     """For as long as the worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
-    told = notifier(os.environ)
-    if settings.http is None and told is None:
+    manager = notifier(os.environ)
+    if settings.http is None and manager is None:
         yield ProcessObserver()
         return
     with ExitStack() as stack:
-        health_reporter = HealthReporter(settings, told)
+        health_reporter = HealthReporter(settings, manager)
         stack.callback(health_reporter.close)
         health_reporter.open()
         yield health_reporter
 
 
 class HealthReporter(ProcessObserver):
-    """One per ``stowhand worker``. Its answers are asked for by the server's threads and by its own."""
+    """One per ``stowhand worker``. The HTTP server's threads call it, and a thread of its own."""
 
-    def __init__(self, settings: WorkerSettings, told: Notifier | None, clock: Clock | None = None) -> None:
-        self._settings, self._notifier, self._clock = settings, told, clock or SystemClock()
+    def __init__(self, settings: WorkerSettings, manager: Notifier | None, clock: Clock | None = None) -> None:
+        self._settings, self._notifier, self._clock = settings, manager, clock or SystemClock()
         self._bounds = bounds(settings)
         self._probe = StoreProbe(self._clock)
         self._liveness: Liveness | None = None
@@ -86,17 +86,17 @@ class HealthReporter(ProcessObserver):
         self._late: Callable[[float], None] = lambda late: None
         self._seen = self._clock.monotonic()
         """When the parent's loop last moved."""
-        self._draining = self._said_ready = False
+        self._draining = self._ready_sent = False
         self._status = ""
         self._exposition: Exposition | None = None
         self._closing = ExitStack()
 
     def open(self) -> None:
-        """Begin to answer: nothing is ready yet. Raises ConfigurationError."""
+        """Begin to answer (not ready yet). Raises ConfigurationError."""
         if self._settings.processes > 1:
             self._make_folder()
         if self._settings.http is not None:
-            with suppress(ConfigurationError):  # said by /metrics
+            with suppress(ConfigurationError):  # /metrics reports it
                 from stowhand.observe.exposition import Exposition
 
                 self._exposition = Exposition(
@@ -106,24 +106,24 @@ class HealthReporter(ProcessObserver):
             server = StatusServer(self._settings.http, pages)
             self._closing.callback(server.close)
             _say_where(self._settings.http, server.url)
-        ticker = self._clock.ticker("stowhand watchman", self._tick)
+        ticker = self._clock.ticker("stowhand health", self._tick)
         self._closing.callback(ticker.stop)
 
     def close(self) -> None:
-        """Answer no more; leave nothing behind."""
+        """Stop answering, and remove the folder."""
         self.stopping()
         self._closing.close()
 
     def stopping(self) -> None:
-        """A signal to stop has come, or the end. Also in a signal's handler."""
+        """Called at a signal to stop, in its handler too, and at the end."""
         if not self._draining:
             self._draining = True
             if self._notifier is not None:
-                # Whatever the unit says, it is to wait until the process is bound to have left.
+                # Whatever the unit's own timeout, the manager waits until the process must have exited.
                 most = self._settings.grace + STOP_MARGIN
-                self._notifier.tell(stopping=1, status="stopping", extend_timeout_usec=int(most * 1_000_000))
+                self._notifier.send(stopping=1, status="stopping", extend_timeout_usec=int(most * 1_000_000))
 
-    # -- what it is told -------------------------------------------------------------------------
+    # -- as ProcessObserver ----------------------------------------------------------------------
 
     def listen(self, events: Events) -> None:
         self._late = count(self._settings, events)
@@ -135,25 +135,25 @@ class HealthReporter(ProcessObserver):
         if worker is not None:
             self._liveness = worker.internals.liveness
 
-    def stops(self, wish: Callable[[], object]) -> Callable[[], object]:
-        def told() -> None:
+    def on_stop(self, stop: Callable[[], object]) -> Callable[[], object]:
+        def stopping() -> None:
             self.stopping()
-            wish()
+            stop()
 
-        return told
+        return stopping
 
-    def reloads(self, reload: Callable[[], object]) -> Callable[[], object]:
-        def told() -> None:
-            if self._notifier is None or not self._said_ready or self._draining:
+    def on_reload(self, reload: Callable[[], object]) -> Callable[[], object]:
+        def reloading() -> None:
+            if self._notifier is None or not self._ready_sent or self._draining:
                 reload()
                 return
             self._notifier.reloading()
             try:
                 reload()
             finally:
-                self._notifier.tell(ready=1)
+                self._notifier.send(ready=1)
 
-        return told
+        return reloading
 
     @contextmanager
     def supervising(self, supervisor: Supervisor) -> Iterator[None]:
@@ -170,25 +170,25 @@ class HealthReporter(ProcessObserver):
             await self._clock.sleep(SEEN_EVERY)
 
     def _child_died(self, event: ChildDied) -> None:
-        reporter.forget(self.folder, event.pid)
+        child_reports.forget(self.folder, event.pid)
         if self._exposition is not None:
             self._exposition.bury(event.pid)
 
     def _children(self, supervisor: Supervisor) -> list[Process]:
-        """Those that are there, or have to be: one that is dead has as long to be replaced as one has to start."""
+        """Those that run or should run: a dead child must be replaced within the time that a start may take."""
         found = []
         for child in supervisor.children:
             name, process = f"process {child.number + 1}", child.process
             if process is None:
                 found.append(Process(name, 0.0, None))
             elif process.returncode is None:
-                report = reporter.read(self.folder, process.pid)
+                report = child_reports.read(self.folder, process.pid)
                 found.append(Process(name, stopwatch() - child.started, report))
-            elif not (supervisor.stopping or (child.is_done and self._settings.once)):  # that one has done its work
+            elif not (supervisor.stopping or (child.is_done and self._settings.once)):  # else its work is done
                 found.append(Process(name, stopwatch() - child.ended if child.ended > child.started else 0.0, None))
         return found
 
-    # -- what it says ----------------------------------------------------------------------------
+    # -- health ----------------------------------------------------------------------------------
 
     def ages(self) -> dict[str, float]:
         """Seconds, by loop of this process."""
@@ -199,17 +199,17 @@ class HealthReporter(ProcessObserver):
         return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
 
     def trouble(self) -> list[str]:
-        """Why this is not alive any more; nothing: it is."""
+        """Why the worker is not alive; empty: it is."""
         processes = self._processes() if self._processes is not None else []
         return stuck(self.ages(), self._bounds) + stuck_processes(processes, self._bounds, self._clock.monotonic())
 
     def unready(self) -> list[str]:
-        """Why no work is done now; nothing: it is."""
+        """Why the worker is not ready; empty: it is."""
         found = ["it is stopping"] if self._draining or self._gives_up() else []
         if not self._claims():
             found += self._starting()
         found += self._refusals()
-        # The store is asked on the loop: while that is blocked, silence says nothing about the store.
+        # The probe asks the store on the loop: while that is blocked, a missing answer says nothing about the store.
         trouble = None if self._blocked() else self._probe.trouble()
         blocked = self._blocked()
         return [*found, *((reason,) if (reason := blocked or trouble) is not None else ())]
@@ -220,7 +220,7 @@ class HealthReporter(ProcessObserver):
         return f"loop: nothing for {age:.0f} s; what runs on it blocks it" if age > BLOCKED_AFTER else None
 
     def _refusals(self) -> list[str]:
-        """What the store refuses the worker, or those of the other processes."""
+        """Calls that the store refuses, of this worker and of the other processes."""
         found = [] if self._liveness is None else refusals(self._liveness.refused())
         processes = self._processes() if self._processes is not None else []
         return found + unready_processes(processes, self._clock.monotonic())
@@ -238,7 +238,7 @@ class HealthReporter(ProcessObserver):
         return self._liveness is not None and self._liveness.claimed
 
     def _heard(self) -> float | None:
-        """Seconds since the store last answered anybody."""
+        """Seconds since the store last answered any process."""
         moments = [self._probe.heard, None if self._liveness is None else self._liveness.heard]
         moments += [
             one.report.heard for one in ([] if self._processes is None else self._processes()) if one.report is not None
@@ -257,18 +257,18 @@ class HealthReporter(ProcessObserver):
 
     def _healthz(self) -> Answer:
         trouble, now = self.trouble(), self._clock.monotonic()
-        said: dict[str, object] = {"status": "stuck" if trouble else "ok", "reasons": trouble}
-        said["loops"] = rounded(self.ages())
+        page: dict[str, object] = {"status": "stuck" if trouble else "ok", "reasons": trouble}
+        page["loops"] = rounded(self.ages())
         if self._processes is not None:
-            said["processes"] = {one.name: _shown(one, now) for one in self._processes()}
-        return Answer(503 if trouble else 200, _json(said), JSON)
+            page["processes"] = {one.name: _shown(one, now) for one in self._processes()}
+        return Answer(503 if trouble else 200, _json(page), JSON)
 
     def _readyz(self) -> Answer:
         reasons = self.unready()
-        said = {"status": "not ready" if reasons else "ready", "reasons": reasons}
-        return Answer(503 if reasons else 200, _json({**said, "store_heard_seconds_ago": self._heard()}), JSON)
+        page = {"status": "not ready" if reasons else "ready", "reasons": reasons}
+        return Answer(503 if reasons else 200, _json({**page, "store_heard_seconds_ago": self._heard()}), JSON)
 
-    # -- its own thread --------------------------------------------------------------------------
+    # -- on its own thread --------------------------------------------------------------------------
 
     def _tick(self) -> float:
         if self._liveness is not None:
@@ -278,20 +278,20 @@ class HealthReporter(ProcessObserver):
         if not self._draining:
             self._notify(self._notifier)
         elif not self.trouble():
-            self._notifier.tell(watchdog=1)
+            self._notifier.send(watchdog=1)
         return EVERY if self._notifier.watchdog is None else min(EVERY, self._notifier.watchdog / 2)
 
-    def _notify(self, told: Notifier) -> None:
+    def _notify(self, manager: Notifier) -> None:
         trouble = self.trouble()
-        if not self._said_ready and self._claims():
-            self._said_ready = True
-            told.tell(ready=1)
-        status = "; ".join(trouble) or ("working" if self._said_ready else "starting")
+        if not self._ready_sent and self._claims():
+            self._ready_sent = True
+            manager.send(ready=1)
+        status = "; ".join(trouble) or ("working" if self._ready_sent else "starting")
         if status != self._status:
             self._status = status
-            told.tell(status=status)
-        if told.watchdog is not None and not trouble:
-            told.tell(watchdog=1)
+            manager.send(status=status)
+        if manager.watchdog is not None and not trouble:
+            manager.send(watchdog=1)
 
     def _make_folder(self) -> None:
         folder = self.folder = Path(tempfile.mkdtemp(prefix="stowhand-"))
@@ -300,7 +300,7 @@ class HealthReporter(ProcessObserver):
         LAST_WORDS.append(remove)
         if self._settings.http is not None:
             before = os.environ.get(MULTIPROCESS)
-            os.environ[MULTIPROCESS] = str(folder)  # before anybody imports the client
+            os.environ[MULTIPROCESS] = str(folder)  # before the client is imported
             self._closing.callback(_restore, before)
 
 
@@ -316,8 +316,8 @@ def _shown(process: Process, now: float) -> dict[str, object]:
     return {"said_seconds_ago": round(age_of(process, now), 1), "loops": loops}
 
 
-def _json(said: object) -> bytes:
-    return msgspec.json.encode(said) + b"\n"
+def _json(page: object) -> bytes:
+    return msgspec.json.encode(page) + b"\n"
 
 
 def _say_where(address: str, url: str) -> None:
@@ -327,4 +327,4 @@ def _say_where(address: str, url: str) -> None:
         if ipaddress.ip_address(host).is_loopback:
             return
     if host != "localhost":
-        core_logger().warning(f"They are shown to whoever reaches {address}; there is no password")
+        core_logger().warning(f"They are shown to anyone who can reach {address}; there is no password")

@@ -35,7 +35,7 @@ class LoadedTasks(msgspec.Struct, frozen=True):
     load: int = 0
     """Which load of a folder it is."""
     traces: Traces | None = None
-    """Makes spans of what is enqueued and run; ``None``: nobody wants any."""
+    """Makes spans of what is enqueued and run; ``None``: none are made."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def load_work(settings: WorkerSettings) -> LoadedTasks:
 def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) -> None:
     """A worker without a task of the user's does nothing; one that schedules what recurs does something.
 
-    Raises ConfigurationError; one that watches its folder is only told.
+    Raises ConfigurationError; a worker that watches its folder only warns.
     """
     if loaded.names or (settings.app is None and not settings.watch):  # an empty folder was refused before
         return

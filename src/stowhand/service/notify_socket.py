@@ -1,4 +1,4 @@
-"""What a service manager is told over the socket that it names in ``NOTIFY_SOCKET`` (systemd's protocol)."""
+"""Notifies a service manager over the socket that it names in ``NOTIFY_SOCKET`` (systemd's protocol)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
-    """Datagrams that are never waited for; that nobody hears them is no trouble of ours. From any thread or signal."""
+    """Sends datagrams without waiting; a manager that does not receive them is ignored. From any thread or signal."""
 
     def __init__(self, address: str, watchdog: float | None = None, clock: Clock | None = None) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog = watchdog
-        """Seconds within which it wants to hear that we are well; ``None``: it does not ask."""
+        """Seconds within which the manager expects ``WATCHDOG=1``; ``None``: it expects none."""
         self._clock = clock or SystemClock()
 
-    def tell(self, **words: object) -> None:
+    def send(self, **words: object) -> None:
         """Send ``READY=1`` for ``ready=1``, all words in one datagram."""
         lines = "\n".join(f"{name.upper()}={str(value).replace(chr(10), ' ')}" for name, value in words.items())
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
@@ -29,12 +29,12 @@ class Notifier:
             door.sendto(lines.encode(), self._address)
 
     def reloading(self) -> None:
-        """A reload begins; ``READY=1`` ends it."""
-        self.tell(reloading=1, monotonic_usec=int(self._clock.monotonic() * 1_000_000))
+        """Report that a reload begins; ``READY=1`` ends it."""
+        self.send(reloading=1, monotonic_usec=int(self._clock.monotonic() * 1_000_000))
 
 
 def notifier(environ: MutableMapping[str, str]) -> Notifier | None:
-    """The one that the environment names, if any. The variables are taken away: they are not for our children."""
+    """The one that the environment names, if any. The variables are removed: they are not for child processes."""
     address, watchdog = environ.get("NOTIFY_SOCKET", ""), _watchdog(environ)
     for name in VARIABLES:
         environ.pop(name, None)

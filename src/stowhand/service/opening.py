@@ -18,10 +18,10 @@ def store_of(settings: StoreSettings) -> QueueStore:
 
 
 async def open_to_work(store: QueueStore, settings: StoreSettings) -> None:
-    """As ``open_installed``; and say what the settings of this process do not reach."""
+    """As ``open_installed``; and warn where the schema gives jobs another number of attempts than the settings."""
     await open_installed(store)
-    if (said := await attempts_apart(store, settings)) is not None:
-        core_logger().warning(f"Attempts: {said}")
+    if (difference := await attempts_apart(store, settings)) is not None:
+        core_logger().warning(f"Attempts: {difference}")
 
 
 async def attempts_apart(store: QueueStore, settings: StoreSettings) -> str | None:

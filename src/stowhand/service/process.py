@@ -1,14 +1,14 @@
-"""One worker process: open the store, load the tasks, work, and end well whatever comes.
+"""One worker process: open the store, load the tasks, work, and stop in order.
 
     first TERM or INT    take nothing new; running jobs have the grace to end
     second               hand the rest back unspent, at once
-    third                leave, after at most two seconds of trying to give leases back
+    third                exit, after at most two seconds of trying to give leases back
 
-However it goes, with a blocked loop or a store that has fallen silent too, the process has left five seconds after the
-grace, or after the second wish.
+In every case, also with a blocked loop or a store that does not answer, the process has exited five seconds after the
+grace, or after the second signal.
 
 ``run_process`` raises StowhandError only before work has begun (no such task, no such store). When handlers could not
-be ended it does not return at all: their leases go back as the very last write before the process ends.
+be stopped it does not return at all: their leases go back as the very last write before the process exits.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from stowhand.worker.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
 STOPPED = 5.0
-"""Seconds after the grace, in which a process has left whatever happens."""
+"""Seconds after the grace within which a process has exited, whatever happens."""
 MADE_TO = 0.9
-"""Seconds before that, when one that is still there is made to leave."""
+"""Seconds before that, when a process that still runs is made to exit."""
 GIVE_BACK = 0.5
-"""Those of them in which it tries to give its leases back."""
+"""How many of these seconds it tries to give its leases back."""
 UNREAD = 0.2
-"""Seconds in which a line is written, unless nobody reads the log any more."""
+"""Seconds within which a line is written, unless the log is not read any more."""
 LAST_SPANS = 3.0
 """Seconds that a process whose work is done gives its last spans."""
 BUSY_PAUSE = 0.1
 LAST_WORDS: list[Callable[[], object]] = []
-"""Called by a process that ends itself without a word: quick ones, that raise nothing."""
+"""Called by a process that exits at once. They are quick and raise nothing."""
 _TRACES: list[Traces] = []
 
 
@@ -70,64 +70,64 @@ def run_process(
     name: str | None = None,
     control: Callable[[Stopper], None] | None = None,
     events: Events | None = None,
-    watch: ProcessObserver | None = None,
+    observer: ProcessObserver | None = None,
 ) -> int:
     """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
-    work = _work(settings, name or new_identity(), control, events or Events(), watch or ProcessObserver())
+    work = _work(settings, name or new_identity(), control, events or Events(), observer or ProcessObserver())
     return asyncio.run(work if control is not None else to_the_end(work))
 
 
 class Stopper:
-    """Counts the wishes to stop: from any thread, or in a signal handler between any two steps of the loop's thread."""
+    """Counts requests to stop: from any thread, or in a signal handler between any two steps of the loop's thread."""
 
     def __init__(
         self, worker: Worker, leave: Callable[[], None], bounded: Callable[[float], object] = lambda grace: None
     ) -> None:
-        """``bounded``: called with the seconds that handlers still have, when that is known."""
+        """``bounded``: called at a request to stop, with the seconds that handlers still have."""
         self._worker, self._leave, self._bounded = worker, leave, bounded
         self._stop_requests = StopRequests()
         self._quiet = False
         self.loop = asyncio.get_running_loop()
-        self.said = 0
-        """What is added to the code of a process that ends in order."""
+        self.code_offset = 0
+        """Added to the exit code of a process that ends in order."""
         self.code: int | None = None
-        """With which the process ends, once its work is over: whoever makes it leave after that changes it no more."""
+        """The exit code, once the work is over: a forced exit after that does not change it."""
 
-    def wish(self) -> None:
-        """Once: drain. Again: hand back at once. A third time: leave."""
+    def request_stop(self) -> None:
+        """First request: drain. Second: hand back at once. Third: exit now."""
         if not self._stop_requests.add():
             return
         if self._stop_requests.count <= 2:
             self._stop(now=self._stop_requests.count == 2)
             self._bounded(self._worker.options.grace if self._stop_requests.count == 1 else 0.0)
-        else:  # a loop that is blocked must not keep the process; and a signal handler must not wait
+        else:  # the loop may be blocked, and a signal handler must not wait
             threading.Thread(target=self._leave, name="stowhand leave", daemon=True).start()
 
     def drain(self) -> None:
-        """The supervisor was asked to stop. Whoever was asked already has heard it."""
+        """The supervisor was asked to stop. Ignored if this process has been asked already."""
         if self._stop_requests.count == 0:
-            self.wish()
+            self.request_stop()
 
     def toggle(self) -> None:
-        """Take nothing new for the time being; again: take jobs."""
+        """Pause claiming; called again: resume."""
         self.quiet(on=not self._quiet)
 
     def quiet(self, *, on: bool) -> None:
-        """The same, said by the supervisor."""
+        """The same, on the supervisor's order."""
         self._quiet = on
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(lambda: self._worker.internals.quiet(on))
 
     def now(self) -> None:
-        """Hand everything back at once (the supervisor is gone, or was asked twice)."""
+        """Hand everything back at once: the supervisor is gone, or was asked to stop twice."""
         if self._stop_requests.count < 2:
             self._bounded(0.0)
         self._stop_requests.count = max(self._stop_requests.count, 2)
         self._stop(now=True)
 
     def over(self, code: int) -> int:
-        """The work is over, with that code."""
-        self.code = self.said + code
+        """Note the exit code: the work is over."""
+        self.code = self.code_offset + code
         return code
 
     def _stop(self, *, now: bool) -> None:
@@ -140,7 +140,7 @@ async def _work(
     name: str,
     control: Callable[[Stopper], None] | None,
     events: Events,
-    watch: ProcessObserver,
+    observer: ProcessObserver,
 ) -> int:
     changes = Changes(settings)
     loaded = load_work(settings)
@@ -150,7 +150,7 @@ async def _work(
     LogListener(events)
     observed(events, loaded.traces)
     hand_over_at_the_end(loaded.traces)
-    watch.listen(events)
+    observer.listen(events)
     unrecorded = _unrecorded(events)
     try:
         # Of several processes the supervisor schedules: it outlives them all.
@@ -165,13 +165,13 @@ async def _work(
             host=Host(isolate, _leave_when_hung(settings.grace)),
         )
         tell_listening(store, events, worker.id)
-        watch.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
+        observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)
         stopper: Stopper = Stopper(worker, leaving, partial(_leave_in_time, leaving))
         if control is not None:
             control(stopper)
         if recurring is not None:
-            handle_signals(watch.stops(stopper.wish), watch.reloads(recurring.reload), stopper.toggle)
+            handle_signals(observer.on_stop(stopper.request_stop), observer.on_reload(recurring.reload), stopper.toggle)
         await _run(worker, changes, Reloader(settings, loaded, handler, worker, events), recurring, once=settings.once)
         if worker.unfinished:
             _last_write(store, worker.unfinished)
@@ -183,7 +183,7 @@ async def _work(
 
 
 def _unrecorded(events: Events) -> list[JobUnknown]:
-    """Filled with what had ended when the worker stopped, and could not be told to the store."""
+    """Filled with jobs that had ended when the worker stopped, and whose outcome could not be recorded."""
     found: list[JobUnknown] = []
     events.on(JobUnknown, lambda event: None if event.ended is None else found.append(event))
     return found
@@ -203,16 +203,16 @@ async def _run(worker: Worker, changes: Changes, tasks: Reloader, recurring: Rec
 
 
 def hand_over_at_the_end(traces: Traces | None) -> None:
-    """Its last spans, in order or without a word."""
+    """Export the last spans when the process ends, in order or by ``hard_exit``."""
     if traces is not None and traces not in _TRACES:
         _TRACES.append(traces)
         LAST_WORDS.append(traces.leave)
 
 
 def finished(code: int) -> int:
-    """The code of a process whose work is done. Where its last spans cannot be handed over, it ends here and now.
+    """The code of a process whose work is done. Where its last spans cannot be exported, the process exits here.
 
-    For the provider's own exit handler would wait for that, some half a minute.
+    The provider's own exit handler would wait for that, some half a minute.
     """
     late = [traces for traces in _TRACES if not traces.flush(LAST_SPANS)]
     if late:
@@ -235,26 +235,25 @@ def hard_exit(code: int) -> None:
         for word in LAST_WORDS:
             word()
         for stream in (sys.stdout, sys.stderr):
-            _within(stream.flush, UNREAD)  # nobody may be reading there any more
+            _within(stream.flush, UNREAD)  # the other end may not be read any more
     finally:
         os._exit(code)
 
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     """Give back what still runs: allowed only because nothing will run a moment later."""
-
     _within(lambda: _release(store, leases), LAST_WRITE)
 
 
 def leave(
     store: QueueStore, worker: Worker, earned: Callable[[], int | None] = lambda: None, within: float = LAST_WRITE
 ) -> None:
-    """The third wish: everything this worker holds goes back unspent, as far as the time allows; the process ends.
+    """Exit now: everything this worker holds goes back unspent, as far as the time allows.
 
-    ``earned``: the code of work that is over, else ``None``: only the process has not ended yet, and nothing is held.
+    ``earned``: gives the code of work that is over (nothing is held then), else ``None``.
     """
     if (code := earned()) is not None:
-        _leave_spans(_TRACES)  # they had their time, or have it just now
+        _leave_spans(_TRACES)  # they were being exported, or have been
         hard_exit(code)
     kill_programs()
     _within(worker.internals.give_up, UNREAD)
@@ -263,7 +262,7 @@ def leave(
 
 
 def _leave_in_time(leaving: Callable[..., object], grace: float) -> None:
-    """Whatever holds this process up: a blocked loop, or a call to a store that is never answered."""
+    """Exit after the grace even if the loop is blocked, or a call to the store is never answered."""
 
     def wait() -> None:
         sleep_blocking(grace + STOPPED - MADE_TO)
@@ -273,11 +272,11 @@ def _leave_in_time(leaving: Callable[..., object], grace: float) -> None:
 
 
 def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:
-    """Give leases back; of ``worker`` also what a claim has brought whose reply never came."""
+    """Give leases back; of ``worker`` also the jobs of a claim whose reply was lost."""
     heartbeats = store.heartbeats()
     try:
         busy = heartbeats.release(sorted(leases, key=lambda lease: lease.job_id))
-        while busy:  # locked by somebody's transaction; whoever called us says how long to try
+        while busy:  # locked by another transaction; the caller bounds the time
             sleep_blocking(BUSY_PAUSE)
             busy = heartbeats.release(busy)
         while worker is not None and heartbeats.reset_worker(worker):
@@ -295,7 +294,7 @@ def _within(call: Callable[[], None], seconds: float) -> None:
 
 
 def _leave_when_hung(grace: float) -> Callable[[], None]:
-    """A process whose loop hangs beyond all patience ends itself after the grace; a supervisor replaces it."""
+    """A process whose loop hangs exits after the grace; a supervisor replaces it."""
 
     def on_hang() -> None:
         def wait() -> None:

@@ -1,4 +1,4 @@
-"""Who looks at a worker from outside: by default nobody. ``HealthReporter`` and ``Reporter`` do more."""
+"""What a process calls while it works, so that its health can be shown: ``HealthReporter``, ``ChildReporter``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]'"
 
 
 class ProcessObserver:
-    """Told by a process what it has made; nothing of it costs anything here."""
+    """Does nothing: for a process whose health is not shown."""
 
     folder: Path | None = None
-    """Where the processes of a supervisor leave what they report."""
+    """Where the supervisor's processes write their reports."""
 
     def listen(self, events: Events) -> None:
-        """These events will be told; the worker is not made yet."""
+        """Called with the events of the worker, before that is made."""
 
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
-        """The store is open, and these are about to work. On their loop."""
+        """Called on the loop when the store is open, and worker and scheduler are about to start."""
 
-    def stops(self, wish: Callable[[], object]) -> Callable[[], object]:
-        """What a signal to stop calls instead of ``wish``."""
-        return wish
+    def on_stop(self, stop: Callable[[], object]) -> Callable[[], object]:
+        """What a signal to stop calls instead of ``stop``."""
+        return stop
 
-    def reloads(self, reload: Callable[[], object]) -> Callable[[], object]:
+    def on_reload(self, reload: Callable[[], object]) -> Callable[[], object]:
         """What a signal to reload calls instead of ``reload``."""
         return reload
 
@@ -46,9 +46,9 @@ class ProcessObserver:
 
 
 def count(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
-    """Make metrics of these events, where they can be shown. Gives what is to hear by how much the loop was late.
+    """Make metrics of these events, where they can be shown. Gives what to call with the loop's lag in seconds.
 
-    Raises ConfigurationError where the client is told to keep them in a folder that is not to be had.
+    Raises ConfigurationError where the client's folder for them (PROMETHEUS_MULTIPROC_DIR) cannot be used.
     """
     if settings.http is None:
         return lambda late: None

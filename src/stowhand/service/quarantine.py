@@ -1,8 +1,8 @@
-"""A job that workers died under runs in a process of its own, so that it can take nobody with it.
+"""A job under which workers died runs in a process of its own, so that it cannot take a worker with it.
 
 The worker keeps the lease and beats for it; the child gets the job on its standard input and answers through a pipe.
 If the child dies before it has answered, the job is reset once more, until its budget of resets is used up. A child
-that could not even begin (the store let nobody in, the tasks cannot be loaded any more) says so, and the job goes back.
+that could not even begin (the store refuses connections, the tasks cannot be loaded) answers so, and the job goes back.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Quarantine:
     async def run(self, attempt: Attempt[Any]) -> object:
         """Raises ChildCrashed, ChildUnable. Cancelling kills the child: a process, unlike a thread, can be killed."""
         if self._handler.is_program(attempt.claim.task):
-            # It has a process of its own already; and whoever kills a child between us would not end the program.
+            # It has a process of its own already; killing a child in between would not end the program.
             return await self._handler.handle(attempt, attempt.record)
         answer, reading, writing = await _open_pipe()
         try:
@@ -102,15 +102,15 @@ class Quarantine:
             os.close(writing)
         try:
             await _hand_over(child, assignment)
-            said = await _hear(answer, child)
+            line = await _read_answer(answer, child)
         finally:
             reading.close()
             if child.returncode is None:
                 child.kill()
                 await child.wait()
-        if not said.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             raise ChildCrashed(f"the child process ended with {child.returncode} and no answer")
-        decoded = msgspec.json.decode(said, type=ChildAnswer)
+        decoded = msgspec.json.decode(line, type=ChildAnswer)
         if decoded.kind == "unable":
             raise ChildUnable(decoded.text)
         attempt.then.extend(decoded.then)
@@ -124,11 +124,11 @@ async def _hand_over(child: asyncio.subprocess.Process, assignment: Assignment) 
         child.stdin.write(msgspec.json.encode(assignment) + b"\n")
         await child.stdin.drain()
     except (BrokenPipeError, ConnectionResetError):
-        return  # it died at once; that there is no answer says so
+        return  # it died at once: there will be no answer
 
 
 async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
-    """What comes through it, its reading end, and the descriptor to write to."""
+    """Its stream, its reading end, and the descriptor to write to."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=ANSWER_LIMIT)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -137,7 +137,7 @@ async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int
     return stream, transport, writing
 
 
-async def _hear(answer: asyncio.StreamReader, child: asyncio.subprocess.Process) -> bytes:
+async def _read_answer(answer: asyncio.StreamReader, child: asyncio.subprocess.Process) -> bytes:
     """One line, or less when the child has died. Its own children may hold the pipe open for ever."""
     line, death = asyncio.ensure_future(answer.readline()), asyncio.ensure_future(child.wait())
     try:

@@ -33,7 +33,7 @@ PAUSE = 2.0
 
 
 def main() -> None:
-    """Run one job, answer, and leave without waiting for threads."""
+    """Run one job, answer, and exit without waiting for threads."""
     assignment = msgspec.json.decode(sys.stdin.buffer.readline(), type=Assignment)
     # What stops a whole service reaches this process too. The worker decides; a function, because programs that a task
     # starts would inherit SIG_IGN.
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _unable(job: Job, error: BaseException) -> ChildAnswer:
-    """It never came to the job. Not said at once, for the job may come back at once."""
+    """The answer of a child that could not begin. After a pause, for the job may come back at once."""
     why = telling_line(describe(error))
     core_logger().error(f"Task {job.id} ({job.task}) goes back: the process of its own could not begin: {why}")
     sleep_blocking(PAUSE)
@@ -84,7 +84,7 @@ async def _attempt(assignment: Assignment, answers: list[ChildAnswer]) -> None:
 
 @contextmanager
 def _traced_on(assignment: Assignment, traces: Traces | None) -> Iterator[None]:
-    """Within the attempt's span, which is the worker's; log lines say whose they are."""
+    """Within the attempt's span, which is the worker's; log lines name the job."""
     if traces is None:
         yield
         return

@@ -1,7 +1,7 @@
 """What recurs beside the workers of a process: a crontab file's items and those of an App, and their scheduler.
 
-A file is read at the start and again when the process is told to (HUP). A bad one stops a start; later it is
-complained about, and the items that were good go on.
+A file is read at the start and again at HUP. A bad file stops the start; later it is reported, and the items before
+stay.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recurring:
         return items
 
     def _of_the_file(self) -> tuple[ParsedItem, ...]:
-        # Once the default file was there, it is not taken away by being moved for a moment.
+        # Once the default file has been read, a missing one is a mistake: it may be moved away for a moment.
         items = items_in_file(self._settings, must_exist=self._was_there)
         file = crontab_file(self._settings)
         self._was_there = self._was_there or (file is not None and file.exists())
@@ -72,7 +72,7 @@ class Recurring:
 
 
 def items_in_file(settings: WorkerSettings, *, must_exist: bool = False) -> tuple[ParsedItem, ...]:
-    """What the file says. Only the default one may be missing. Raises ConfigurationError."""
+    """The items of the file. Only the default one may be missing. Raises ConfigurationError."""
     file = crontab_file(settings)
     if file is None or not (settings.crontab is not None or must_exist or file.exists()):
         return ()

@@ -1,7 +1,7 @@
 """``--watch``: a worker's folder of tasks is loaded again when it changes, while the worker goes on.
 
 Running jobs end with the code they began with, later ones get the new. A folder that cannot be loaded changes nothing:
-the old tasks stay, and it is said what is wrong.
+the old tasks stay, and what is wrong is logged.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Reloader:
         _forget_helpers(_folder(self._settings).resolve())
         try:
             loaded = load_tasks(self._settings)
-        except Exception as error:  # noqa: BLE001 - boundary: whatever is wrong is told, and the worker goes on
+        except Exception as error:  # noqa: BLE001 - boundary: any error is reported, and the worker goes on
             self._events.emit(TasksReloaded(self._worker.id, self._names, str(error) or type(error).__name__))
             return
         self._names = loaded.names

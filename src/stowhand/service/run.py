@@ -47,14 +47,14 @@ def run_worker(settings: WorkerSettings) -> int:
 
 
 def _run(settings: WorkerSettings) -> int:
-    with watched(settings) as watch:
+    with watched(settings) as observer:
         if settings.processes == 1:
-            code = run_process(settings, watch=watch)
+            code = run_process(settings, observer=observer)
         else:
             changes = Changes(settings)
-            loaded = load_work(settings)  # a mistake in them is told here once, not by every child
+            loaded = load_work(settings)  # a mistake in them is reported once, here, and not by every child
             hand_over_at_the_end(loaded.traces)
-            code = asyncio.run(to_the_end(_supervise(settings, loaded, changes, watch)))
+            code = asyncio.run(to_the_end(_supervise(settings, loaded, changes, observer)))
     return finished(code)
 
 
@@ -66,35 +66,35 @@ async def _install(settings: WorkerSettings) -> None:
         await store.close()
 
 
-async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, watch: ProcessObserver) -> int:
+async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, observer: ProcessObserver) -> int:
     events = Events()
     LogListener(events)
-    watch.listen(events)
+    observer.listen(events)
     store = traced(store_of(settings.store), loaded.traces)
     try:
         recurring = Recurring(settings, loaded, store, events)
         await open_installed(store)
-        supervisor = Supervisor(settings, store.heartbeats, events, watch.folder)
-        watch.follow(store, scheduler=recurring.scheduler)
+        supervisor = Supervisor(settings, store.heartbeats, events, observer.folder)
+        observer.follow(store, scheduler=recurring.scheduler)
         loop = asyncio.get_running_loop()
-        wish = watch.stops(lambda: loop.call_soon_threadsafe(supervisor.wish))
-        handle_signals(wish, watch.reloads(recurring.reload), supervisor.toggle)
+        stop = observer.on_stop(lambda: loop.call_soon_threadsafe(supervisor.request_stop))
+        handle_signals(stop, observer.on_reload(recurring.reload), supervisor.toggle)
         async with (
             changes.reloading(crontab=recurring.reload),
             scheduling(recurring.scheduler, once=settings.once),
         ):
-            with watch.supervising(supervisor):
+            with observer.supervising(supervisor):
                 return await supervisor.run()
     finally:
         await store.close()
 
 
 def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandError:
-    """``first``, or an error that tells besides what else is wrong: each a line of its own, in the order of a start."""
+    """``first``, or an error with everything else that is wrong too: one line each, in the order of a start."""
     of_the_store = isinstance(first, StoreUnreachable | SchemaError)
     checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, load_tasks, items_in_file]
     if str(first).startswith(f"{settings.app!r}: "):
-        checks.remove(load_tasks)  # what it has imported before it failed would not bear to be imported again
+        checks.remove(load_tasks)  # importing again what was half imported would raise other errors
     found: list[str] = []
     for check in checks if of_the_store else (*checks, _open):
         try:
@@ -112,7 +112,7 @@ def _listen(settings: WorkerSettings) -> None:
 
 
 def _open(settings: WorkerSettings) -> None:
-    """As a worker would, but nothing is installed."""
+    """As a worker does, but without installing anything."""
 
     async def look() -> None:
         store = store_of(settings.store)

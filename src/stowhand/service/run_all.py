@@ -1,4 +1,4 @@
-"""The supervisor of background routines: workers, resetters, and whatever else runs until it is told to stop.
+"""The supervisor of background routines: workers, resetters, and whatever else runs until it is stopped.
 
     await run_all(worker, resetter)
 
@@ -104,29 +104,29 @@ class _Supervisor:
         if late:
             over |= (await asyncio.wait(late, timeout=LAST_PAUSE))[0]
         for task in over:
-            task.cancelled() or task.exception()  # the first is raised; of the others no loop is to complain
+            task.cancelled() or task.exception()  # the first is raised; the others count as retrieved
 
-    def wish(self) -> None:
+    def request_stop(self) -> None:
         """A signal: the first stops in order, a second at once."""
         if self._stop_requests.add():
             self.stop(now=self._stop_requests.count > 1)
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop every routine. One that cannot be told to stop is cancelled, and keeps no other from hearing it."""
+        """Stop every routine. One whose ``stop`` raises is cancelled; the others are stopped all the same."""
         self._stopping.set()
         for task, routine in self._tasks.items():
             if task.done():
                 continue
             try:
                 routine.stop(now=now)
-            except Exception as error:  # noqa: BLE001 - boundary: a routine may be anybody's; ``run_all`` raises it
+            except Exception as error:  # noqa: BLE001 - boundary: an application's routine; ``run_all`` raises the error
                 self._first = self._first or error
                 task.cancel()
 
 
 @contextmanager
 def _signals(supervisor: _Supervisor) -> Iterator[None]:
-    """StopRequests to stop, for as long as the block lasts. Elsewhere than in the main thread there are no signals."""
+    """Signals stop the routines for as long as the block lasts. Only in the main thread: elsewhere there are none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,7 +134,7 @@ def _signals(supervisor: _Supervisor) -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        loop.add_signal_handler(number, supervisor.wish)
+        loop.add_signal_handler(number, supervisor.request_stop)
     try:
         yield
     finally:
@@ -164,7 +164,7 @@ def _read(grace: object) -> float:
 
 
 def _listen(routines: tuple[Routine, ...]) -> None:
-    """Lines for what happens, where nobody has asked for them otherwise."""
+    """Log the events of routines that have no listener yet."""
     hubs: list[Any] = []
     for routine in routines:
         events: Any = getattr(routine, "events", None)

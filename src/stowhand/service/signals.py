@@ -1,4 +1,4 @@
-"""Signals to a process that is ours: wishes to stop while it works, and nothing that could change how it ends."""
+"""Signals to a process of the command line: they stop it while it works, and cannot change its exit code after that."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-WISHES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def handle_signals(
-    wish: Callable[[], object], reload: Callable[[], object] = lambda: None, quiet: Callable[[], object] = lambda: None
+    stop: Callable[[], object], reload: Callable[[], object] = lambda: None, quiet: Callable[[], object] = lambda: None
 ) -> None:
-    """TERM, INT and QUIT are wishes to stop; so is HUP when a terminal went away. Without one it asks to ``reload``.
+    """TERM, INT and QUIT call ``stop``; so does HUP of a terminal. Without a terminal HUP calls ``reload``.
 
-    USR1 prints where each thread is, to stderr, whatever the loop does just now. USR2 asks to be ``quiet``, and again
-    not to be.
+    USR1 prints the stack of each thread to stderr, even while the loop is blocked. USR2 calls ``quiet``.
     """
     _show_stacks_on_usr1()
     terminal = has_terminal()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, quiet)
-    # With one handler of its own the loop is woken by any signal; and what Python calls itself is heard even while the
-    # loop is blocked. A signal that came between the two would be lost, so TERM and INT never have one of the loop's.
+    # With one handler of its own the loop is woken by any signal; a handler of Python's runs even while the loop is
+    # blocked. A signal while one is changed for the other would be lost, so TERM and INT never have one of the loop's.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, (lambda: None) if terminal else reload)
     for number in [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT] + [signal.SIGHUP] * terminal:
-        signal.signal(number, lambda *_: wish())
+        signal.signal(number, lambda *_: stop())
 
 
 def _show_stacks_on_usr1() -> None:
@@ -40,15 +39,15 @@ def _show_stacks_on_usr1() -> None:
 
 
 async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
-    """Run it; once it has ended with a code, a signal that comes late ends the process at once, with that code.
+    """Run it; once it has ended with a code, a late signal ends the process at once, with that code.
 
-    The loop's own handlers end with the loop, and whoever signals after that would seem to have killed the process.
+    The loop's own handlers end with the loop, and a signal after that would seem to have killed the process.
     """
     code = await work
     loop = asyncio.get_running_loop()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WISHES)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        for number in WISHES:
+        for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
             signal.signal(number, lambda *_: os._exit(code))
         loop.remove_signal_handler(signal.SIGUSR2)
@@ -59,16 +58,16 @@ async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
     return code
 
 
-def _go_deaf() -> None:
-    """The interpreter takes its handlers down while it ends, and leaves alone what is ignored."""
+def _ignore_late_signals() -> None:
+    """The interpreter removes its handlers while it ends; a signal that is ignored stays ignored."""
     if _earned:
-        for number in WISHES:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
 _earned: list[int] = []
 """The code of a process whose work has ended."""
-atexit.register(_go_deaf)  # early, so that it is called late
+atexit.register(_ignore_late_signals)  # early, so that it is called late
 
 
 def has_terminal() -> bool:

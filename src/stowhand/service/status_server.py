@@ -1,8 +1,8 @@
-"""A small HTTP server in threads of its own, so that it answers while the event loop is blocked. It only shows.
+"""A small HTTP server in threads of its own, so that it answers while the event loop is blocked. It is read-only.
 
-GET and HEAD, one request a connection; a visitor has a few seconds, its header some kilobytes, and there are only so
-many visitors at once. Where all places are taken, whoever came first and is still asking, or still taking its answer,
-goes for the newcomer: connections that are opened and left alone shut out no probe.
+GET and HEAD, one request a connection; a visitor has a few seconds, its header some kilobytes, and the number of
+visitors is limited. Where all places are taken, the oldest visitor that is still sending its request, or still taking
+its answer, is cut off for the newcomer: connections that are opened and left alone do not shut out a probe.
 
 The standard library's server, and not uvicorn: it must answer while every event loop is blocked, and without an extra.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.app.settings.values import split_address
+from stowhand.app.settings.parsers import split_address
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
@@ -37,7 +37,7 @@ JSON = "application/json"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What is said about a path."""
+    """The response for a path."""
 
     status: int
     body: bytes
@@ -83,21 +83,21 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._free = threading.Semaphore(VISITORS)
         self._lock = threading.Lock()
         self._slow: dict[socket.socket, None] = {}
-        """Who is asking, or taking its answer, in the order in which they came."""
+        """Those that send a request, or take an answer, oldest first."""
         super().__init__(place, _Visit)
 
     def waits_for(self, visitor: socket.socket) -> None:
-        """From here on it is the visitor that takes its time."""
+        """From here on the visitor takes its time."""
         with self._lock:
             self._slow[visitor] = None
 
     def works_for(self, visitor: socket.socket) -> None:
-        """From here on it is we who take ours, or all is said."""
+        """From here on the server takes its time, or the answer is sent."""
         with self._lock:
             self._slow.pop(visitor, None)
 
     def _make_room(self) -> bool:
-        """Cut who has waited longest for itself. True: a place is free, and taken."""
+        """Cut off the oldest slow visitor. True: a place has become free, and is taken."""
         with self._lock:
             oldest = next(iter(self._slow), None)
             if oldest is not None:
@@ -126,7 +126,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A visitor that went away, or was too slow: nobody needs to hear of it."""
+        """Nothing to report: the visitor went away, or was too slow."""
 
 
 class _Visit(BaseHTTPRequestHandler):
@@ -153,7 +153,7 @@ class _Visit(BaseHTTPRequestHandler):
         self._answer()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is no request of ours. The parser calls any other method unsupported."""
+        """Answer a request that is malformed or of another method: for the parser calls that unsupported (501)."""
         del explain
         code = 405 if code == 501 else code
         self._send(Answer(code, f"{message or 'no'}\n".encode()), allow="GET, HEAD" if code == 405 else None)
@@ -168,7 +168,7 @@ class _Visit(BaseHTTPRequestHandler):
             return
         try:
             answer = page()
-        except Exception as error:  # noqa: BLE001 - boundary: told here, and the next one may be answered
+        except Exception as error:  # noqa: BLE001 - boundary: logged here; the next request may be answered
             core_logger().error(f"{self.path} could not be answered: {type(error).__name__}: {error}")
             answer = Answer(500, b"this is a bug; the log says more\n")
         self._send(answer)

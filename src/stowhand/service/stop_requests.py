@@ -1,4 +1,4 @@
-"""How often somebody has wished that a process stops: signals, counted as people mean them."""
+"""Counts requests to stop a process: signals that come close together are one request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ SAME_SIGNAL = 0.5
 
 
 class StopRequests:
-    """Counts wishes to stop; those that come close together count once."""
+    """``count``: how many."""
 
     def __init__(self) -> None:
         self.count = 0
         self._last = float("-inf")
 
     def add(self) -> bool:
-        """One more. False when it belongs to the one before."""
+        """Count one more. False when it belongs to the one before."""
         now = stopwatch()
         if now - self._last < SAME_SIGNAL:
             return False

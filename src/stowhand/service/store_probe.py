@@ -1,4 +1,4 @@
-"""Asks a store how it is, from a thread that is not its loop's: in bounded time, and seldom however often one asks."""
+"""Probes a store from a thread that is not its loop's: in bounded time, and rarely however often the probe is read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 ANSWERED_WITHIN = 1.2
 """Seconds. ``stowhand health`` waits two for all of it."""
 FRESH = 1.0
-"""Seconds for which an answer about the store stands."""
+"""Seconds for which an answer is reused."""
 COUNTED_WITHIN = 2.0
 COUNTS_FRESH = 5.0
 COUNTING_SHARE = 0.1
-"""Of the time: where an answer takes long it stands the longer."""
+"""Of the time that counting may take: a slow answer is reused for longer."""
 
 
 class StoreProbe:
@@ -28,12 +28,12 @@ class StoreProbe:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._status: _Asked[SchemaStatus] | None = None
-        self._figures: _Asked[Figures] | None = None
-        self._oldest_due: _Asked[float] | None = None
+        self._status: _Question[SchemaStatus] | None = None
+        self._figures: _Question[Figures] | None = None
+        self._oldest_due: _Question[float] | None = None
 
     def of(self, store: QueueStore, *, lent: bool) -> None:
-        """This is the store. One that is ``lent`` has no schema of ours; whether it answers is asked all the same."""
+        """Probe this store. A lent one has no schema of ours: only whether it answers counts."""
 
         async def status() -> SchemaStatus:
             if lent:
@@ -41,10 +41,10 @@ class StoreProbe:
             return await store.status()
 
         loop = asyncio.get_running_loop()
-        self._status = _Asked(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
-        asked = (loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
-        self._figures = _Asked(store.figures, *asked)
-        self._oldest_due = _Asked(store.oldest_due, *asked)
+        self._status = _Question(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
+        limits = (loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
+        self._figures = _Question(store.figures, *limits)
+        self._oldest_due = _Question(store.oldest_due, *limits)
 
     @property
     def heard(self) -> float | None:
@@ -67,16 +67,16 @@ class StoreProbe:
         return None
 
     def figures(self) -> Figures | None:
-        """How many jobs stand where; ``None``: not to be had now."""
+        """Jobs by state; ``None``: not available now."""
         return None if self._figures is None else self._figures.answer()
 
     def oldest_due(self) -> float | None:
-        """Seconds for which the job that is due longest could have run; ``None``: not to be had now."""
+        """Seconds for which the job that is due longest could have run; ``None``: not available now."""
         return None if self._oldest_due is None else self._oldest_due.answer()
 
 
-class _Asked(Generic[T]):
-    """One question. Who asks while it is being asked waits for the same answer."""
+class _Question(Generic[T]):
+    """One question to the store. Callers that ask meanwhile wait for the same answer."""
 
     def __init__(
         self,

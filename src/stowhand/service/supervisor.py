@@ -1,8 +1,8 @@
 """Several worker processes under one parent: a dead one is replaced, and its jobs come back at once.
 
-Nobody has to wait for the dead child's leases to end, because the parent *saw* it die. Children live in sessions of
-their own, so a terminal's Ctrl-C reaches the parent alone; they are told what to do through their standard input, and
-its end tells them that the parent is gone.
+The dead child's leases need not run out, because the parent *saw* it die. Children live in sessions of their own, so a
+terminal's Ctrl-C reaches the parent alone. The parent writes orders to a child's standard input; its end means that
+the parent is gone.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from stowhand.service.stop_requests import StopRequests
 from stowhand.worker.worker import new_identity
 
 STEADY = 5.0
-"""A child that lived so many seconds is replaced at once; one that did not is held to fail at starting."""
+"""A child that lived so many seconds is replaced at once; one that did not counts as failing to start."""
 SLOWEST_RESTART = 10.0
 LAST_LOOK = 0.2
-"""Seconds before all has to be over, when children that are still there are killed."""
+"""Seconds before the deadline of a stop at which children that still run are killed."""
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
-"""Codes with which a child says that starting it again would end the same way. But a store that goes away later may
-come back: a child that was to take a dead one's place is tried again."""
-SAID = 200
-"""What a child adds to the code with which it ends in order. With any other, a handler has ended it (``os._exit``)."""
-IN_ORDER = {SAID + code: code for code in (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES)}
+"""Exit codes of a child for which another start would end the same way. But a store that goes away later may come back:
+a replacement of a dead child is started again."""
+IN_ORDER_OFFSET = 200
+"""Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
+IN_ORDER = {IN_ORDER_OFFSET + code: code for code in (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES)}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Order(msgspec.Struct, frozen=True):
     settings: WorkerSettings
     name: str
     folder: str | None = None
-    """Where to report how it does."""
+    """Where it writes its reports."""
 
 
 class Child:
@@ -57,11 +57,11 @@ class Child:
         self.name = ""
         self.process: asyncio.subprocess.Process | None = None
         self.started = self.ended = 0.0
-        """The moments of the process that was made last, by the stopwatch."""
+        """Of the latest process, by the stopwatch."""
         self.quick_deaths = 0
 
     def tell(self, word: str) -> None:
-        """Send a line. A child that has died needs no telling."""
+        """Send one line, unless the child has died."""
         if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(word.encode() + b"\n")
 
@@ -79,15 +79,15 @@ class Child:
 
 
 class Supervisor:
-    """``await run()`` until every child has ended for good. ``heart`` is a connection used to take jobs back.
+    """``await run()`` until every child has ended for good. ``heartbeats`` opens the connection that takes jobs back.
 
-    ``folder``: where the children report how they do; ``None``: nobody asks.
+    ``folder``: where the children write their reports; ``None``: they write none.
     """
 
     def __init__(
         self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats], events: Events, folder: Path | None = None
     ) -> None:
-        self._settings, self._make_heart, self._events = settings, heartbeats, events
+        self._settings, self._make_heartbeats, self._events = settings, heartbeats, events
         self._folder = None if folder is None else str(folder)
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
@@ -109,13 +109,13 @@ class Supervisor:
                 group.create_task(self._keep(child))
         return self._code
 
-    def wish(self) -> None:
-        """A wish to stop: drain; then hand back at once; then end."""
+    def request_stop(self) -> None:
+        """First request: drain. Second: hand back at once. Third: exit now."""
         if self._stop_requests.add():
             self._stop()
 
     def toggle(self) -> None:
-        """Let no child take anything new for the time being; again: let them take jobs."""
+        """Pause claiming in all children; called again: resume."""
         self._quiet = not self._quiet
         for child in self.children:
             child.tell("quiet" if self._quiet else "take")
@@ -131,7 +131,7 @@ class Supervisor:
         self._clock.call_later(bound, self._kill_all)
 
     def _tell(self, child: Child) -> None:
-        """What was wished so far. A child that is only now being made hears it with its order."""
+        """Send what was requested so far. A child that is just being made receives it after its order."""
         if self._stop_requests.count > 2:
             child.kill()
         elif self._stop_requests.count:
@@ -143,7 +143,7 @@ class Supervisor:
         for child in self.children:
             if child.kill():
                 self._code = exit_codes.FAILURE
-        # A store that has fallen silent may still be asked for what the dead held.
+        # The call that takes back what the dead held may hang on a store that does not answer.
         self._clock.call_later(LAST_LOOK / 2, lambda: hard_exit(exit_codes.FAILURE))
 
     async def _keep(self, child: Child) -> None:
@@ -153,7 +153,7 @@ class Supervisor:
             ended = await child.process.wait()
             child.ended = stopwatch()
             code = IN_ORDER.get(ended, exit_codes.FAILURE)
-            if code != exit_codes.OK and not await self._bury(child, ended):
+            if code != exit_codes.OK and not await self._take_back(child, ended):
                 code = exit_codes.OK
             if self._ends_with(child, code):
                 return
@@ -185,9 +185,9 @@ class Supervisor:
             self._code = exit_codes.FAILURE
         return self._stopped.is_set() or (self._settings.once and code == exit_codes.OK)
 
-    async def _bury(self, child: Child, ended: int) -> bool:
-        """Take back at once what the dead child held, and say so. False: a signal to all of us found it before it
-        worked, and it held nothing."""
+    async def _take_back(self, child: Child, ended: int) -> bool:
+        """Take back at once what the dead child held, and report its death. False: a signal to the whole group killed
+        it before it worked, and it held nothing."""
         assert child.process is not None
         jobs = await asyncio.to_thread(self._reset, child.name)
         if self.stopping and ended == -signal.SIGTERM and not jobs:
@@ -197,14 +197,14 @@ class Supervisor:
         return True
 
     def _reset(self, name: str) -> int:
-        heartbeats = self._make_heart()
+        heartbeats = self._make_heartbeats()
         total = 0
         try:
             while found := heartbeats.reset_worker(name):
                 total += len(found)
                 self._events.emit(JobsReset(tuple(found)))
             if isinstance(heartbeats, WorkerList):
-                heartbeats.worker_gone(name)  # else it would seem to be alive, with slots that are free
+                heartbeats.worker_gone(name)  # else it would be listed as alive, with free slots
         except StoreError:
             return total  # the rest of its leases end by themselves
         finally:

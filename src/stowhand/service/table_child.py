@@ -9,15 +9,15 @@ from stowhand.errors import StowhandError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import exit_code
-from stowhand.service.table_run import Asked, run_table
+from stowhand.service.table_run import TableRunOptions, run_table
 
 
 def main() -> int:
-    """Work, and say with which code it ended."""
+    """Work. Gives the exit code."""
     level, form, folder, target = sys.argv[1:]
     configure_logging(level, form)
     try:
-        return run_table(Asked(target, folder=Path(folder)))
+        return run_table(TableRunOptions(target, folder=Path(folder)))
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         return exit_code(error)

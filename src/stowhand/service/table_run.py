@@ -1,7 +1,7 @@
 """What ``stowhand table run`` does: workers of a table in this process, or the same in each of several.
 
 A child of several imports the program itself, so each has workers of its own. Its standard input ends with the parent,
-and so does it then, in order. One that dies is replaced; its records come back when their leases end.
+and it then stops in order. One that dies is replaced; its records come back when their leases end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from stowhand.clock import Clock, SystemClock, stopwatch
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
-from stowhand.service import exit_codes, reporter
+from stowhand.service import child_reports, exit_codes
 from stowhand.service.health import Process, Report, bounds_of, refusals, stuck, stuck_processes, unready_processes
 from stowhand.service.run_all import Routine, run_all
 from stowhand.service.status_server import JSON, Answer, Pages, StatusServer
@@ -38,28 +38,28 @@ STEADY = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds before one that did not is started again; each time twice as long."""
 FOR_GOOD = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
-"""Codes with which a child says, at its first start, that another one would end the same way."""
+"""Exit codes of a child's first start after which another start would end the same way."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What was typed."""
+class TableRunOptions(msgspec.Struct, frozen=True):
+    """The arguments of ``stowhand table run``."""
 
     target: str
     processes: int = 1
     http: str | None = None
     folder: Path | None = None
-    """This is a child: it leaves its reports there."""
+    """This is a child, which writes its reports there."""
     logged: tuple[str, str] = ("info", "text")
     """Level and format of the children's logs."""
 
 
-def run_table(asked: Asked) -> int:
+def run_table(options: TableRunOptions) -> int:
     """Work until stopped, or until the workers end by themselves. Gives the exit code; raises StowhandError."""
-    if asked.processes > 1:
-        return asyncio.run(_TableWorkers(asked).run())
-    if asked.folder is not None:
+    if options.processes > 1:
+        return asyncio.run(_TableWorkers(options).run())
+    if options.folder is not None:
         threading.Thread(target=_end_with_the_parent, name="stowhand parent", daemon=True).start()
-    return asyncio.run(_work(asked))
+    return asyncio.run(_work(options))
 
 
 def routines_of(target: str, processes: int = 1) -> tuple[Routine, ...]:
@@ -77,7 +77,7 @@ def routines_of(target: str, processes: int = 1) -> tuple[Routine, ...]:
     named = [one.options.name for one in given if isinstance(one, Worker) and one.options.name]
     if processes > 1 and named:
         raise ConfigurationError(
-            f"{target}: the worker is called {named[0]!r}, and no two processes may bear one name; leave"
+            f"{target}: the worker is called {named[0]!r}, and no two processes may have one name; leave"
             " WorkerOptions(name=…) out"
         )
     if not any(isinstance(one, Worker) for one in given):
@@ -93,8 +93,8 @@ def workers_of(routines: Iterable[Routine]) -> list[Worker]:
 # -- in this process -------------------------------------------------------------------------------
 
 
-async def _work(asked: Asked) -> int:
-    routines = routines_of(asked.target)
+async def _work(options: TableRunOptions) -> int:
+    routines = routines_of(options.target)
     workers, clock = workers_of(routines), SystemClock()
     pages: Pages = {
         "/healthz": lambda: _health(
@@ -103,7 +103,7 @@ async def _work(asked: Asked) -> int:
         "/readyz": lambda: _ready([text for one in workers for text in _unready(one)]),
         "/metrics": partial(_metrics, None),
     }
-    with _shown(asked.http, pages), _reported(asked.folder, workers, clock):
+    with _shown(options.http, pages), _reported(options.folder, workers, clock):
         await run_all(*routines)
     return exit_codes.FAILURE if any(one.unfinished for one in workers) else exit_codes.OK
 
@@ -120,18 +120,18 @@ def _bounds(worker: Worker) -> dict[str, float]:
 
 @contextmanager
 def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Iterator[None]:
-    """A child says every second how its first worker does."""
+    """Write a report of the child's first worker every second."""
     if folder is None:
         yield
         return
     liveness = workers[0].internals.liveness
 
     def report() -> float:
-        reporter.write(folder, Report(at=clock.monotonic(), ages=liveness.ages(), heard=liveness.heard,
+        child_reports.write(folder, Report(at=clock.monotonic(), ages=liveness.ages(), heard=liveness.heard,
                                       claimed=liveness.claimed, refused=liveness.refused()))  # fmt: skip
-        return reporter.EVERY
+        return child_reports.EVERY
 
-    ticker = clock.ticker("stowhand reporter", report)
+    ticker = clock.ticker("stowhand report", report)
     try:
         yield
     finally:
@@ -166,13 +166,13 @@ class _Child:
 
 
 class _TableWorkers:
-    """The parent: it starts children, replaces the dead, and shows how all of them do."""
+    """The parent: it starts children, replaces those that die, and shows the health of all."""
 
-    def __init__(self, asked: Asked) -> None:
-        # A mistake in the program is told once, here, and not by every child.
-        self._bounds = _bounds(workers_of(routines_of(asked.target, asked.processes))[0])
-        self._asked, self._clock, self._stop_requests = asked, SystemClock(), StopRequests()
-        self._children = [_Child(number) for number in range(asked.processes)]
+    def __init__(self, options: TableRunOptions) -> None:
+        # A mistake in the program is reported once, here, and not by every child.
+        self._bounds = _bounds(workers_of(routines_of(options.target, options.processes))[0])
+        self._options, self._clock, self._stop_requests = options, SystemClock(), StopRequests()
+        self._children = [_Child(number) for number in range(options.processes)]
         self._stopping = asyncio.Event()
         self._code = exit_codes.OK
         self._folder = Path(tempfile.mkdtemp(prefix="stowhand-"))
@@ -185,9 +185,9 @@ class _TableWorkers:
         }
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._wish)
+            loop.add_signal_handler(number, self._request_stop)
         try:
-            with _shown(self._asked.http, pages):
+            with _shown(self._options.http, pages):
                 async with asyncio.TaskGroup() as group:
                     for child in self._children:
                         group.create_task(self._keep(child))
@@ -197,8 +197,8 @@ class _TableWorkers:
             shutil.rmtree(self._folder, ignore_errors=True)
         return self._code
 
-    def _wish(self) -> None:
-        """Drain; hand back at once; end."""
+    def _request_stop(self) -> None:
+        """First request: drain. Second: hand back at once. Third: exit now."""
         if self._stop_requests.add():
             self._stop(signal.SIGKILL if self._stop_requests.count > 2 else signal.SIGTERM)
 
@@ -208,7 +208,7 @@ class _TableWorkers:
             child.send(number)
 
     async def _keep(self, child: _Child) -> None:
-        """Until it has done its work, or all are to stop."""
+        """Replace the child until it has done its work, or all are to stop."""
         pause, first = FIRST_PAUSE, True
         while not self._stopping.is_set():
             began = stopwatch()
@@ -229,20 +229,20 @@ class _TableWorkers:
     async def _live(self, child: _Child) -> int:
         program = (sys.executable, "-m", "stowhand.service.table_child")
         child.process = await asyncio.create_subprocess_exec(
-            *program, *self._asked.logged, str(self._folder), self._asked.target,
+            *program, *self._options.logged, str(self._folder), self._options.target,
             stdin=asyncio.subprocess.PIPE, start_new_session=True, env={**os.environ, MULTIPROCESS: str(self._folder)},
         )  # fmt: skip
         child.moment = stopwatch()
-        if self._stopping.is_set():  # the wish came while it was made
+        if self._stopping.is_set():  # the request came while it was made
             child.send(signal.SIGTERM)
         code = await child.process.wait()
         child.moment = stopwatch()
-        reporter.forget(self._folder, child.process.pid)
+        child_reports.forget(self._folder, child.process.pid)
         return code
 
     def _processes(self) -> list[Process]:
         return [
-            Process(one.name, stopwatch() - one.moment, reporter.read(self._folder, pid) if one.alive else None)
+            Process(one.name, stopwatch() - one.moment, child_reports.read(self._folder, pid) if one.alive else None)
             for one in self._children
             if not one.done and (pid := -1 if one.process is None else one.process.pid)
         ]
@@ -250,9 +250,9 @@ class _TableWorkers:
     def _unready(self) -> list[str]:
         found = self._processes()
         late = [one.name for one in found if one.report is None or not one.report.claimed]
-        said = [f"{name} is starting: the table has answered it no claim yet" for name in late]
+        starting = [f"{name} is starting: the table has answered it no claim yet" for name in late]
         stopping = ["it is stopping"] if self._stopping.is_set() else []
-        return stopping + said + unready_processes(found, self._clock.monotonic())
+        return stopping + starting + unready_processes(found, self._clock.monotonic())
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -272,20 +272,20 @@ def _shown(address: str | None, pages: Pages) -> Iterator[None]:
 
 
 def _health(reasons: list[str]) -> Answer:
-    return _said("stuck" if reasons else "ok", reasons)
+    return _page("stuck" if reasons else "ok", reasons)
 
 
 def _ready(reasons: list[str]) -> Answer:
-    return _said("not ready" if reasons else "ready", reasons)
+    return _page("not ready" if reasons else "ready", reasons)
 
 
-def _said(status: str, reasons: list[str]) -> Answer:
+def _page(status: str, reasons: list[str]) -> Answer:
     body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
     return Answer(503 if reasons else 200, body, JSON)
 
 
 def _metrics(folder: Path | None) -> Answer:
-    """What the program counts (``TableMetrics``): of this process, or of all children together."""
+    """The program's metrics (``TableMetrics``): of this process, or of all children together."""
     try:
         from stowhand.observe import prometheus
     except ConfigurationError as error:

@@ -1,7 +1,7 @@
-"""Looks at files and folders for as long as a process works, and says when they have changed.
+"""Watches files and folders for as long as a process works, and calls back when they have changed.
 
-Changes are heard of from the system, and looked for every second besides: a folder that is moved away and made anew
-tells nobody, and neither does one on some network.
+The system reports changes, and they are looked for every second besides: a folder that is moved away and made anew
+is not reported, nor are changes on some network file systems.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 EVERY = 1.0
-"""Seconds between two looks, when nothing is heard."""
+"""Seconds between two looks, when nothing is reported."""
 QUIET, BURST = 0.05, 0.5
 """A burst of changes is over after so many seconds without one, or when it has lasted so long."""
 
@@ -67,14 +67,14 @@ async def _watch(watched: tuple[Watched, ...], stop: asyncio.Event) -> None:
             async for _ in _hints(folders, stop):
                 for one in watched:
                     await one.look()
-        except (OSError, RuntimeError):  # moved away just now, or the system listens to no more for us
+        except (OSError, RuntimeError):  # moved away just now, or the system watches no more for us
             await _pause(stop)
             for one in watched:
                 await one.look()
 
 
 async def _hints(folders: list[Path], stop: asyncio.Event) -> AsyncIterator[None]:
-    """Something may have changed: it was heard, or a second has passed. Raises OSError, RuntimeError."""
+    """Yields when something may have changed: it was reported, or a second has passed. Raises OSError, RuntimeError."""
     if not folders:
         await _pause(stop)
         yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.app.settings.table import CALLED, SETTINGS
+from stowhand.app.settings.definitions import CALLED, SETTINGS
 
 OWN_FILE = "stowhand.toml"
 PROJECT_FILE = "pyproject.toml"

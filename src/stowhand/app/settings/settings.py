@@ -18,8 +18,8 @@ import msgspec
 
 from stowhand.app.own_store import ON_PURPOSE, OwnStore, ResolvedStore, Said, choose, is_own, same_store
 from stowhand.app.presets import GRACE, grace_of
+from stowhand.app.settings.definitions import CALLED, PREFIX, PRESETS, SETTINGS, Setting
 from stowhand.app.settings.file import SettingsFile, read_settings_file
-from stowhand.app.settings.table import CALLED, PREFIX, PRESETS, SETTINGS, Setting
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage

@@ -36,7 +36,7 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._running is not None
-        self._supervisor.wish()
+        self._supervisor.request_stop()
         await self._running
 
     async def until(self, reached: Callable[[], bool], seconds: float, what: str, *, glance: float = GLANCE) -> None:

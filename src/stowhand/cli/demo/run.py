@@ -120,12 +120,12 @@ class Demo:
         self._events.on(ChildDied, self._child_died)
         self._events.on(JobsReset, self._jobs_reset)
         supervisor = Supervisor(self._settings, store.heartbeats, self._events)
-        handle_signals(supervisor.wish)
+        handle_signals(supervisor.request_stop)
         working = asyncio.create_task(supervisor.run())
         try:
             await self._watch(store, supervisor, working, files)
         finally:
-            supervisor.wish()
+            supervisor.request_stop()
             await working
 
     async def _watch(self, store: QueueStore, supervisor: Supervisor, working: asyncio.Task[int], files: int) -> None:

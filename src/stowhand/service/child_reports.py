@@ -1,6 +1,6 @@
-"""In a child of the supervisor: every second a file says how its worker does, for the parent to read.
+"""The health of a child process: every second it writes a report to a file, which the parent reads.
 
-The metrics of the child are in the same folder; prometheus' multiprocess mode writes them.
+The child's metrics are in the same folder; prometheus' multiprocess mode writes them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from stowhand.worker.worker import Worker
 EVERY = 1.0
 
 
-class Reporter(ProcessObserver):
-    """``folder``: the supervisor's, which it removes; the children do when it cannot any more."""
+class ChildReporter(ProcessObserver):
+    """Writes the reports of this child. ``folder``: removed by the supervisor, or by a child once that is gone."""
 
     def __init__(self, folder: Path, settings: WorkerSettings, clock: Clock | None = None) -> None:
         self.folder, self._settings, self._clock = folder, settings, clock or SystemClock()
@@ -42,10 +42,10 @@ class Reporter(ProcessObserver):
         del store, scheduler
         if worker is not None:
             liveness = worker.internals.liveness
-            self._ticker = self._clock.ticker("stowhand reporter", lambda: self._report(liveness))
+            self._ticker = self._clock.ticker("stowhand report", lambda: self._report(liveness))
 
     def close(self) -> None:
-        """As the last thing of the process."""
+        """Called as the last thing of the process."""
         if self._ticker is not None:
             self._ticker.stop()
         if self.folder is not None and os.getppid() != self._parent:
@@ -60,7 +60,7 @@ class Reporter(ProcessObserver):
 
 
 def write(folder: Path | None, report: Report) -> None:
-    """Leave it there in the name of this process, whole or not at all. A folder that is gone is the end of us all."""
+    """Write the report of this process, whole or not at all. Without a folder there is no parent left to read it."""
     if folder is None:
         return
     with suppress(OSError):
@@ -70,7 +70,7 @@ def write(folder: Path | None, report: Report) -> None:
 
 
 def read(folder: Path | None, pid: int) -> Report | None:
-    """What this process said last."""
+    """The latest report of a process, if there is one."""
     if folder is None:
         return None
     try:
@@ -80,7 +80,7 @@ def read(folder: Path | None, pid: int) -> Report | None:
 
 
 def forget(folder: Path | None, pid: int) -> None:
-    """It has died."""
+    """Delete the report of a process that has died."""
     if folder is not None:
         _file(folder, pid).unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from stowhand.app.settings.values import (
+from stowhand.app.settings.parsers import (
     OneOf,
     duration,
     flag_names,
