@@ -198,7 +198,7 @@ def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(sqlite_worke
     add(sqlite_workers.url, "innocent", '{"number": 1}')
     sqlite_workers.start("--http", "0.0.0.0:0", "--once")
     assert sqlite_workers.processes[0].wait(60) == 0
-    assert "shown to whoever reaches 0.0.0.0:0; there is no password" in sqlite_workers.said()
+    assert "shown to anyone who can reach 0.0.0.0:0; there is no password" in sqlite_workers.said()
     taken = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     port = taken.server_address[1]
     assert sqlite_workers.start("--http", str(port)).wait(60) == 2
